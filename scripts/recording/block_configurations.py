@@ -3,8 +3,10 @@
 `scripts/record --blocks -o tests/validation/block_records.json` records them.
 
 `block` has the words of `under_torch/blocks.py`. mixer: `attention` or `latent` (with `q_rank`, `kv_rank`, `nope_dim`,
-`rope_dim`, `value_dim`); windows: those of the layers in turn, 0 for none; sinks: whether heads have some; residual:
-`serial`, `post_norm`, `sandwich` or `parallel`.
+`rope_dim`, `value_dim`); windows: those of the layers in turn, 0 for none; chunks: the same of chunks, whose layers
+alone have rotary positions; sinks: whether heads have some; softcap, logit_softcap: the bounds of scores and of
+logits; gated: heads have gates; alibi: positions are distances in scores; residual: `serial`, `post_norm`, `sandwich`
+or `parallel`; biased: experts, their router and attention have biases, and the gate is gpt-oss's.
 """
 
 from collections.abc import Iterator
@@ -36,11 +38,28 @@ BLOCKS: dict[str, tuple[Config, Config, Config]] = {
         {"mixer": "latent", "q_rank": 96, **LATENT, "scores": "sigmoid", "routing_scale": 2.5},
         {"head_dim": 48, "shared_ffn": 96},
     ),
+    "gpt-oss": (
+        {**EXPERTS, "shared_ffn": 0, "all_bias": True},
+        {"windows": [16, 0], "sinks": True, "biased": True},
+        {"activation": "clamped_swiglu"},
+    ),
+    "capped": (
+        {},
+        {"residual": "sandwich", "windows": [16, 0], "softcap": 50.0, "logit_softcap": 30.0},
+        {"logit_softcap": 30.0},
+    ),
+    "alibi": ({}, {"alibi": True}, {"positions": "alibi"}),
+    "gated": ({"qk_norm": True}, {"gated": True}, {"qk_norm": True}),
+    "gated-plain": ({}, {"gated": True}, {}),
+    "chunks": ({}, {"chunks": [16, 0]}, {}),
     "post-norm": ({}, {"residual": "post_norm"}, {}),
     "sandwich": ({}, {"residual": "sandwich"}, {}),
     "parallel": ({}, {"residual": "parallel"}, {}),
 }
 """Fields of a configuration, its block, and what else its card has, by the name of a kind."""
+
+WITHOUT_TENSOR_PLAN = ("parallel", "capped", "alibi")
+"""Kinds without a tensor-parallel plan in torchtitan. Its Llama 4 had the one of Llama 3 for chunks."""
 
 PLANS: dict[str, Config] = {
     "single": {},
@@ -59,8 +78,8 @@ def configurations() -> Iterator[Config]:
     for kind, (fields, block, card) in BLOCKS.items():
         for plan, words in PLANS.items():
             routed = fields.get("style") == "moe"
-            # torchtitan has no tensor-parallel plan for parallel layers; experts with tp are not recorded.
-            if (words.get("tp") and (routed or kind == "parallel")) or (words.get("ep") and not routed):
+            # Experts with tp are not recorded.
+            if (words.get("tp") and (routed or kind in WITHOUT_TENSOR_PLAN)) or (words.get("ep") and not routed):
                 continue
             config = DEFAULTS | SIZES | fields | words | {"model": kind, "block": block, "label": f"{kind}/{plan}"}
             yield config | {
@@ -73,12 +92,20 @@ def layers_of(block: Config, dense: int) -> Config:
     mixer: Config = {"mixer": "attention", "residual": block.get("residual", "serial")}
     if block.get("mixer") == "latent":
         mixer |= {"mixer": "latent_attention"} | {word: block[word] for word in ("q_rank", *LATENT) if word in block}
-    if block.get("sinks"):
-        mixer["sinks"] = True
+    mixer |= {word: block[word] for word in ("sinks", "softcap", "gated") if word in block}
     usual = {**mixer, "channel_mixer": "feed_forward"}
+    if block.get("biased"):
+        usual = {**mixer, "channel_mixer": "experts", "bias": "all", "expert_bias": True, "router_bias": True}
     if block.get("scores"):
         routed = {**mixer, "channel_mixer": "experts", "scores": "sigmoid", "routing_scale": block["routing_scale"]}
         return {"layer_kinds": {"layer": routed, **({"dense": usual} if dense else {})}, "dense_layers": dense}
+    if block.get("chunks"):
+        first, *_ = block["chunks"]
+        kinds = {
+            "chunk": {**usual, "mixer": "chunked_attention", "chunk": first},
+            "layer": {**usual, "rotary": False},
+        }
+        return {"layer_kinds": kinds, "pattern": list(kinds)}
     windows = block.get("windows") or [0]
     kinds = {
         f"window{size}" if size else "layer": {**usual, **({"mixer": "sliding_window", "window": size} if size else {})}

@@ -33,6 +33,10 @@ LATENTS = 2
 STREAMS = 2
 """Counts changes in how gradients are added where parts of a layer read the stream itself."""
 
+SINKS, SHARES = 2, 2
+"""Count changes of what a backward keeps: of sinks, which also come first in their layer's weights now; of scores
+divided by their sum."""
+
 STOPS = 2
 """Counts changes in how far a part is recomputed: what comes before its last needed operator runs, too."""
 
@@ -64,6 +68,10 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["latents"] = LATENTS
     if _has(card, "residual", "post_norm", "after_sum"):
         content["streams"] = STREAMS
+    if _sets(card, "sinks"):
+        content["sinks"] = SINKS
+    if _divides_scores(card):
+        content["shares"] = SHARES
     early_stop = options.framework.early_stop if options.early_stop is None else options.early_stop
     if early_stop and options.recompute == "full" and _runs_ahead(card):
         content["stops"] = STOPS
@@ -75,6 +83,17 @@ def graph_key(card: Card, options: GraphOptions) -> str:
 def _has(card: Card, word: str, *names: str) -> bool:
     """Whether some layers of a model have such a part."""
     return any(getattr(kind, word) in names for kind in card.kinds.values())
+
+
+def _sets(card: Card, word: str) -> bool:
+    """Whether some layers of a model have a word."""
+    return any(kind.settings.get(word) for kind in card.kinds.values())
+
+
+def _divides_scores(card: Card) -> bool:
+    """Whether a router divides the scores of a token's experts by their sum."""
+    settings = [kind.settings for kind in card.kinds.values()]
+    return any(each.get("scores") in ("softmax", "sigmoid") and each.get("normalised") for each in settings)
 
 
 def _runs_ahead(card: Card) -> bool:

@@ -63,6 +63,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         gathers_projection=framework.gathers_projection,
         latent_views=framework.latent_views,
         latents=framework.latents,
+        sinks=framework.sinks,
     )
 
 

@@ -89,6 +89,8 @@ class Framework:
         them; else they are copied.
     latents: the region in which latents are made: with sp a rank gathers the hidden state for them (`attention`), or
         makes those of its own tokens, and these are gathered (`between`).
+    sinks: the fused attention kernel knows sinks (`kernel`), or does not, and its result is multiplied by the sigmoid
+        of its log-sum-exp minus the sink (`rescaled`).
     joins_shares: a gradient that is partial over tp is joined with a whole one without being reduced, so that the
         linear layer before them has partial gradients; else it is reduced before.
     routes_whole: where tp partitions each expert, all its ranks route the same tokens, which are gathered before, and
@@ -143,6 +145,7 @@ class Framework:
     gathers_projection: bool
     latent_views: bool
     latents: Literal["attention", "between"]
+    sinks: Literal["kernel", "rescaled"]
     joins_shares: bool
     routes_whole: bool
     early_stop: bool

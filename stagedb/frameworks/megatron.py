@@ -29,6 +29,8 @@ MEGATRON = Framework(
     latent_views=False,
     # `linear_q_down_proj` and `linear_kv_down_proj` have `parallel_mode="duplicated"`; what reads them gathers.
     latents="between",
+    # Transformer Engine's `DotProductAttention(softmax_type="learnable")`.
+    sinks="kernel",
     joins_shares=False,
     # `MoEAlltoAllTokenDispatcher`.
     routes_whole=False,

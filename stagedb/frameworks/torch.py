@@ -28,6 +28,8 @@ TORCH = Framework(
     latent_views=True,
     # `PrepareModuleInput` of the whole attention: torchtitan's `deepseek_v3/sharding.py`.
     latents="attention",
+    # torchtitan's `gpt_oss/model.py` (`apply_attention_sink_rescale`), on FlexAttention or variable-length attention.
+    sinks="rescaled",
     # `aten.cat` on DTensors.
     joins_shares=True,
     # torchtitan's `models/common/MOE_SHARDING.md`, without expert parallelism; its `ExpertTensorParallel` with it.

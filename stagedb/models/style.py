@@ -17,7 +17,7 @@ class Style:
     sequence, if it differs from that of one rank. routing_tables: the order of tokens by expert is made once.
     gathers_projection: the projection before a layer that predicts a further token is gathered whole. latent_views: the
     latent of latent attention, and its values, are views of the matmul results that they are parts of. latents: the
-    region in which latents are made.
+    region in which latents are made. sinks: the fused kernel knows sinks, or its result is rescaled for them.
     """
 
     pack_qkv: bool
@@ -36,3 +36,4 @@ class Style:
     gathers_projection: bool = False
     latent_views: bool = False
     latents: Literal["attention", "between"] = "attention"
+    sinks: Literal["kernel", "rescaled"] = "kernel"

@@ -22,6 +22,8 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"mixer": "sliding_window", "window": 3, "sinks": True, "softcap": 2.0},
         {},
     ),
+    "gated": ("llama", {"gated": True}, {}),
+    "gated, with norms and biases": ("llama", {"gated": True, "qk_norm": "head", "bias": "qkv"}, {}),
     "norms of heads": ("llama", {"qk_norm": "head"}, {}),
     "norms of each head": ("llama", {"qk_norm": "each_head"}, {"norm": "layernorm_no_bias"}),
     "norms over all heads": ("llama", {"qk_norm": "all"}, {}),

@@ -54,6 +54,24 @@ class FusedAttention(torch.autograd.Function):
         return *(each.transpose(1, 2) for each in found), None
 
 
+class ClampedGate(torch.autograd.Function):
+    """gpt-oss's gate of bounded values, that keeps gate and up."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gate, up)
+        low, wide = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        return (wide + 1) * low * torch.sigmoid(1.702 * low)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gate, up = ctx.saved_tensors
+        low, wide = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        share = torch.sigmoid(1.702 * low)
+        slope = share * (1 + 1.702 * low * (1 - share))
+        return gradient * (wide + 1) * slope * (gate <= 7.0), gradient * low * share * (up.abs() <= 7.0)
+
+
 @torch.library.custom_op("recording::rms_norm", mutates_args=())
 def _normed(x: torch.Tensor, size: list[int], weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     raise NotImplementedError("only shapes are recorded")

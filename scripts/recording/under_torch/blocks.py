@@ -4,7 +4,9 @@
 torchtitan 0.3.0: `models/qwen3/sharding.py` (norms of queries and keys run on the heads of a rank),
 `models/gpt_oss/sharding.py` and `model.py` (sinks are cut by heads and rescale the kernel's result by its log-sum-exp),
 `models/deepseek_v3/sharding.py` and `model.py` (weights that make latents are whole on each rank, the others are cut by
-heads). Its modules run on distributed tensors, and so do those of latent attention here.
+heads). Its modules run on distributed tensors, and so do those of latent attention here. The experts with biases are
+those of `models/gpt_oss/moe.py`, gated attention that of `models/qwen3_5/model.py` and `sharding.py`. Chunks have the
+plan of torchtitan's former Llama 4 (`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, SequenceParallel
 
-from scripts.recording.under_torch.block_kernels import FusedAttention, KernelNorm
+from scripts.recording.under_torch.block_kernels import ClampedGate, FusedAttention, KernelNorm
+from scripts.recording.under_torch.experts import Experts
 from scripts.recording.under_torch.model import Attention, Context, Layer, Model, Routed, norm
 from scripts.recording.under_torch.training import Job, default, tables
 
@@ -49,18 +52,46 @@ class Sinks(nn.Module):
 
 
 class BlockAttention(Attention):
-    """Attention with a window, sinks, and the norms of queries and keys of its base."""
+    """Attention with a window, sinks, and the norms of queries and keys of its base.
+
+    A bound and distances of scores are in the kernel (FlexAttention). A query sees as many keys of a chunk as of a
+    window.
+    """
 
     def __init__(self, context: Context, place: int) -> None:
         super().__init__(context)
         block = context.config["block"]
-        windows = block.get("windows") or [0]
-        self.window = windows[place % len(windows)]
+        reaches = block.get("windows") or block.get("chunks") or [0]
+        self.window = reaches[place % len(reaches)]
+        self.turns = not block.get("alibi") and bool(self.window or not block.get("chunks"))
+        self.usual = not self.window and not any(block.get(word) for word in ("sinks", "softcap", "alibi"))
+        if block.get("gated"):
+            self.wq = nn.Linear(context.config["hidden"], 2 * context.config["heads"] * self.size, bias=False)
         if block.get("sinks"):
+            # torchtitan's are a parameter of the attention itself, which come before those of its modules.
+            others = dict(self._modules)
+            self._modules.clear()
             self.sinks = Sinks(context.config["heads"])
+            self._modules.update(others)
+
+    def rotated(self, x: torch.Tensor) -> torch.Tensor:
+        return super().rotated(x) if self.turns else x
+
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """A head's queries are the first half of what its weight makes, and the gates of its result the second."""
+        made = self.wq(x)
+        q, gates = made.view(*made.shape[:2], -1, 2 * self.size).chunk(2, -1)
+        k, v = (each.view(*each.shape[:2], -1, self.size) for each in (self.wk(x), self.wv(x)))
+        if self.context.config.get("qk_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        context, _ = FusedAttention.apply(self.rotated(q), self.rotated(k), v, 0)
+        out: torch.Tensor = self.wo((context * torch.sigmoid(gates)).flatten(2))
+        return out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.window and not hasattr(self, "sinks"):
+        if self.context.config["block"].get("gated"):
+            return self.gated(x)
+        if self.usual:
             return super().forward(x)
         context, lse = FusedAttention.apply(*self.projected(x), self.window)
         if hasattr(self, "sinks"):
@@ -82,6 +113,29 @@ class ScoredExperts(Routed):
         chosen = scores.detach().topk(self.context.config["topk"], -1).indices
         best = scores.gather(-1, chosen)
         return best / best.sum(-1, keepdim=True) * self.scale
+
+
+class BiasedExperts(Experts):
+    """Experts with biases, added to the results of their matmuls, behind gpt-oss's gate."""
+
+    def __init__(self, config: Mapping[str, Any], group: Any) -> None:
+        super().__init__(config, group)
+        own, _, size = self.w1.shape
+        self.b1, self.b3 = (nn.Parameter(torch.empty(own, size)) for _ in range(2))
+        self.b2 = nn.Parameter(torch.empty(own, config["hidden"]))
+
+    def computed(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = (torch.bmm(x, w) + b.unsqueeze(1) for w, b in ((self.w1, self.b1), (self.w3, self.b3)))
+        return torch.bmm(ClampedGate.apply(gate, up), self.w2) + self.b2.unsqueeze(1)
+
+
+class BiasedRouted(Routed):
+    """Such experts behind a router with a bias."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.router = nn.Linear(context.config["hidden"], context.config["experts"])
+        self.experts = BiasedExperts(context.config, context.expert_group)
 
 
 class LatentAttention(nn.Module):
@@ -137,8 +191,8 @@ class BlockLayer(Layer):
         block = config["block"]
         latent = block.get("mixer") == "latent"
         self.attn = LatentAttention(context) if latent else BlockAttention(context, place)
-        if block.get("scores") and isinstance(self.ffn, Routed):
-            self.ffn = ScoredExperts(context)
+        if isinstance(self.ffn, Routed) and (block.get("scores") or block.get("biased")):
+            self.ffn = ScoredExperts(context) if block.get("scores") else BiasedRouted(context)
         self.residual = block.get("residual", "serial")
         if self.residual == "parallel":
             del self.ffn_norm
@@ -162,6 +216,10 @@ class BlockModel(Model):
     """A model of such layers."""
 
     layer = BlockLayer
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+        logits, cap = super().forward(x, labels), self.context.config["block"].get("logit_softcap")
+        return torch.tanh(logits / cap) * cap if cap else logits
 
     def planned(self, plan: dict[str, ParallelStyle], config: Mapping[str, Any]) -> dict[str, ParallelStyle]:
         found = dict(plan)
@@ -214,4 +272,7 @@ class BlockJob(Job):
     def made_tables(self) -> Any:
         """Latent attention turns a part of a head."""
         size = self.config["block"].get("rope_dim") or self.config["head_dim"]
-        return tables({**self.config, "head_dim": size})
+        found = tables({**self.config, "head_dim": size})
+        if self.config["block"].get("alibi"):
+            found.cos = found.sin = None
+        return found

@@ -120,6 +120,7 @@ from stagedb.ir.operators.routing_variants import (
     SparseMixerGradient,
 )
 from stagedb.ir.operators.scored_pairs import ScoredPairs
+from stagedb.ir.operators.sinks import SinkShare, SinkShareGradient
 from stagedb.ir.operators.sparse import (
     ChosenWeights,
     DetachedEinsum,
@@ -215,6 +216,8 @@ OPERATORS: dict[str, type[Operator]] = {
         RsqrtGradient,
         Multiple,
         Shift,
+        SinkShare,
+        SinkShareGradient,
         Softcap,
         SoftcapGradient,
         Softmax,
@@ -357,6 +360,8 @@ __all__ = [
     "ScoresGradient",
     "Send",
     "Shift",
+    "SinkShare",
+    "SinkShareGradient",
     "Softcap",
     "SoftcapGradient",
     "Softmax",

@@ -123,9 +123,10 @@ def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
 def fused_gradient(
     tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...], to: tuple["Tensor", ...]
 ) -> Iterator[tuple[int, "Tensor"]]:
-    """One operation for the gradients of all inputs `to`; it reads all that the forward read and wrote."""
+    """One operation for the gradients of all inputs `to`. It reads all that the forward read and wrote, and the
+    gradients of further outputs where there are some."""
     name = f"{op.name}.input_gradient"
     made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(to)]
-    reads = (arriving(grads), *op.inputs, *op.outputs)
+    reads = (arriving(grads), *op.inputs, *op.outputs, *(further for further in grads[1:] if further is not None))
     tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
     yield from enumerate(made)

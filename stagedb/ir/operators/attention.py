@@ -129,7 +129,8 @@ class Attention(ScoredPairs):
     ) -> Iterator[tuple[int, "Tensor"]]:
         own = op.inputs[: len(op.inputs) - self.masked - 2 * self.chosen]
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        yield from fused_gradient(tracer, op, AttentionGradient(**fields), grads, own)
+        operator = AttentionGradient(**fields, lse_gradient=grads[1] is not None)
+        yield from fused_gradient(tracer, op, operator, grads, own)
         if self.chosen:
             (q, k), (best, chosen) = op.inputs[:2], op.inputs[len(own) : len(own) + 2]
             reads = (q, k, op.outputs[1], chosen)
@@ -156,14 +157,21 @@ class Attention(ScoredPairs):
 
 @dataclass(frozen=True)
 class AttentionGradient(Attention):
-    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again. Then dsinks."""
+    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again. Then dsinks.
+
+    lse_gradient: the last operand is the gradient of the log-sum-exp.
+    """
+
+    lse_gradient: bool = False
 
     backward: ClassVar[bool] = True
+    later: ClassVar[frozenset[str]] = Attention.later | {"lse_gradient"}
 
     def flops(self, size: Size) -> Expression:
         return 2 * self._pairs(size) * (3 * size(self.head) + 2 * size(self.value))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        further = inputs.pop() if self.lse_gradient else None
         do, o, lse = inputs[0], inputs[-2], inputs[-1]
         own = inputs[1:-2]
         q, k, v = self._operands(own)
@@ -173,7 +181,7 @@ class AttentionGradient(Attention):
         made = self._weights(place, q, wide_k, own, lse)
         dv = np.einsum("bhqk,bqhd->bkhd", made.weights, do)
         dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
-        delta = np.einsum("bqhd,bqhd->bhq", do, o)
+        delta = np.einsum("bqhd,bqhd->bhq", do, o) - (0 if further is None else further)
         ds = made.weights * (dp - delta[..., None]) * self.slope(made.products) * factor
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = fold_heads(dk, kv_heads), fold_heads(dv, kv_heads)
@@ -203,20 +211,30 @@ class AdditiveMask(ScoredPairs):
 
 @dataclass(frozen=True)
 class SplitHeads(Operator):
-    """A packed tensor into q, k and v (copies, for matmuls that need them contiguous)."""
+    """A packed tensor into q, k and v (copies, for matmuls that need them contiguous).
+
+    gated: a K/V head has gates between its queries and its key, as many as queries: into q, k, v and gates.
+    """
+
+    gated: bool = False
 
     kind: ClassVar[str] = "copy"
+    later: ClassVar[frozenset[str]] = frozenset({"gated"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         present = tuple(g for g in grads if g is not None)
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PackHeads(), present, grad, template=INPUT_GRADIENT)
+        tracer.emit(grad.name, PackHeads(self.gated), present, grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return list(_unpack(inputs))
+        if not self.gated:
+            return list(_unpack(inputs))
+        per = inputs[0].shape[3] // 2 - 1
+        q, k, v = _unpack([np.delete(inputs[0], np.s_[per : 2 * per], axis=3)])
+        return [q, k, v, inputs[0][..., per : 2 * per, :].reshape(q.shape)]
 
 
 @dataclass(frozen=True)
@@ -228,12 +246,20 @@ class SplitViews(SplitHeads):
 
 @dataclass(frozen=True)
 class PackHeads(Operator):
-    """q, k and v into a packed tensor."""
+    """q, k and v into a packed tensor. gated: as in `SplitHeads`."""
+
+    gated: bool = False
 
     kind: ClassVar[str] = "copy"
+    later: ClassVar[frozenset[str]] = frozenset({"gated"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [_pack(*inputs)]
+        packed = _pack(*inputs[:3])
+        if not self.gated:
+            return [packed]
+        per = packed.shape[3] - 2
+        gates = inputs[3].reshape(*packed.shape[:3], per, -1)
+        return [np.concatenate([packed[..., :per, :], gates, packed[..., per:, :]], axis=3)]
 
 
 @dataclass(frozen=True)

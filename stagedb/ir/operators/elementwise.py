@@ -63,18 +63,24 @@ class Cast(Operator):
 
 @dataclass(frozen=True)
 class Activation(Operator):
-    """A pointwise non-linearity, one of `ACTIVATIONS`."""
+    """A pointwise non-linearity, one of `ACTIVATIONS`. from_result: its backward reads its result (sigmoid alone)."""
 
     function: str
+    from_result: bool = False
 
     kind: ClassVar[str] = "activation"
+    later: ClassVar[frozenset[str]] = frozenset({"from_result"})
 
     def __post_init__(self) -> None:
         if self.function not in ACTIVATIONS:
             raise ValueError(f"unknown activation {shown(self.function)}: known are {', '.join(ACTIVATIONS)}")
+        if self.from_result and self.function != "sigmoid":
+            raise ValueError(f"the slope of {self.function} does not follow from its result: only that of sigmoid does")
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield 0, _one(tracer, op, ActivationGradient(self.function), (arriving(grads), op.inputs[0]), 0)
+        read = op.outputs[0] if self.from_result else op.inputs[0]
+        operator = ActivationGradient(self.function, self.from_result)
+        yield 0, _one(tracer, op, operator, (arriving(grads), read), 0)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [ACTIVATIONS[self.function][0](inputs[0])]
@@ -82,14 +88,18 @@ class Activation(Operator):
 
 @dataclass(frozen=True)
 class ActivationGradient(Operator):
-    """`dx = dy · f'(x)`."""
+    """`dx = dy · f'(x)`. from_result: as in `Activation`."""
 
     function: str
+    from_result: bool = False
 
     kind: ClassVar[str] = "activation"
+    later: ClassVar[frozenset[str]] = frozenset({"from_result"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs
+        if self.from_result:
+            return [dy * x * (1 - x)]
         return [dy * ACTIVATIONS[self.function][1](x)]
 
 

@@ -112,13 +112,14 @@ class TokenGateGradient(Operator):
 
 @dataclass(frozen=True)
 class Normalise(Operator):
-    """A token's scores divided by their sum."""
+    """A token's scores divided by their sum, and the sum (batch, seq), which a division keeps for its backward."""
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield 0, _one(tracer, op, NormaliseGradient(), (arriving(grads), op.inputs[0]))
+        yield 0, _one(tracer, op, NormaliseGradient(), (arriving(grads), op.inputs[0], op.outputs[1]))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [inputs[0] / inputs[0].sum(axis=-1, keepdims=True)]
+        total = inputs[0].sum(axis=-1)
+        return [inputs[0] / total[..., None], total]
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,7 @@ class NormaliseGradient(Operator):
     """`dx = (dy - Σ dy·x / Σ x) / Σ x`."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        dy, x = inputs
-        total = x.sum(axis=-1, keepdims=True)
+        dy, x, total = inputs[0], inputs[1], inputs[2][..., None]
         return [(dy - (dy * x).sum(axis=-1, keepdims=True) / total) / total]
 
 

@@ -4,12 +4,11 @@ Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.ir.tags import Tag
 from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, core_of
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,
@@ -35,34 +34,7 @@ else:
     shared = DeferredModule("stagedb.models.shared_operations")
 
 
-@dataclass(frozen=True)
-class HeadAxes:
-    """The axes of queries, keys, values and the context; head, kv_heads and value as in `ops.Attention`."""
-
-    head: str = "head_dim"
-    kv_heads: str = "kv_heads"
-    value: str = "head_dim"
-
-    @property
-    def query(self) -> tuple[str, ...]:
-        """The axes of queries."""
-        return ("batch", "seq", "heads", self.head)
-
-    @property
-    def context(self) -> tuple[str, ...]:
-        """The axes of the context."""
-        return ("batch", "seq", "heads", self.value)
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The fields of a fused kernel."""
-        return {"head": self.head, "kv_heads": self.kv_heads, "value": self.value}
-
-
-USUAL_HEADS = HeadAxes()
-QUERY = ("batch", "seq", "heads", "head_dim")
-KEY = ("batch", "seq", "kv_heads", "head_dim")
-PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
+GATES = ("batch", "seq", "heads", "gate_dim")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
@@ -72,28 +44,15 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values: Values) -> Branch:
     """Projections, attention, and the projection back. values: those of `WORDS`, and the window or chunk of a kind."""
     t.enter("attention")
-    qkv = _queries_keys_values(t, card, style, values, x)
-    context = core_of(t, card, style, qkv, values)
+    # A parameter of the attention itself, which come before those of its parts.
+    sinks = (t.weight("attn.sinks", ("heads",)),) if values["sinks"] else ()
+    qkv, gates = _queries_keys_values(t, card, style, values, x)
+    context = core_of(t, card, style, (*qkv, *sinks), values)
     t.enter("attention")
+    if gates is not None:
+        context = _gated(t, context, gates)
     bias = bias_of(card, values) == "all"
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
-
-
-def core_of(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    qkv: "tuple[Tensor, ...]",
-    values: Values,
-    heads: HeadAxes = USUAL_HEADS,
-    chosen: "tuple[Tensor, ...]" = (),
-) -> "Tensor":
-    """The attention core as the style writes it: a fused kernel, or matmuls and a softmax.
-
-    chosen: the scores and places of the keys that an indexer chose; empty: all are seen.
-    """
-    core = _plain_core if style.attention == "math" else _fused_core
-    return core(t, card, style, qkv, values, heads, chosen)
 
 
 def bias_of(card: Architecture, values: Values) -> str:
@@ -111,12 +70,6 @@ def _rotates(card: Architecture, values: Values) -> bool:
     return card.positions == "rotary" and bool(values["rotary"])
 
 
-def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
-    """The fields of operators that score keys (`ScoredPairs`)."""
-    given = {"window": values.get("window"), "chunk_tokens": values.get("chunk"), "alibi": card.positions == "alibi"}
-    return {**given, "softcap": values["softcap"], "scale": values["scale"], "sinks": values["sinks"]}
-
-
 def _packs(style: "Style", values: Values) -> bool:
     """Whether one matmul makes q, k and v: as the checkpoint has it, unless the framework always fuses them."""
     return style.pack_gate or (values["qkv"] == "fused" if values["qkv"] else style.pack_qkv)
@@ -124,22 +77,24 @@ def _packs(style: "Style", values: Values) -> bool:
 
 def _queries_keys_values(
     t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor"
-) -> "tuple[Tensor, ...]":
-    """One packed tensor or three, with rotary positions applied."""
+) -> "tuple[tuple[Tensor, ...], Tensor | None]":
+    """One packed tensor or three, with rotary positions applied. The gates of the result, if it has some."""
     bias, rotary, normed = bias_of(card, values) != "none", _rotates(card, values), norm_of(card, values)
-    size = int(values["rotary_dim"])
-    if _packs(style, values):
+    size, gates = int(values["rotary_dim"]), None
+    if _packs(style, values) and values["gated"]:
+        q, k, v, gates = _packed_with_gates(t, style, x, bias)
+    elif _packs(style, values):
         qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
         if not rotary and normed == "none":
-            return (qkv,)
+            return (qkv,), None
         if normed == "none":
             turned = t.activation("attn.rotary", PACKED)
             t.emit("attn.rotary", ops.Rotary(packed=True, size=size), (qkv,), turned)
-            return (turned,)
+            return (turned,), None
         q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
         t.emit("attn.split", ops.SplitHeads(), (qkv,), q, k, v)
     else:
-        q = shared.linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
+        q, gates = _queries(t, style, values, x, bias)
         k = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
         v = shared.linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
     if normed != "none" and not values["rotary_first"]:
@@ -151,7 +106,37 @@ def _queries_keys_values(
         q, k = turned_q, turned_k
     if normed != "none" and values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
-    return q, k, v
+    return (q, k, v), gates
+
+
+def _queries(t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor | None]":
+    """Queries, and with gates these: each head has its queries and then its gates in one matmul (Qwen3-Next)."""
+    axes = ("heads", "gated_dim", "hidden") if values["gated"] else ("heads", "head_dim", "hidden")
+    made = shared.linear(t, "attn.wq", x, axes, (*QUERY[:-1], axes[1]), bias, style.fp8)
+    if not values["gated"]:
+        return made, None
+    q, gates = t.activation("attn.q", QUERY), t.activation("attn.gates", GATES)
+    t.emit("attn.q", ops.SplitLastViews("head_dim", "gate_dim"), (made,), q, gates)
+    return q, gates
+
+
+def _packed_with_gates(t: "Tracer", style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, ...]":
+    """Queries, keys, values and gates of one matmul, apart."""
+    out = ("batch", "seq", "kv_heads", "packed_gated", "head_dim")
+    made = shared.linear(t, "attn.wqkv", x, (*out[2:], "hidden"), out, bias, style.fp8)
+    q, k, v, gates = (
+        t.activation(f"attn.{word}", axes) for word, axes in (("q", QUERY), ("k", KEY), ("v", KEY), ("gates", GATES))
+    )
+    t.emit("attn.split", ops.SplitHeads(gated=True), (made,), q, k, v, gates)
+    return q, k, v, gates
+
+
+def _gated(t: "Tracer", context: "Tensor", gates: "Tensor") -> "Tensor":
+    """The context times the sigmoid of its gates."""
+    shares, y = t.activation("attn.gates.shares", QUERY), t.activation("attn.gated", QUERY)
+    t.emit("attn.gates.shares", ops.Activation("sigmoid", from_result=True), (gates,), shares)
+    t.emit("attn.gated", ops.Multiply(), (context, shares), y)
+    return y
 
 
 def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: str, x: "Tensor") -> "Tensor":
@@ -169,126 +154,15 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: 
     return shared.norm_over_heads(t, name, x)
 
 
-def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
-    """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it."""
-    if len(qkv) > 1:
-        return qkv
-    apart = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
-    t.emit("attn.split", ops.SplitViews() if views else ops.SplitHeads(), qkv, *apart)
-    return apart
-
-
-def _fused_core(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    qkv: "tuple[Tensor, ...]",
-    values: Values,
-    heads: HeadAxes,
-    chosen: "tuple[Tensor, ...]",
-) -> "Tensor":
-    """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
-    qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
-    t.enter("attention_core", Tag.ATTENTION_CORE)
-    rules = rules_of(card, values)
-    if style.core is not None:
-        _check_shared(card, rules, heads)
-        return _shared_core(t, style.core, qkv)
-    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    qkv = (*qkv, *sinks, *chosen)
-    if style.explicit_mask:
-        if rules["alibi"] or rules["softcap"] or chosen:
-            raise UsageError(
-                f"{card.name} has scores that an explicit mask cannot express (ALiBi, a soft cap, or an indexer): take "
-                "--cp-kind ulysses"
-            )
-        mask = t.activation("attn.mask", ("seq", "kseq"))
-        t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
-        qkv = (*qkv, mask)
-    context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit(
-        "attn.core",
-        ops.Attention(masked=style.explicit_mask, chosen=bool(chosen), **rules, **heads.words),
-        qkv,
-        context,
-        lse,
-    )
-    return context
-
-
-_REACH = {
-    "window": "sliding-window attention",
-    "chunk_tokens": "chunked attention",
-    "alibi": "ALiBi",
-    "softcap": "capped scores",
-    "scale": "a scale of its own",
-    "sinks": "sinks",
-}
-
-
-def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes) -> None:
-    """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
-    if heads != USUAL_HEADS:
-        raise UsageError(
-            f"{card.name} has latent attention, and rings and calls by part send keys and values of one size: take "
-            "--cp-kind ulysses"
-        )
-    for word, about in _REACH.items():
-        if rules[word]:
-            reads = "read all keys of other ranks" if word in ("window", "chunk_tokens") else "do not compute that"
-            raise UsageError(f"{card.name} has {about}, and rings and calls by part {reads}: take --cp-kind ulysses")
-
-
-def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -> "Tensor":
-    """Keys and values of other ranks in turn, or gathered. PyTorch puts the result of its balanced ring in order."""
-    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", core, qkv, context, lse)
-    if not isinstance(core, ops.RingAttention) or core.passing == "sent" or not core.balanced:
-        return context
-    ordered = t.activation("attn.contiguous", QUERY)
-    t.emit("attn.contiguous", ops.Contiguous(), (context,), ordered)
-    return ordered
-
-
-def _plain_core(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    qkv: "tuple[Tensor, ...]",
-    values: Values,
-    heads: HeadAxes,
-    chosen: "tuple[Tensor, ...]",
-) -> "Tensor":
-    """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
-    q, k, v = _split(t, qkv)
-    t.enter("attention_core", Tag.ATTENTION_CORE)
-    if heads.kv_heads == "kv_heads" and card.heads != card.kv_heads:
-        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
-        t.emit("attn.wide_k", ops.RepeatHeads(), (k,), wide_k)
-        t.emit("attn.wide_v", ops.RepeatHeads(), (v,), wide_v)
-        k, v = wide_k, wide_v
-    keys, pairs = ("batch", "kseq", "heads", heads.head), ("batch", "heads", "seq", "kseq")
-    scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
-    t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
-    rules = rules_of(card, values)
-    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    t.emit(
-        "attn.weights", ops.Softmax(**rules, head=heads.head, chosen=bool(chosen)), (scores, *sinks, *chosen), weights
-    )
-    weights = shared.dropout(t, style, "attn.weights.dropout", weights)
-    context = t.activation("attn.context", heads.context)
-    read = ("batch", "kseq", "heads", heads.value)
-    t.emit("attn.context", ops.Einsum(pairs, read, heads.context), (weights, v), context)
-    return context
-
-
 def _parameters(card: Architecture, values: Values) -> int:
     queries, keys = card.heads * card.head_dim, card.kv_heads * card.head_dim
+    gates = queries if values["gated"] else 0
     bias, normed = bias_of(card, values), norm_of(card, values)
-    biases = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + card.hidden}[bias]
+    made = queries + gates + 2 * keys
+    biases = {"none": 0, "qkv": made, "all": made + card.hidden}[bias]
     norms = {"none": 0, "l2": 0, "head": 2 * card.head_dim}.get(normed, queries + keys)
     norms *= 2 if card.norm == "layernorm" and normed not in ("all", "each_head_no_bias") else 1
-    return card.hidden * 2 * (queries + keys) + biases + norms + (card.heads if values["sinks"] else 0)
+    return card.hidden * (made + queries) + biases + norms + (card.heads if values["sinks"] else 0)
 
 
 def _check_values(card: Architecture, values: Values) -> None:
@@ -341,6 +215,7 @@ WORDS: Mapping[str, KindWord] = {
     "bias": KindWord(
         "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "all")
     ),
+    "gated": KindWord("whether the result of each head is multiplied by the sigmoid of a gate", False),
     "qk_norm": KindWord(
         "norms of queries and keys: head by head (with one weight, with one for each head, or with none: l2), or over "
         "all heads of a token; without it the card's qk_norm decides",
@@ -375,6 +250,10 @@ ATTENTION = LayerPart(
         "kv_heads": "KV",
         "packed": "A / KV + 2",  # for each K/V head its queries, its key and its value
         "head_dim": "D",
+        # Queries and gates of a head, its gates, and a K/V head with the gates of its queries.
+        "gated_dim": "2 * D",
+        "gate_dim": "D",
+        "packed_gated": "2 * A / KV + 2",
         "state": "3",
     },
     replicable=frozenset({"kv_heads"}),

@@ -100,7 +100,7 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor") -> "tuple[Tensor, Ten
         best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
         t.emit("ffn.topk", ops.TopK(), (scores,), best, chosen)
         if values["normalised"]:
-            t.emit("ffn.shares", ops.Normalise(), (best,), shares)
+            t.emit("ffn.shares", ops.Normalise(), (best,), shares, t.activation("ffn.total", ("batch", "seq"), "fp32"))
             best = shares
         best = shared.scaled(t, "ffn.routing_scale", best, float(values["routing_scale"]))
         t.emit("ffn.weights", ops.Cast(), (best,), weights)

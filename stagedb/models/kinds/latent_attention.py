@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds import key_index
-from stagedb.models.kinds.attention import ATTENTION, HeadAxes, core_of
+from stagedb.models.kinds.attention import ATTENTION
+from stagedb.models.kinds.attention_core import HeadAxes, core_of
 from stagedb.models.kinds.part import Architecture, Branch, Buffers, KindWord, LayerPart, SizeSymbol, UserRegion, Values
 
 if TYPE_CHECKING:

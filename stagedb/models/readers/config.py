@@ -132,10 +132,12 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "values of rotary positions and of their scale, not their number",
     ),
     **dict.fromkeys(
+        ("n_group", "topk_group", "topk_method"),
+        "which experts are chosen. A copy of a token goes to each of them; an exchange that sends one to a node, and "
+        "less between nodes where few are allowed, is not modelled",
+    ),
+    **dict.fromkeys(
         (
-            "n_group",
-            "topk_group",
-            "topk_method",
             "scoring_noise",
             "swiglu_alpha",
             "swiglu_limit",

@@ -1,0 +1,203 @@
+"""The core of attention: a fused kernel, the kernel of ranks that share a sequence, or matmuls and a softmax.
+
+Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv_heads, head_dim).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stagedb.errors import UsageError
+from stagedb.ir.tags import Tag
+from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.part import Architecture, Values
+
+if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models import shared_operations as shared
+    from stagedb.models.style import Style
+else:
+    ops = DeferredModule("stagedb.ir.operators")
+    shared = DeferredModule("stagedb.models.shared_operations")
+
+
+@dataclass(frozen=True)
+class HeadAxes:
+    """The axes of queries, keys, values and the context; head, kv_heads and value as in `ops.Attention`."""
+
+    head: str = "head_dim"
+    kv_heads: str = "kv_heads"
+    value: str = "head_dim"
+
+    @property
+    def query(self) -> tuple[str, ...]:
+        """The axes of queries."""
+        return ("batch", "seq", "heads", self.head)
+
+    @property
+    def context(self) -> tuple[str, ...]:
+        """The axes of the context."""
+        return ("batch", "seq", "heads", self.value)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The fields of a fused kernel."""
+        return {"head": self.head, "kv_heads": self.kv_heads, "value": self.value}
+
+
+USUAL_HEADS = HeadAxes()
+QUERY = ("batch", "seq", "heads", "head_dim")
+KEY = ("batch", "seq", "kv_heads", "head_dim")
+PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
+
+
+def core_of(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes = USUAL_HEADS,
+    chosen: "tuple[Tensor, ...]" = (),
+) -> "Tensor":
+    """The attention core as the style writes it: a fused kernel, or matmuls and a softmax.
+
+    qkv: one packed tensor or three, and the scores of sinks if heads have some. chosen: the scores and places of the
+    keys that an indexer chose; empty: all are seen.
+    """
+    sinks = qkv[-1:] if values["sinks"] else ()
+    core = _plain_core if style.attention == "math" else _fused_core
+    return core(t, card, style, qkv[: len(qkv) - len(sinks)], sinks, values, heads, chosen)
+
+
+def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
+    """The fields of operators that score keys (`ScoredPairs`)."""
+    given = {"window": values.get("window"), "chunk_tokens": values.get("chunk"), "alibi": card.positions == "alibi"}
+    return {**given, "softcap": values["softcap"], "scale": values["scale"], "sinks": values["sinks"]}
+
+
+def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
+    """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it."""
+    if len(qkv) > 1:
+        return qkv
+    apart = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
+    t.emit("attn.split", ops.SplitViews() if views else ops.SplitHeads(), qkv, *apart)
+    return apart
+
+
+def _fused_core(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    sinks: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes,
+    chosen: "tuple[Tensor, ...]",
+) -> "Tensor":
+    """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
+    qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
+    t.enter("attention_core", Tag.ATTENTION_CORE)
+    rules = rules_of(card, values)
+    if style.core is not None:
+        _check_shared(card, rules, heads)
+        return _shared_core(t, style.core, qkv)
+    rescales = style.sinks == "rescaled"
+    rules["sinks"] = bool(sinks) and not rescales
+    qkv = (*qkv, *(() if rescales else sinks), *chosen)
+    if style.explicit_mask:
+        if rules["alibi"] or rules["softcap"] or chosen:
+            raise UsageError(
+                f"{card.name} has scores that an explicit mask cannot express (ALiBi, a soft cap, or an indexer): take "
+                "--cp-kind ulysses"
+            )
+        mask = t.activation("attn.mask", ("seq", "kseq"))
+        t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
+        qkv = (*qkv, mask)
+    context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit(
+        "attn.core",
+        ops.Attention(masked=style.explicit_mask, chosen=bool(chosen), **rules, **heads.words),
+        qkv,
+        context,
+        lse,
+    )
+    return _rescaled(t, context, lse, sinks[0], heads) if sinks and rescales else context
+
+
+def _rescaled(t: "Tracer", context: "Tensor", lse: "Tensor", sinks: "Tensor", heads: HeadAxes) -> "Tensor":
+    """The context without the share of a token's sinks, from a kernel that does not know sinks."""
+    axes = ("batch", "seq", "heads")
+    share, narrow = t.activation("attn.sinks.share", axes, "fp32"), t.activation("attn.sinks.factor", axes)
+    scaled = t.activation("attn.rescaled", heads.context)
+    t.emit("attn.sinks.share", ops.SinkShare(), (lse, sinks), share)
+    t.emit("attn.sinks.factor", ops.Cast(), (share,), narrow)
+    t.emit("attn.rescaled", ops.Multiply(), (context, narrow), scaled)
+    return scaled
+
+
+_REACH = {
+    "window": "sliding-window attention",
+    "chunk_tokens": "chunked attention",
+    "alibi": "ALiBi",
+    "softcap": "capped scores",
+    "scale": "a scale of its own",
+    "sinks": "sinks",
+}
+
+
+def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes) -> None:
+    """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
+    if heads != USUAL_HEADS:
+        raise UsageError(
+            f"{card.name} has latent attention, and rings and calls by part send keys and values of one size: take "
+            "--cp-kind ulysses"
+        )
+    for word, about in _REACH.items():
+        if rules[word]:
+            reads = "read all keys of other ranks" if word in ("window", "chunk_tokens") else "do not compute that"
+            raise UsageError(f"{card.name} has {about}, and rings and calls by part {reads}: take --cp-kind ulysses")
+
+
+def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -> "Tensor":
+    """Keys and values of other ranks in turn, or gathered. PyTorch puts the result of its balanced ring in order."""
+    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.core", core, qkv, context, lse)
+    if not isinstance(core, ops.RingAttention) or core.passing == "sent" or not core.balanced:
+        return context
+    ordered = t.activation("attn.contiguous", QUERY)
+    t.emit("attn.contiguous", ops.Contiguous(), (context,), ordered)
+    return ordered
+
+
+def _plain_core(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    sinks: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes,
+    chosen: "tuple[Tensor, ...]",
+) -> "Tensor":
+    """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
+    q, k, v = _split(t, qkv)
+    t.enter("attention_core", Tag.ATTENTION_CORE)
+    if heads.kv_heads == "kv_heads" and card.heads != card.kv_heads:
+        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
+        t.emit("attn.wide_k", ops.RepeatHeads(), (k,), wide_k)
+        t.emit("attn.wide_v", ops.RepeatHeads(), (v,), wide_v)
+        k, v = wide_k, wide_v
+    keys, pairs = ("batch", "kseq", "heads", heads.head), ("batch", "heads", "seq", "kseq")
+    scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
+    t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
+    rules = rules_of(card, values)
+    t.emit(
+        "attn.weights", ops.Softmax(**rules, head=heads.head, chosen=bool(chosen)), (scores, *sinks, *chosen), weights
+    )
+    weights = shared.dropout(t, style, "attn.weights.dropout", weights)
+    context = t.activation("attn.context", heads.context)
+    read = ("batch", "kseq", "heads", heads.value)
+    t.emit("attn.context", ops.Einsum(pairs, read, heads.context), (weights, v), context)
+    return context
