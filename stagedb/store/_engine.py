@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -26,6 +27,9 @@ POLL = 1.0
 
 ABANDONED = 5.0
 """Seconds for which the engine lets work go on after its client has gone."""
+
+FULL = 1 << 20
+"""Free bytes of a disk that is full."""
 
 OPTIONS: dict[str, Any] = {
     "server_plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
@@ -202,12 +206,17 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile)
 
     A query goes on after its client has gone, and only the end of the process ends it. If nobody else is connected
     either, this ends the process at once. The files survive that as they survive a power cut.
+
+    So do they if the disk is full: pages that could not be written later are in the log of transactions, which the next
+    engine applies. This one would forget them.
     """
     me = psutil.Process()
     used = abandoned = time.monotonic()
     while not stopping.asked:
         time.sleep(POLL)
         endpoint.repair()
+        if shutil.disk_usage(Path()).free < FULL:
+            os.kill(os.getpid(), signal.SIGKILL)
         now = time.monotonic()
         states = {one.status for one in me.net_connections("tcp") if one.laddr.port == port}
         if psutil.CONN_ESTABLISHED in states:
