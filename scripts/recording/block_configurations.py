@@ -6,7 +6,8 @@
 `rope_dim`, `value_dim`); windows: those of the layers in turn, 0 for none; chunks: the same of chunks, whose layers
 alone have rotary positions; sinks: whether heads have some; softcap, logit_softcap: the bounds of scores and of
 logits; gated: heads have gates; alibi: positions are distances in scores; residual: `serial`, `post_norm`, `sandwich`
-or `parallel`; biased: experts, their router and attention have biases, and the gate is gpt-oss's.
+or `parallel`; further: whether a layer predicts a further token; biased: experts, their router and attention have
+biases, and the gate is gpt-oss's.
 """
 
 from collections.abc import Iterator
@@ -52,11 +53,16 @@ BLOCKS: dict[str, tuple[Config, Config, Config]] = {
     "gated": ({"qk_norm": True}, {"gated": True}, {"qk_norm": True}),
     "gated-plain": ({}, {"gated": True}, {}),
     "chunks": ({}, {"chunks": [16, 0]}, {}),
+    "further": ({}, {"further": 1}, {"further_tokens": 1}),
     "post-norm": ({}, {"residual": "post_norm"}, {}),
     "sandwich": ({}, {"residual": "sandwich"}, {}),
     "parallel": ({}, {"residual": "parallel"}, {}),
 }
 """Fields of a configuration, its block, and what else its card has, by the name of a kind."""
+
+WHOLE = ("further",)
+"""Kinds that are recorded without ranks: torchtitan shards a layer that predicts a further token as a unit of its own,
+and stagedb with the head."""
 
 WITHOUT_TENSOR_PLAN = ("parallel", "capped", "alibi")
 """Kinds without a tensor-parallel plan in torchtitan. Its Llama 4 had the one of Llama 3 for chunks."""
@@ -78,6 +84,8 @@ def configurations() -> Iterator[Config]:
     for kind, (fields, block, card) in BLOCKS.items():
         for plan, words in PLANS.items():
             routed = fields.get("style") == "moe"
+            if kind in WHOLE and words not in ({}, PLANS["full"]):
+                continue
             # Experts with tp are not recorded.
             if (words.get("tp") and (routed or kind in WITHOUT_TENSOR_PLAN)) or (words.get("ep") and not routed):
                 continue

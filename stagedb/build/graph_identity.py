@@ -33,9 +33,9 @@ LATENTS = 2
 STREAMS = 2
 """Counts changes in how gradients are added where parts of a layer read the stream itself."""
 
-SINKS, SHARES = 2, 2
-"""Count changes of what a backward keeps: of sinks, which also come first in their layer's weights now; of scores
-divided by their sum."""
+SINKS, SHARES, EXPERT_BIASES = 2, 2, 2
+"""Count changes of backwards: what is kept of sinks, which also come first in their layer's weights now; what is kept
+of scores divided by their sum; the order of the gradients of experts with biases."""
 
 STOPS = 2
 """Counts changes in how far a part is recomputed: what comes before its last needed operator runs, too."""
@@ -70,6 +70,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["streams"] = STREAMS
     if _sets(card, "sinks"):
         content["sinks"] = SINKS
+    if _sets(card, "expert_bias"):
+        content["expert_biases"] = EXPERT_BIASES
     if _divides_scores(card):
         content["shares"] = SHARES
     early_stop = options.framework.early_stop if options.early_stop is None else options.early_stop

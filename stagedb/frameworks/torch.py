@@ -22,7 +22,7 @@ TORCH = Framework(
     composite_kernels=True,
     # DTensor's `embedding_dense_backward`.
     embedding_gradient="whole",
-    # A layer that predicts a further token has no public plan; DTensor exchanges parts.
+    # torchtitan's `deepseek_v3/mtp.py` keeps the hidden state cut; DTensor exchanges parts.
     gathers_projection=False,
     # `torch.split`; torchtitan's `deepseek_v3/model.py`.
     latent_views=True,

@@ -24,6 +24,16 @@ def loss_of(program: Program) -> tuple[str, int] | None:
     return found
 
 
+def means_of(program: Program) -> tuple[tuple[str, int], ...]:
+    """Names and forward items of the means over tokens, where the stage has the loss: one for each token predicted."""
+    means = []
+    for index, item in enumerate(program.items[program.forward]):
+        axes = [program.tensors[name].axes for name in (*item.op.reads[:1], *item.op.writes[:1])]
+        if item.op.kind == "loss" and len(axes) == 2 and axes[0] and not axes[1]:
+            means.append((item.op.writes[0], index))
+    return tuple(means)
+
+
 def _fills_shared_buffer(op: SymOp) -> bool:
     """Whether a bucket's collective scatters gradients out of one padded buffer."""
     return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None

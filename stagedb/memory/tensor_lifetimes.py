@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.chunk_tensors import Chunk, loss_of
+from stagedb.memory.chunk_tensors import Chunk, means_of
 from stagedb.memory.class_program import Item, Key, Program
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, Which, between, brief
@@ -28,9 +28,7 @@ def saved(program: Program) -> dict[int, dict[str, int]]:
         tensors = found[item.position]
         label = name if position == item.position else f"{name} of {position}"
         tensors[label] = program.sizes[name]
-    loss = loss_of(program)
-    if loss is not None and program.backwards:
-        name, index = loss
+    for name, index in means_of(program) if program.backwards else ():
         found[program.items[program.forward][index].position][f"{name}.tokens"] = SCALAR
     return found
 
@@ -251,12 +249,14 @@ def _loss(chunk: Chunk) -> Iterator[Life]:
     if chunk.last_loss is None:
         return
     (name, index), forward = chunk.last_loss, chunk.program.forward
+    for mean, place in means_of(chunk.program):
+        if chunk.program.backwards:
+            begin, end = Moment(forward, place), Moment(chunk.inputs_task, 1)
+            yield Life(f"{mean}.tokens", None, SCALAR, Category.ACTIVATIONS, begin, (end,))
+        else:
+            yield brief(f"{mean}.tokens", None, SCALAR, Category.TEMPORARIES, forward, place)
     if chunk.program.backwards:
-        begin, end = Moment(forward, index), Moment(chunk.inputs_task, 1)
-        yield Life(f"{name}.tokens", None, SCALAR, Category.ACTIVATIONS, begin, (end,))
         yield brief(f"{name}.gradient", None, SCALAR, Category.TEMPORARIES, chunk.inputs_task, 0)
-    else:
-        yield brief(f"{name}.tokens", None, SCALAR, Category.TEMPORARIES, forward, index)
     begin, later = Moment(forward, index + 1), Moment(forward, index + 1, Which.LATER)
     if chunk.plan.pp == 1:
         yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (later,))

@@ -19,6 +19,8 @@ SINKS, SCORED, SOFTMAX = variant("sinks"), variant("router's sigmoid"), variant(
         ("SHARES", SCORED, GraphOptions(), True),
         ("SHARES", SOFTMAX, GraphOptions(), False),
         ("SHARES", SINKS, GraphOptions(), False),
+        ("EXPERT_BIASES", variant("biases of experts"), GraphOptions(), True),
+        ("EXPERT_BIASES", SCORED, GraphOptions(), False),
     ],
 )
 def test_a_rule_that_changes_makes_other_graphs_of_the_models_that_it_is_for(

@@ -9,6 +9,7 @@ those of `models/gpt_oss/moe.py`, gated attention that of `models/qwen3_5/model.
 plan of torchtitan's former Llama 4 (`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Se
 
 from scripts.recording.under_torch.block_kernels import ClampedGate, FusedAttention, KernelNorm
 from scripts.recording.under_torch.experts import Experts
-from scripts.recording.under_torch.model import Attention, Context, Layer, Model, Routed, norm
+from scripts.recording.under_torch.model import Attention, Context, Layer, Model, Routed, loss_of, norm
 from scripts.recording.under_torch.training import Job, default, tables
 
 
@@ -212,12 +213,47 @@ class BlockLayer(Layer):
         return super().block(x)
 
 
+class FurtherLayer(BlockLayer):
+    """A layer that predicts a further token from a hidden state and the embedding of the token after it."""
+
+    def __init__(self, context: Context, place: int, turn: int) -> None:
+        super().__init__(context, place, turn)
+        hidden = context.config["hidden"]
+        self.embedding_norm, self.hidden_norm, self.norm = (norm(context.config, hidden) for _ in range(3))
+        self.projection = nn.Linear(2 * hidden, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor, ahead: torch.Tensor | None = None) -> torch.Tensor:
+        if self.context.config["recompute"] == "full" and ahead is not None:
+            return self.context.checkpointed(self.joined, x, ahead)
+        return self.joined(x, x if ahead is None else ahead)
+
+    def joined(self, x: torch.Tensor, ahead: torch.Tensor) -> torch.Tensor:
+        """The normalised result of the layer."""
+        both = torch.cat([self.embedding_norm(ahead), self.hidden_norm(x)], -1)
+        found: torch.Tensor = self.norm(self.block(self.projection(both)))
+        return found
+
+
 class BlockModel(Model):
     """A model of such layers."""
 
     layer = BlockLayer
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+    def __init__(self, context: Context, layers: range, first: bool, last: bool) -> None:
+        super().__init__(context, layers, first, last)
+        if context.config["block"].get("further"):
+            self.further = FurtherLayer(context, len(layers), len(layers) + 1)
+
+    def both(self, tokens: torch.Tensor, ahead: torch.Tensor) -> list[torch.Tensor]:
+        """The logits of the next token and of a further one. ahead: the next token at each position."""
+        x = self.embed(tokens)
+        for layer in self.layers.values():
+            x = layer(x)
+        return [self.head(each) for each in (self.norm(x), self.further(x, self.embed(ahead)))]
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        if labels is not None:
+            return self.both(x, labels)
         logits, cap = super().forward(x, labels), self.context.config["block"].get("logit_softcap")
         return torch.tanh(logits / cap) * cap if cap else logits
 
@@ -269,10 +305,27 @@ class BlockJob(Job):
         self.whole = sum(each.numel() for each in model.parameters())
         return [model]
 
+    # The loss of two predictions. Its factor is no number that is compared.
+    def microbatch(self, tokens: torch.Tensor, labels: torch.Tensor, first: bool) -> torch.Tensor:
+        if not self.config["block"].get("further"):
+            return super().microbatch(tokens, labels, first)
+        observer = self.observer
+        observer.phase = "forward"
+        with self.saved if first else contextlib.nullcontext():
+            one, two = self.modules[0](tokens, labels)
+            loss = loss_of(one, labels) + 0.1 * loss_of(two, self.tables.further)
+        del one, two
+        self.mark("forward_end")
+        observer.phase = "backward"
+        loss.backward()
+        return loss
+
     def made_tables(self) -> Any:
         """Latent attention turns a part of a head."""
         size = self.config["block"].get("rope_dim") or self.config["head_dim"]
         found = tables({**self.config, "head_dim": size})
+        if self.config["block"].get("further"):
+            found.further = torch.zeros(self.config["batch"], self.config["seq"], dtype=torch.int64)
         if self.config["block"].get("alibi"):
             found.cos = found.sin = None
         return found

@@ -18,7 +18,8 @@ from scripts.recording.under_torch.kernels import dropped, rms_norm, swiglu
 
 @dataclass
 class Tables:
-    """Tensors that are no weights: positions, angles of rotary positions, the causal mask, the routing of tokens."""
+    """Tensors that are no weights: positions, angles of rotary positions, the causal mask, the routing of tokens, the
+    labels of a further token."""
 
     positions: torch.Tensor
     cos: Any = None
@@ -26,6 +27,7 @@ class Tables:
     mask: Any = None
     routed: Any = None
     back: Any = None
+    further: Any = None
 
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""

@@ -86,7 +86,9 @@ class Einsum(Operator):
             tracer.emit(db.name, of_b, (narrow, a), db, template=template)
             return db
 
-        if not linear or tracer.weight_gradient_first(self.bias):
+        # A bias of a batched matmul is added by another kernel: the order is that of one without.
+        batched = any(label in self.a and label in self.b for label in self.out)
+        if not linear or tracer.weight_gradient_first(self.bias and not batched):
             yield 1, other_gradient()
             yield 0, input_gradient()
         else:
