@@ -2,18 +2,22 @@
 
 import json
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, connect, embedded
+from stagedb.store import Store, _engine, connect, embedded
 from tests.store.bare import bare_graph
 
 
@@ -263,3 +267,24 @@ def test_settings_that_make_no_sense_are_refused(home: Path, name: str, value: s
 def test_load_file_and_other_readers_of_the_machine_are_off(embedded_engine: Store) -> None:
     with embedded_engine._session("WRITE") as session, pytest.raises(Exception, match=r"(?i)disabled|not allowed|csv"):
         session.run("LOAD CSV FROM 'file:///etc/hostname' AS line RETURN line").data()
+
+
+def test_an_engine_whose_disk_is_full_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it could not write to its pages is in its log of transactions, which the next one applies."""
+    ended: list[int] = []
+
+    def end(process: int, number: int) -> None:
+        ended.append(number)
+        raise SystemExit
+
+    monkeypatch.setattr(_engine, "POLL", 0.0)
+    monkeypatch.setattr(os, "kill", end)
+    endpoint = _engine._EndpointFile(Path("endpoint.json"), "", Path().stat())
+    monkeypatch.setattr(_engine._EndpointFile, "repair", lambda self: None)
+    stopping = _engine._Stopping()
+    cases: tuple[tuple[int, list[int]], ...] = ((_engine.FULL, []), (_engine.FULL - 1, [signal.SIGKILL]))
+    for free, found in cases:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        with suppress(SystemExit):
+            _engine._serve(1, -1.0, stopping, endpoint)
+        assert ended == found
