@@ -6,6 +6,7 @@ The ring of context-parallel ranks then sends keys, values and their gradients f
 """
 
 from stagedb.systems.system import Accelerator, inverse
+from stagedb.timing.ring_merges import turn_of
 from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ops
 
 REPEATED = "repeated"
@@ -38,8 +39,7 @@ def repeat_ns(ops: Ops, op: int, accelerator: Accelerator) -> int:
 
     In a ring that is part of the first turn.
     """
-    turn = ops.name[op].rpartition(_TURN)[2] if _TURN in ops.name[op] else "0"
-    if not _is_grouped(ops, op) or turn != "0":
+    if not _is_grouped(ops, op) or turn_of(ops.name[op]):
         return 0
     batch, heads, kv_heads, _, keys, width = ops.dims[op][:6]
     size = 2 * _BYTES * batch * (heads + kv_heads) * keys * width

@@ -54,6 +54,14 @@ def test_pytorch_joins_the_halves_of_keys_that_were_changed() -> None:
     assert moved(dims, first=False, backward=True, merges="eager") == 10 * (queries + keys) + (8 + 8) * 2 * keys
 
 
+@pytest.mark.parametrize("kind", ["ring-allgather", "ring-alltoall"])
+def test_a_recomputed_forward_copies_and_merges_its_turns_again(kind: str) -> None:
+    columns, ns = run(ring(cp_kind=kind, recompute="full"), on(merges="eager", keys="repeated"))
+    took = dict(zip(columns.ops.name, ns.tolist(), strict=True))
+    for turn in range(4):
+        assert took[f"{FORWARD}.turn.recompute.{turn}"] == took[f"{FORWARD}.turn.{turn}"] > 1000
+
+
 def test_transformer_engine_adds_the_result_of_a_turn_in_one_kernel() -> None:
     system = on(merges="fused")
     columns, ns = run(ring(recipe="megatron"), system)
