@@ -376,15 +376,15 @@ WITH o, n, collect(a) AS names, collect(x) AS old
 FOREACH (a IN names | MERGE (a)-[:NAMES]->(n))
 FOREACH (x IN old | DELETE x)
 WITH o, n
-OPTIONAL MATCH (t:Tag)-[x:TAGS]->(o)
-WITH o, n, collect(t) AS tags, collect(x) AS old
-FOREACH (t IN tags | MERGE (t)-[:TAGS]->(n))
-FOREACH (x IN old | DELETE x)
-WITH o, n
 OPTIONAL MATCH (m:Note)-[x:ABOUT]->(o)
-WITH n, collect(m) AS notes, collect(x) AS old
+WITH o, n, collect(m) AS notes, collect(x) AS old
 FOREACH (m IN notes | MERGE (m)-[:ABOUT]->(n))
 FOREACH (x IN old | DELETE x)
+WITH o, n
+MATCH (t:Tag)-[x:TAGS]->(o)
+MERGE (t)-[y:TAGS]->(n)
+ON CREATE SET y.user = x.user, y.time = x.time, y.origin = x.origin
+DELETE x
 """,
     "asked": """\
 // Whether {a} {low} is the newest of a user, made or asked for: then a request for it changes nothing.

@@ -173,10 +173,21 @@ def test_experts_of_all_ranks_compute_what_is_routed(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [{"dp": 4, "ep": 4}, {"dp": 4, "ep": 2, "tp": 2, "sp": True}, {"cp": 2, "dp": 2, "ep": 4}]
+    ("words", "copies"),
+    [
+        ({"dp": 4, "ep": 4}, 1),
+        ({"dp": 4, "ep": 2, "tp": 2, "sp": True, "recipe": "megatron"}, 1),
+        ({"dp": 4, "ep": 2, "tp": 2, "sp": True}, 2),
+        ({"cp": 2, "dp": 2, "ep": 4}, 1),
+    ],
 )
-def test_messages_of_an_uneven_load_are_what_a_rank_sends(store: Store, tmp_path: Path, words: dict[str, Any]) -> None:
-    """All tokens are sent to experts and come back once a layer and direction; a call in a trace has one size."""
+def test_messages_of_an_uneven_load_are_what_a_rank_sends(
+    store: Store, tmp_path: Path, words: dict[str, Any], copies: int
+) -> None:
+    """All tokens are sent to experts and come back once a layer and direction; a call in a trace has one size.
+
+    copies: the ranks of tp that send the same tokens, each to its parts of experts.
+    """
     db, model, load = Stagedb(store), card("moe"), [4, 2, 1, 1]
     context: dict[str, Any] = {"cp_kind": "allgather-kv"} if "cp" in words else {}
     instance = db.instantiate(model, **words, **context, seq_len=64, expert_load=load)
@@ -187,7 +198,7 @@ def test_messages_of_an_uneven_load_are_what_a_rank_sends(store: Store, tmp_path
         "MATCH (o:Op {instance: $id, axis: 'ep'}) RETURN o.class, o.comm_bytes, o.comm_out_bytes ORDER BY o.name",
         {"id": instance.id},
     ).rows
-    ep, dealing = words["ep"], words["dp"] * words.get("cp", 1) * words.get("tp", 1)
+    ep, dealing = words["ep"], words["dp"] * words.get("cp", 1) * words.get("tp", 1) // copies
     routed = words["dp"] * 64 * model.top_k * model.hidden * 2
     each = model.experts // ep
     shares = [Fraction(sum(load[at * each : (at + 1) * each]), sum(load)) for at in range(ep)]
@@ -197,7 +208,7 @@ def test_messages_of_an_uneven_load_are_what_a_rank_sends(store: Store, tmp_path
         assert len(mine) == 4 * model.layers
         assert set(mine) == {(routed // dealing, received[at]), (received[at], routed // dealing)}, rank
     moved = store.read("analyze/communication/bytes_by_axis", instance=instance.id)
-    assert [row["bytes"] for row in moved if row["axis"] == "ep"] == [2 * model.layers * routed] * 2
+    assert [row["bytes"] for row in moved if row["axis"] == "ep"] == [2 * model.layers * routed * copies] * 2
     done = db.export(instance.id, out=tmp_path / "traces")
     report = validate(done.path)
     assert not report.faults
