@@ -16,6 +16,9 @@ Words = Mapping[str, Any]
 
 MB = 1_000_000
 
+_ACTIVATIONS = "bf16"
+"""The format of activations of a plan without a word for it."""
+
 
 @dataclass(frozen=True)
 class Hiding:
@@ -50,7 +53,8 @@ class FrameworkProfile:
 
     name: the word for it. versions: those that it describes. recipe: the framework that graphs follow. source: where
     its rules come from.
-    words: words of every plan. tensor, context, sharded: those with tp, with cp, and with parameters sharded over dp.
+    words: words of every plan. as_activations: words of formats that are that of its activations. tensor, context,
+    sharded: words with tp, with cp, and with parameters sharded over dp.
     recompute: the words for what a table calls `full`, `core` or `operators`. kernels: the words for each way to make
     kernels; `hidden_by` has what some of them hide in addition. counts_ends: where chunks do not share the layers
     evenly, embedding and loss count as layers.
@@ -62,6 +66,7 @@ class FrameworkProfile:
     source: str
     hiding: Hiding = Hiding()
     words: Words = field(default_factory=dict)
+    as_activations: tuple[str, ...] = ()
     tensor: Words = field(default_factory=dict)
     context: Words = field(default_factory=dict)
     sharded: Words = field(default_factory=dict)
@@ -73,6 +78,7 @@ class FrameworkProfile:
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
         found: dict[str, Any] = {"recipe": self.recipe, **self.words}
+        found |= dict.fromkeys(self.as_activations, given.get("dtype") or _ACTIVATIONS)
         for implied, applies in (
             (self.tensor, (given.get("tp") or 1) > 1),
             (self.context, (given.get("cp") or 1) > 1),
@@ -149,9 +155,11 @@ LLM_FOUNDRY = FrameworkProfile(
     recipe="torch",
     source="llm-foundry, scripts/train/yamls/pretrain: FULL_SHARD, and gradients reduced after each "
     "micro-batch; its benchmarks: amp_bf16 with mixed_precision DEFAULT, which reduces in fp32 (composer/trainer/"
-    "mosaic_fsdp_utils.py); Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch",
+    "mosaic_fsdp_utils.py); Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch; the "
+    "loss of flash-attn, which reads logits as the head writes them (loss_fn of modeling_mpt.py, 0.1.0 and 0.3.0)",
     hiding=Hiding(taken=_NCCL, copies="flat", merges="eager"),
     words={"kernels": "eager", "clip_norm": True},
+    as_activations=("logits_dtype",),
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     recompute={"full": _FULL, "core": _NOTHING},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},

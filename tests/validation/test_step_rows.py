@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stagedb import validation
+from stagedb.advice.trials import memory_of, peak_of
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
@@ -155,6 +156,26 @@ def test_every_framework_has_a_recipe_and_a_source() -> None:
     for name, each in FRAMEWORK_PROFILES.items():
         assert (each.name, bool(each.source), bool(each.versions)) == (name, True, True)
         assert each.plan_words({"tp": 2, "zero": 3, "cp": 2})["recipe"] == each.recipe
+
+
+def test_the_loss_of_llm_foundry_reads_logits_in_the_format_of_activations() -> None:
+    words = FRAMEWORK_PROFILES["llm-foundry"].plan_words
+    assert [words(given)["logits_dtype"] for given in ({}, {"dtype": "fp16"}, {"logits_dtype": "fp32"})] == [
+        "bf16",
+        "fp16",
+        "fp32",
+    ]
+    assert "logits_dtype" not in FRAMEWORK_PROFILES["torchtitan"].plan_words({"dtype": "bf16"})
+
+
+def test_a_published_run_of_llm_foundry_fits_into_its_accelerator() -> None:
+    """Its logits in fp32 and their gradient would take 15 GB more than 80."""
+    job = next(job_of(each) for each in read_steps(KNOWN) if each.title == "mpt-760m dp 8 mb 24 batch 384 seq 2048")
+    plan = plan_of(job)
+    copied = copy_in_memory(GraphInMemory.of(build_graph(job.card, plan.options)), plan)
+    room = job.system.accelerator.room
+    assert room is not None
+    assert 0.9 * room < peak_of(memory_of(copied)) < room
 
 
 def test_an_empty_dp_is_what_the_other_degrees_leave() -> None:
