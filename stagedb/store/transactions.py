@@ -6,7 +6,9 @@ from typing import Any
 import neo4j
 import neo4j.exceptions
 
+from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.inputs import shown
 from stagedb.store.failures import OutOfMemory, is_out_of_memory
 from stagedb.store.statements import Statement
 
@@ -26,6 +28,9 @@ def rows_of(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[st
         result = transaction.run(text, dict(params))
         keys = result.keys()
         return [dict(zip(keys, record, strict=True)) for record in result]
+    except UnicodeEncodeError as error:
+        # A name from a command line or a path may hold bytes that are not UTF-8. No store has such a text.
+        raise UsageError(f"the text {shown(error.object)} is not Unicode, and no store holds it") from None
     except neo4j.exceptions.Neo4jError as error:
         if is_out_of_memory(error):
             # The driver would run it again unchanged until its time is over.

@@ -99,6 +99,14 @@ def test_a_query_with_an_impossible_time_or_text_is_refused(run: Run) -> None:
     assert "the parameter 'p' is not Unicode text" in run("query", "RETURN $p AS p", "-p", "p=\udc80").err
 
 
+def test_a_name_that_is_not_unicode_is_refused(run: Run) -> None:
+    """Bytes of a command line that are not UTF-8 arrive as halves of surrogate pairs."""
+    for command in (("show",), ("report",), ("memory",), ("rm",), ("export", "-o", "out")):
+        refused = run(*command, "\udc80\u0663")
+        assert (refused.status, refused.out) == (2, ""), refused
+        assert "not Unicode" in refused.err
+
+
 def test_a_profile_is_not_an_instance(run: Run, tiny: str) -> None:
     assert run("profile", "--model", tiny, "--name", "timed", "-f", "csv").status == 0
     (profile,) = json.loads(run("ls", "profiles", "-f", "json").out)
