@@ -36,6 +36,8 @@ CREATE (:Rank {
   group_edp: $groups.edp.first + r / $groups.edp.span * $groups.edp.stride + r % $groups.edp.stride,
   group_dp_replicate: $groups.dp_replicate.first
     + r / $groups.dp_replicate.span * $groups.dp_replicate.stride + r % $groups.dp_replicate.stride,
+  group_dp_reshard: $groups.dp_reshard.first
+    + r / $groups.dp_reshard.span * $groups.dp_reshard.stride + r % $groups.dp_reshard.stride,
   group_embedding: CASE
     WHEN pp = 0 OR pp = $axes.pp.size - 1
       THEN $groups.embedding.first + r / $groups.embedding.span * $groups.embedding.stride

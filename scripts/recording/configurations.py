@@ -88,6 +88,7 @@ def drawn(seed: int, count: int) -> Iterator[Config]:
         _precision(config, further)
         _clipping(config, further)
         _parted_experts(config, random.Random(f"{seed}/{place}/experts"))
+        _reshards(config, random.Random(f"{seed}/{place}/reshards"))
         config["every"] = min(config["every"], most_layers(config))
         config["rank"] = chance.randrange(world(config))
         yield completed(config)
@@ -310,6 +311,15 @@ def _parted_experts(config: Config, chance: random.Random) -> None:
         config[field] += -config[field] % (8 * tp)
     for field in ("heads", "kv_heads"):
         config[field] *= tp
+
+
+def _reshards(config: Config, chance: random.Random) -> None:
+    """Parts of parameters that fewer ranks keep for the backward. FSDP2 has none of distributed tensors."""
+    ranks = config["dp"] * (config["cp"] if config["cp_join"] else 1)
+    fewer = [size for size in range(2, ranks) if ranks % size == 0]
+    alone = config["tp"] == config["pp"] == config["ep"] == 1
+    if config["dp_kind"] == "fsdp" and config["reshard"] and alone and fewer and chance.random() < 0.5:
+        config["reshard"] = chance.choice(fewer)
 
 
 def completed(config: Config) -> Config:

@@ -19,6 +19,7 @@ WORDS = {
     "data": "gradients over dp",
     "dp": "gradients and parameters over dp",
     "dp_replicate": "gradients over copies of dp",
+    "dp_reshard": "parameters over neighbours of dp",
     "pp": "messages between stages",
     "embedding": "gradients of the tied embedding",
 }

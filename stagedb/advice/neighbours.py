@@ -44,7 +44,8 @@ def _structure(plan: Plan) -> Iterator[Words]:
             yield {"recipe": recipe}
     for stage in PLAN_WORDS["zero"].choices:
         if stage != options.zero:
-            yield {"zero": stage, **({} if options.reshard is None else {"reshard": None})}
+            freed = {word: None for word in ("reshard", "reshard_to") if getattr(options, word) is not None}
+            yield {"zero": stage, **freed}
     for kind in PLAN_WORDS["recompute"].choices:
         # The operators to compute again are a choice of the user's.
         if kind not in (options.recompute, "operators"):

@@ -51,10 +51,10 @@ class BucketRule:
     """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
 
     `only` is a condition in addition to the default one, that the group has more than one member. `members` is the
-    number of members (None: as the mesh axis gives). `dtype` is the class on the wire. `parts`: an all-reduce is over
-    one rank's parts of the gradients, not whole ones; gathers and scatters are always of parts. norms: it is over one
-    number a gradient. of: whether it takes
-    all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
+    number of members (None: as the mesh axis gives): a gather among so many has larger parts. `dtype` is the class on
+    the wire. `parts`: an all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters are
+    always of parts. norms: it is over one number a gradient. of: whether it takes all weights, only those of `experts`
+    that ranks of ep divide among them, or only `dense` ones.
     """
 
     name: str
@@ -82,6 +82,8 @@ class BucketRule:
             whole = (symbol("shard") if self.parts else symbol("elements")) * CLASS_BYTES[self.dtype]
             return whole, whole
         part, shards = symbol("shard") * CLASS_BYTES[self.dtype], EXPERT_SHARDS if self.axis == "edp" else SHARDS
+        if self.axis == "dp_reshard" and self.members is not None:
+            return part * shards / self.members, part * shards
         return (part, part * shards) if self.kind == "all_gather" else (part * shards, part)
 
 

@@ -8,7 +8,7 @@ framework.
 from dataclasses import dataclass, replace
 
 from stagedb.build.sharing import BucketRule, ReductionRules
-from stagedb.expressions import Expression, smallest, symbol
+from stagedb.expressions import Expression, number, smallest, symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, NORM, ONE, ROOT, UNIT_AT_END
 from stagedb.ir.symbolic_graph import When
@@ -234,10 +234,10 @@ def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, 
     if not options.resharded:
         found = [gather("gather", units, FORWARD, every, alone)]
         return (*found, gather("gather.first", units, FORWARD, When.FIRST, PIPELINED))
-    found = [
-        gather("gather", units, FORWARD, every, alone if open_ else None),
-        gather("regather", again, INPUT_GRADIENT, every, alone if open_ else None),
-    ]
+    regather = gather("regather", again, INPUT_GRADIENT, every, alone if open_ else None)
+    if options.reshard_to is not None:
+        regather = replace(regather, axis="dp_reshard", members=number(options.reshard_to))
+    found = [gather("gather", units, FORWARD, every, alone if open_ else None), regather]
     if open_:
         found += [
             gather("gather.first", ROOT.name, FORWARD, When.FIRST, PIPELINED),

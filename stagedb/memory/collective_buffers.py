@@ -142,6 +142,26 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     over = Moment(chunk.inputs_task, begun, which, prepared=alone)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
+    if chunk.plan.options.reshard_to is not None:
+        yield from _parted(chunk, unit, op, bucket, begin)
+
+
+def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, whole: Moment) -> Iterator[Life]:
+    """The larger part of a unit's parameters that a rank keeps until its backward has gathered them from such parts.
+
+    The end of the unit's forward copies one parameter after the other and frees each
+    (`FSDPParam.to_sharded_post_forward`): what is there of both counts.
+    """
+    layer, forward = chunk.layer_of(unit), chunk.program.forward
+    over = chunk.over(forward, unit)
+    parts = bucket.bytes_out // bucket.bytes_in
+    yield Life(f"{op.name}.part", layer, bucket.bytes_in, Category.GATHERED, Moment(forward, over), (whole,))
+    widths = (chunk.width("param"), chunk.width("act"))
+    sizes = [
+        chunk.program.parts[member.weight] // widths[0] * widths[1] * chunk.plan.shards for member in bucket.members
+    ]
+    held = max(sum(sizes[at:]) + sum(sizes[: at + 1]) // parts for at in range(len(sizes)))
+    yield between(f"{op.name}.parting", layer, held, Category.GATHERED, forward, over)
 
 
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:

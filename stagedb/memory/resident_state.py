@@ -88,5 +88,6 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
         size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
         yield State(name, None, size, Category.COMMUNICATION)
     degrees = (plan.tp, plan.pp, plan.cp, plan.dp // plan.hsdp, plan.hsdp)
-    if chunk.first and held.mesh_rank and sum(degree > 1 for degree in degrees) > 1:
+    several = sum(degree > 1 for degree in degrees) > 1 or plan.options.reshard_to is not None
+    if chunk.first and held.mesh_rank and several:
         yield State("mesh", None, held.mesh_rank * plan.world, Category.COMMUNICATION)

@@ -148,11 +148,27 @@ class GraphOptions(GraphAspects):
                 f"only zero 3 frees parameters after the forward: --{'' if self.reshard else 'no-'}reshard needs "
                 f"--zero 3, not {self.zero}"
             )
+        self._check_parts()
         if not self.ep_sync and self.zero:
             raise UsageError(f"zero {self.zero} shards gradients over all ranks of dp: --no-ep-sync needs --zero 0")
         if self.grad_sync and self.zero == 1:
             raise UsageError(
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"
+            )
+
+    def _check_parts(self) -> None:
+        """What `--reshard-to` needs."""
+        if self.reshard_to is None:
+            return
+        if not self.framework.reshards_to:
+            raise UsageError(
+                f"parts of parameters for the backward exist only in {titles_with(lambda other: other.reshards_to)}: "
+                f"--reshard-to needs {recipes_with(lambda other: other.reshards_to)}, or leave it out"
+            )
+        if not self.resharded:
+            found = "--no-reshard" if self.zero == 3 else f"zero {self.zero}"
+            raise UsageError(
+                f"{found} frees no parameters after the forward: --reshard-to needs --zero 3 without --no-reshard"
             )
 
     def _check_clipping(self) -> None:

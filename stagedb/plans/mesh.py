@@ -14,11 +14,14 @@ from stagedb.plans.plan import Plan
 MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
-GROUP_AXES = ("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_replicate", "pp", "embedding")
+GROUP_AXES = (
+    *("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_replicate", "dp_reshard", "pp", "embedding"),
+)
 """Axes that have groups:
 
 `dp`: the ranks that gradients are reduced over, those of cp included. With hybrid sharding, the neighbouring ranks that
-share one copy of what is sharded. `dp_replicate`: the ranks with the same part of each copy. `data`: the ranks of dp
+share one copy of what is sharded. `dp_replicate`: the ranks with the same part of each copy. `dp_reshard`: neighbours
+among those of `dp` that keep all parameters from the forward to the backward. `data`: the ranks of dp
 alone, also if gradients are reduced over cp. `cpa`: neighbours on cp that exchange heads inside a ring over the others.
 `cpr`: the ranks of that ring, with the same place among their neighbours. `ep`: neighbours among the ranks of dp and cp
 (and of tp, if its ranks have whole experts), which divide the experts among them. `edp`: the ranks with the same
@@ -147,7 +150,7 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     together = plan.shards // copy
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
     along |= {"cpa": ("cp", 1, plan.ulysses), "cpr": ("cp", plan.ulysses, plan.cp // plan.ulysses)}
-    along |= {"data": ("dp", 1, plan.dp)}
+    along |= {"data": ("dp", 1, plan.dp), "dp_reshard": ("dp", 1, plan.options.reshard_to or 1)}
     inner = expert_axis(plan)
     along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp // plan.hsdp)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
@@ -156,9 +159,10 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
             continue
         mesh_axis, apart, size = along[axis]
         stride = mesh.stride(mesh_axis) * apart
-        if axis == "dp" and together > 1:
+        if axis in ("dp", "dp_reshard") and together > 1:
             # The ranks of dp and cp, which are next to each other in the order of ranks.
-            size, stride = plan.shards, min(stride, mesh.stride("cp"))
+            stride = min(stride, mesh.stride("cp"))
+            size = plan.shards if axis == "dp" else size
         if size < 2:
             continue
         ends = axis == "embedding"

@@ -46,6 +46,39 @@ def check_sharding(plan: PlanFields) -> None:
         )
 
 
+def check_parts(plan: PlanFields) -> None:
+    """Raise UsageError if `--reshard-to` does not suit the ranks: the limits of `fully_shard`, and experts."""
+    ranks, shards = plan.options.reshard_to, plan.shards
+    if ranks is None:
+        return
+    without = Way({"reshard_to": None}, "leave --reshard-to out")
+    if plan.tp > 1:
+        raise Misfit(
+            f"with tp {plan.tp} weights are distributed tensors, which {plan.options.framework.title} cannot reshard "
+            "to fewer ranks",
+            ways=[Way({"tp": 1}), without],
+        )
+    if plan.pp > 1:
+        raise Misfit(
+            f"the pipeline runtime of {plan.options.framework.title} leaves units gathered in the backward, and "
+            f"stagedb knows parts for the backward without a pipeline only: reshard_to {ranks} does not suit "
+            f"pp {plan.pp}",
+            ways=[Way({"pp": 1}), without],
+        )
+    if plan.ep > 1:
+        raise Misfit(
+            f"experts that ep {plan.ep} divides are sharded by other ranks than other weights, and reshard_to {ranks} "
+            "has one group for all",
+            ways=[Way({"ep": 1}), without],
+        )
+    if shards % ranks or ranks >= shards:
+        raise Misfit(
+            f"reshard_to {ranks} does not divide the {shards} ranks that shard parameters into several equal groups",
+            nearest("reshard_to", ranks, shards, lambda each: shards % each == 0 and each < shards, least=2),
+            [without],
+        )
+
+
 def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str | None:
     """What a framework's runtime gathers in another way than the graph has it; None if nothing."""
     if zero < 2 or virtual_stages <= ACTIVE or not framework.posts_ahead:

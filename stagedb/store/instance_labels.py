@@ -5,7 +5,9 @@ from stagedb.store.graph_labels import DEP_KIND, options
 from stagedb.store.schema_forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
 
 MESH_AXES = ("tp", "cp", "dp", "ep", "pp")
-RANK_GROUPS = ("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")
+RANK_GROUPS = (
+    *("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "dp_reshard", "ep", "edp", "pp", "embedding"),
+)
 """Axes on which a rank may have a group."""
 
 PLAN_WORDS = (

@@ -18,7 +18,7 @@ from stagedb.timing.op_durations import JobDurations, LaneDurations
 from stagedb.workflows.training import FORWARD, STEP
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, LAST, TEMPLATES, ClassColumns, Ints, Workload
 
-DATA_AXES = ("dp", "dp_replicate", "edp", "data")
+DATA_AXES = ("dp", "dp_replicate", "dp_reshard", "edp", "data")
 """Axes over which gradients are reduced and parameters are gathered."""
 
 _FORWARD, _STEP = TEMPLATES.index(FORWARD.name), TEMPLATES.index(STEP.name)

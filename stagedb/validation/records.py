@@ -193,6 +193,7 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
         **(master if config["mixed"] == "fp32master" else {}),
         **({"reduce_dtype": "fp32"} if config.get("reduce_fp32") else {}),
         "zero": (3 if config["reshard"] else 2) if sharded else 0,
+        **({"reshard_to": config["reshard"]} if sharded and type(config["reshard"]) is int else {}),
         "hsdp": copies,
         "ep": config["ep"],
         "ep_sync": config["ep"] == 1 or config["ep_sync"],

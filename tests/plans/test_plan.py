@@ -299,6 +299,20 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"dp": 8, "zero": 2, "recipe": "megatron"}, "--zero 2 needs --recipe torch"),
         ({"dp": 8, "zero": 2, "reshard": True}, "--reshard needs --zero 3, not 2"),
         ({"dp": 8, "zero": 1, "reshard": False}, "--no-reshard needs --zero 3, not 1"),
+        ({"dp": 8, "zero": 2, "reshard_to": 2}, "zero 2 frees no parameters after the forward: --reshard-to needs"),
+        ({"dp": 8, "zero": 3, "reshard": False, "reshard_to": 2}, "--no-reshard frees no parameters"),
+        (
+            {"dp": 8, "zero": 3, "reshard_to": 3},
+            "the 8 ranks that shard parameters into several equal groups: the nearest is --reshard-to 2",
+        ),
+        ({"dp": 8, "zero": 3, "reshard_to": 8}, "the nearest is --reshard-to 4, or leave --reshard-to out"),
+        ({"dp": 8, "tp": 2, "zero": 3, "reshard_to": 2}, "to fewer ranks: take --tp 1, or leave --reshard-to out"),
+        ({"dp": 8, "pp": 2, "zero": 3, "reshard_to": 2}, "does not suit pp 2: take --pp 1, or leave --reshard-to out"),
+        ({"dp": 8, "ep": 2, "zero": 3, "reshard_to": 2}, "reshard_to 2 has one group for all: take --ep 1, or leave"),
+        (
+            {"dp": 8, "zero": 3, "reshard_to": 2, "recipe": "megatron"},
+            "exist only in PyTorch: --reshard-to needs --recipe torch, or leave it out",
+        ),
         ({"dp": 8, "zero": 1, "grad_sync": True}, "with zero 1 gradients are reduced once a step"),
         (
             {"tp": 2, "pp": 2, "scatter_gather": True},

@@ -263,8 +263,20 @@ class SimulatedMesh(Interpreter):
             whole[window] = array
         return whole
 
-    def split(self, value: Value, row: SymTensor) -> Value:
-        """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded."""
+    @property
+    def near(self) -> int:
+        """Neighbours that keep all parameters from a forward to its backward; 0 if all that shard them do."""
+        return int(json.loads(self.graph.options).get("reshard_to") or 0)
+
+    def split(self, value: Value, row: SymTensor, near: bool = False) -> Value:
+        """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded. near: the
+        part among its neighbours, of which each has those of several ranks."""
+        if near:
+            whole = self.join(self.split(value, row), row, padded=True)
+            return [
+                np.split(array, self.near)[self._group("dp_reshard", rank).index(self.ranks.index(rank))]
+                for rank, array in zip(self.ranks, whole, strict=True)
+            ]
         out, shards, axis = [], self.sharers(row), self.sharing(row)
         for rank, array in zip(self.ranks, value, strict=True):
             rows = array.reshape(int(np.prod(array.shape[: parameter(row).rows])), -1)
@@ -273,13 +285,19 @@ class SimulatedMesh(Interpreter):
             out.append(np.split(padded, shards)[self._group(axis, rank).index(self.ranks.index(rank))])
         return out
 
-    def join(self, value: Value, row: SymTensor) -> Value:
-        """The weight that the parts of a group make."""
+    def join(self, value: Value, row: SymTensor, axis: str = "", padded: bool = False) -> Value:
+        """The weight that the parts of a group make; padded: its rows as they are."""
         out = []
         for rank in self.ranks:
-            rows = np.concatenate([value[member] for member in self._group(self.sharing(row), rank)])
+            rows = np.concatenate([value[member] for member in self._group(axis or self.sharing(row), rank)])
+            if padded:
+                out.append(rows)
+                continue
             shape = [length for _, length in (self._part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
-            out.append(rows[: int(np.prod(shape[: parameter(row).rows]))].reshape(shape))
+            wanted = int(np.prod(shape[: parameter(row).rows]))
+            if len(rows) - wanted >= self.sharers(row):
+                raise ValueError(f"{row.name}: {len(rows)} rows are gathered, and it has {wanted}")
+            out.append(rows[:wanted].reshape(shape))
         return out
 
     def total(self, value: Value, name: str) -> float:
@@ -364,6 +382,10 @@ class SimulatedMesh(Interpreter):
             same = [{**rank, "dp": dp} for dp in (within if axis == "dp" else across)]
             if axis == "dp" and self.together > 1:
                 same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
+        elif axis == "dp_reshard":
+            sharing = self._group("dp", rank)
+            first = sharing.index(self.ranks.index(rank)) // self.near * self.near
+            return sharing[first : first + self.near]
         elif axis == "data":
             same = [{**rank, "dp": dp} for dp in range(self.env["dp"])]
         elif axis in ("ep", "edp"):

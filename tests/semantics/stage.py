@@ -76,6 +76,8 @@ class Stage:
         # Weights that are whole over dp now, for every micro-batch, and the parts of those that dp shards.
         self.whole: dict[Key, Value] = {}
         self.parts: dict[Key, Value] = {}
+        # What neighbours keep of these from a forward to its backward.
+        self.kept: dict[Key, Value] = {}
         # By micro-batch: what its tasks have made; it reads `whole` where it has nothing of its own.
         self.running: dict[int, ChainMap[Key, Value]] = {}
         # Gradients by weight and by how many of their buckets they have passed.
@@ -360,13 +362,17 @@ class Stage:
                     if {"layers": False, "root": True}.get(bucket.bucket or "") is self.repeated(block):
                         continue
                     scope = values if bucket.when is When.EVERY else self.whole
-                    scope[key] = self.mesh.join(self.parts[key], row)
+                    kept = self.kept.pop(key, None)
+                    parts, axis = (self.parts[key], "") if kept is None else (kept, bucket.axis or "")
+                    scope[key] = self.mesh.join(parts, row, axis)
 
     def give_back(self, values: MutableMapping[Key, Value], place: int, block: str) -> None:
         """After the forward a layer's weights are parts again, where its backward gathers them once more."""
         for row, key in self.sharded(place, block):
             again = any(self.mesh.templates[name] is training.INPUT_GRADIENT for name in parameter(row).gathers)
             if again and self.repeated(block):
+                if self.mesh.near:
+                    self.kept[key] = self.mesh.split(values[key], row, near=True)
                 values.pop(key, None)
                 self.whole.pop(key, None)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
 from stagedb.ir.operators import RMSNorm, dump
-from stagedb.ir.symbolic_graph import SymOp
+from stagedb.ir.symbolic_graph import Collective, SymOp
 from stagedb.plans import GraphOptions
 from stagedb.plans.graph_options import CP_CHUNKS, CP_KINDS, RINGS, CpChunks, CpKind
 from tests.ir.environments import environment
@@ -181,6 +181,28 @@ def test_a_missing_gather_or_scatter_is_seen(zero: int) -> None:
             continue
         with pytest.raises((AssertionError, KeyError)):
             agree(Example(changed, made.weights, made.tokens, made.labels).run(4, hsdp=2), whole)
+
+
+@pytest.mark.parametrize(("dp", "hsdp", "cp", "near"), [(4, 1, 1, 2), (2, 1, 2, 2), (4, 1, 2, 4), (4, 2, 2, 2)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_neighbours_that_keep_parameters_are_enough(
+    recompute: Literal["none", "full"], dp: int, hsdp: int, cp: int, near: int
+) -> None:
+    kind: CpKind = "none" if cp == 1 else "allgather-kv"
+    graph = build_graph(
+        card("llama", kv_heads=4), GraphOptions(zero=3, reshard_to=near, recompute=recompute, cp_kind=kind)
+    )
+    made = example(graph)
+    whole = made.run()
+    agree(made.run(dp, hsdp=hsdp, cp=cp), whole)
+    (again,) = (op for op in graph.ops if op.axis == "dp_reshard")
+    assert isinstance(again.work, Collective)
+    wide = dataclasses.replace(again, work=dataclasses.replace(again.work, axis="dp"))
+    ops = tuple(wide if op is again else op for op in graph.ops)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        # All ranks together have each part of neighbours several times.
+        changed = dataclasses.replace(graph, ops=ops)
+        agree(Example(changed, made.weights, made.tokens, made.labels).run(dp, hsdp=hsdp, cp=cp), whole)
 
 
 @pytest.mark.parametrize("sp", [False, True])

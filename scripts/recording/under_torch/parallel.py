@@ -152,7 +152,9 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
     if config["dp_kind"] == "fsdp":
         given = {"mesh": ranks.shard_mesh(config), "mp_policy": policy(config)}
         for layer in model.layers.values():
-            fully_shard(layer, reshard_after_forward=config["reshard"], **given)
+            sharded = fully_shard(layer, reshard_after_forward=config["reshard"], **given)
+            if type(config["reshard"]) is int:
+                ranks.names[neighbours(sharded)] = "dp_reshard"
         fully_shard(model, **given)
     elif config["dp_kind"] == "ddp":
         joined = config.get("cp_join") and hasattr(ranks, "joined")
@@ -162,6 +164,12 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
         return replicated(model, ranks["ep"])
     return model
+
+
+def neighbours(layer: Any) -> str:
+    """The name of the group that keeps a layer's parameters from the forward to the backward."""
+    group = layer._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info.shard_process_group
+    return str(group.group_name)
 
 
 def replicated(model: Model, mesh: DeviceMesh) -> DistributedDataParallel:

@@ -143,6 +143,9 @@ class Job:
         if step is None:
             return
         step.mark(name)
+        if name == "forward_end":
+            for tensor in unsharded(self.models):
+                self.observer.storage(tensor).category = "fsdp_unsharded_param"
         if name == "backward_end":
             for parameter in self.parameters():
                 if parameter.grad is not None:
@@ -194,7 +197,7 @@ def default(dtype: torch.dtype) -> Iterator[None]:
 
 
 def unsharded(models: list[Model]) -> Iterator[torch.Tensor]:
-    """The gathered weights of FSDP's units."""
+    """The gathered weights of FSDP's units, and the parts of them that are kept for the backward."""
     for model in models:
         for module in model.modules():
             state = getattr(module, "_get_fsdp_state", None)
@@ -203,6 +206,8 @@ def unsharded(models: list[Model]) -> Iterator[torch.Tensor]:
             for group in getattr(state(), "_fsdp_param_groups", None) or [state()._fsdp_param_group]:
                 for parameter in group.fsdp_params if group else ():
                     yield from parameter.all_gather_outputs
+                    if (part := getattr(parameter, "_sharded_post_forward_param_data", None)) is not None:
+                        yield part
 
 
 def groups(models: list[Model]) -> list[dict[str, Any]]:

@@ -84,6 +84,22 @@ class ShardingOptions:
         ),
     ] = None
     """The backward gathers them again. Without it they stay gathered until the end of the backward, as with zero 2."""
+    reshard_to: Annotated[
+        int | None,
+        About(
+            "With --zero 3, N neighbouring ranks keep all parameters from the forward to the backward.",
+            property="neighbouring ranks that keep all parameters from the forward to the backward; absent: all ranks "
+            "that shard them",
+            unit="ranks",
+            least=2,
+            needs="gradients",
+            unset="all that shard them",
+            later=True,
+        ),
+    ] = None
+    """The backward gathers among them only, from parts that are larger than those between steps. The
+    `reshard_after_forward=N` of `fully_shard`; ZeRO++'s secondary partition (Wang et al. 2023, section 3.2).
+    """
     grad_sync: Annotated[
         bool | None,
         About(

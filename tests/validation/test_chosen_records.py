@@ -1,0 +1,37 @@
+"""Configurations that somebody chose, under PyTorch: all that a record has agrees with stagedb's.
+
+`scripts/record --config tests/validation/KIND_configurations.json` made each file of records.
+
+experts: matrices of experts that tensor parallelism cuts, in the layouts of torchtitan's
+`models/common/MOE_SHARDING.md` (August 2026) without expert parallelism.
+reshard: `fully_shard(reshard_after_forward=N)`.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.store import Store
+from stagedb.validation import check_records, read_records
+
+KINDS = ("expert", "reshard")
+HERE = Path(__file__).parent
+RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in RECORDS[kind]])
+def test_a_step_is_counted_alike(embedded_store: Store, kind: str, name: str) -> None:
+    (checked,) = check_records(Stagedb(embedded_store), [RECORDS[kind][name]])
+    assert checked.unsupported is None
+    assert [row for row in checked.differences if not row.agrees] == []
+    assert checked.exact
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_file_has_the_configurations(kind: str) -> None:
+    wanted = json.loads((HERE / f"{kind}_configurations.json").read_text(encoding="utf-8"))
+    assert [each["label"] for each in wanted] == list(RECORDS[kind])
+    for each in wanted:
+        assert each.items() <= RECORDS[kind][each["label"]].config.items()
