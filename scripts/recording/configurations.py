@@ -89,6 +89,7 @@ def drawn(seed: int, count: int) -> Iterator[Config]:
         _clipping(config, further)
         _parted_experts(config, random.Random(f"{seed}/{place}/experts"))
         _reshards(config, random.Random(f"{seed}/{place}/reshards"))
+        _sharded_experts(config, random.Random(f"{seed}/{place}/sharded"))
         config["every"] = min(config["every"], most_layers(config))
         config["rank"] = chance.randrange(world(config))
         yield completed(config)
@@ -231,8 +232,7 @@ def _schedules(config: Config, chance: random.Random) -> None:
         config["placement"] = [stage for loop in loops for stage in loop]
         split = set() if whole else {number for number in range(numbers) if chance.random() < 0.5}
         config["orders"] = drawn_orders(config["placement"], config["microbatches"], split, chance)
-    if kind in ("izb", "zbv") or "I" in "".join(config["orders"]):
-        # The first half of a split backward does not find the weights of units that were freed after the forward.
+    if _splits(config):
         config["reshard"] = config["reshard"] and config["dp_kind"] != "fsdp"
 
 
@@ -320,6 +320,23 @@ def _reshards(config: Config, chance: random.Random) -> None:
     alone = config["tp"] == config["pp"] == config["ep"] == 1
     if config["dp_kind"] == "fsdp" and config["reshard"] and alone and fewer and chance.random() < 0.5:
         config["reshard"] = chance.choice(fewer)
+
+
+def _sharded_experts(config: Config, chance: random.Random) -> None:
+    """Experts that ranks divide, where those with the same ones share them under FSDP."""
+    if config["ep"] == 1 or config["tp"] > 1 or chance.random() < 0.5:
+        return
+    config |= {"dp_kind": "fsdp", "dp": chance.choice((2, 4)), "ep_sync": True, "clip": False}
+    config["reshard"] = chance.random() < 0.7 and not _splits(config)
+    if config["dtype"] == "bf16" and chance.random() < 0.5:
+        config |= chance.choice(({"mixed": "fp32master"}, {"reduce_fp32": True}))
+    if config["pp"] == 1 and chance.random() < 0.3:
+        config |= {"microbatches": chance.choice((2, 3)), "accumulate": chance.choice(("last", "every"))}
+
+
+def _splits(config: Config) -> bool:
+    """Whether backwards run as two halves. Their first does not find the weights of units that the forward frees."""
+    return config["pp_schedule"] in ("izb", "zbv") or "I" in "".join(config["orders"])
 
 
 def completed(config: Config) -> Config:

@@ -10,7 +10,7 @@ from stagedb.build.costs import Sizes
 from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
-from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements, shards
+from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
 from stagedb.expressions import parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import Redistribution, dump
@@ -163,7 +163,8 @@ def _parameters(
                 copies[name] |= {t.name for t in op.outputs}
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
-        shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name], shards(layout))
+        shape = sizes.local_shape(weight, layout)
+        shard = shard_elements(shape, block.rows[weight.name], layout, reduction_rules.columns)
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
             "shard": str(shard),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from stagedb.build.block import LaidOut, cut
 from stagedb.build.costs import Sizes
-from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements, shards
+from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Redistribution
@@ -96,14 +96,16 @@ def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, g
 class OfShards(Sizes):
     """Sizes of the parts of weights that a rank holds where dp shards them, and of tensors of the same shape.
 
-    `rows` is by weight and by gradient; moments and reduced gradients have names that begin with theirs.
+    `rows` is by weight and by gradient; moments and reduced gradients have names that begin with theirs. columns: see
+    `shard_elements`.
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
+    columns: Expression | None = None
 
     def elements(self, tensor: Tensor, layout: Layout) -> Expression:
         origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))
-        return shard_elements(self.local_shape(tensor, layout), self.rows[origin], shards(layout))
+        return shard_elements(self.local_shape(tensor, layout), self.rows[origin], layout, self.columns)
 
 
 def absent_bytes(

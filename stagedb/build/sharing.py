@@ -96,8 +96,8 @@ class ReductionRules:
     parameters: the buckets that put sharded parameters together. partial: the buckets for gradients that are partial
     over tp; without any, each is reduced on its own once a step. sharded: whether each rank keeps only a part of the
     parameters. optimizer: whether the optimizer updates only a part. clips: whether gradients are clipped before.
-    norms: the buckets of their norms then. temporaries: whether gradients are computed by
-    several kernels, with values between them (`graph.temporaries`).
+    norms: the buckets of their norms then. columns: see `shard_elements`. temporaries: whether gradients are computed
+    by several kernels, with values between them (`graph.temporaries`).
     """
 
     gradients: tuple[BucketRule, ...]
@@ -107,6 +107,7 @@ class ReductionRules:
     optimizer: bool = False
     clips: bool = False
     norms: tuple[BucketRule, ...] = ()
+    columns: Expression | None = None
     alone: Mapping[str, BucketRule] = field(default_factory=dict)
     context: bool = True
     temporaries: bool = True
@@ -157,9 +158,20 @@ def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
     )
 
 
-def shard_elements(shape: tuple[Expression, ...], rows: int, shards: Expression = SHARDS) -> Expression:
-    """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded."""
-    return ceiling(product(shape[:rows]) / shards) * product(shape[rows:])
+def shard_elements(
+    shape: tuple[Expression, ...], rows: int, weight: Layout, columns: Expression | None = None
+) -> Expression:
+    """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded.
+
+    columns: above 0 where experts are cut along their second axis if more ranks share them than there are.
+    """
+    parts = shards(weight)
+    found = ceiling(product(shape[:rows]) / parts) * product(shape[rows:])
+    if columns is None or not of_experts(weight) or len(shape) == rows:
+        return found
+    cut = smallest(1, largest(parts - product(shape[:rows]), 0), columns)
+    narrow = product(shape[:rows]) * ceiling(shape[rows] / parts) * product(shape[rows + 1 :])
+    return found * (1 - cut) + narrow * cut
 
 
 def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:

@@ -44,7 +44,8 @@ def reduction_rules(options: GraphOptions, framework: Framework, experts: bool =
         for buckets in (found.gradients, found.parameters)
     )
     norms = _norms_apart(found.norms, divided, options)
-    return replace(found, gradients=gradients, parameters=parameters, norms=norms)
+    columns = smallest(divided - 1, 1) if framework.cuts_columns and options.zero >= 2 else None
+    return replace(found, gradients=gradients, parameters=parameters, norms=norms, columns=columns)
 
 
 def _of_workflow(found: ReductionRules, workflow: Workflow) -> ReductionRules:
@@ -79,6 +80,8 @@ def _norm(word: str, axis: str) -> BucketRule:
 
 def _norms_apart(norms: tuple[BucketRule, ...], divided: Expression, options: GraphOptions) -> tuple[BucketRule, ...]:
     """The norms where ranks divide experts: those of experts are on a mesh of their own, and are reduced first."""
+    if not norms:
+        return ()
     experts = {"edp": symbol("edp") - symbol("hsdp"), "ep": symbol("ep") - 1}
     if options.expert_tp:
         experts["tp"] = symbol("tp") - 1

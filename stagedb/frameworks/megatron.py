@@ -42,6 +42,7 @@ MEGATRON = Framework(
     zero_stages=(0, 1, 3),
     # `--num-distributed-optimizer-instances`.
     hybrid_stages=(1, 3),
+    cuts_columns=False,
     reshards_to=False,
     optimizer_sharding="reduce_scatter",
     partial_in_backward=False,

@@ -44,6 +44,8 @@ TORCH = Framework(
     zero_stages=(0, 1, 2, 3),
     # FSDP2 on a mesh of two axes; ZeroRedundancyOptimizer has no replicas.
     hybrid_stages=(3, 2),
+    # `Shard(1)` in torchtitan's `distributed/fsdp.py`.
+    cuts_columns=True,
     # `fully_shard(reshard_after_forward=N)`.
     reshards_to=True,
     # ZeroRedundancyOptimizer leaves DDP's all-reduce as it is.

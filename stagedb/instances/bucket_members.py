@@ -43,7 +43,7 @@ class BucketOp:
     """A symbolic collective of which an instance has one copy for each bucket.
 
     `bytes` gives the bytes of operand and result for (elements, elements of a part). `parts`: the number of ranks over
-    which it shards.
+    which it shards. apart: only weights of experts pass it that ranks divide among them.
     """
 
     name: str
@@ -53,6 +53,7 @@ class BucketOp:
     gathers: bool
     parts: int
     bytes: Callable[[int, int], tuple[int, int]]
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,27 @@ def fill(
         for weight in weights.get(place.block, ())
     ]
     order = IssueOrder(len(stage.places), orders, 1)
-    filling = _Filling(stage, order, last or {})
+    named = {op.name: op for op in ops}
+    filling = _Filling(stage, order, last or {}, frozenset(op.name for op in ops if op.gathers and op.apart))
     buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
     depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
-    # Between the backward of a unit and that of the next one, gradients are sent before parameters are gathered.
-    rank = {op.name: (op.gathers, depths.get(op.name, 0), op.order, op.name) for op in ops}
+
+    def rank(bucket: Bucket) -> tuple[int | str, ...]:
+        """Gradients before parameters, between the backward of a unit and that of the next one.
+
+        There the unit that runs first is gathered first. In a unit experts are before other weights, as hooks run in a
+        backward; not in one that is gathered where its own backward begins, or reduced after all backwards.
+        """
+        op = named[bucket.op]
+        down = (op.policy.by_unit or op.gathers) and not (op.template.upward or op.template.once)
+        unit = max(each.position for each in bucket.members) if down and op.gathers else 0
+        alone = op.policy.at_end or (op.gathers and stage.has_next and unit == order.positions - 1)
+        return op.gathers, -unit, not op.apart if down and not alone else 0, depths.get(op.name, 0), op.order, op.name
+
     # Each phase has numbers of its own.
     phases = list(dict.fromkeys(template.phase for template in TEMPLATES.values()))
     phase = {op.name: phases.index(op.template.phase) for op in ops}
-    buckets.sort(key=lambda bucket: (phase[bucket.op], bucket.base, rank[bucket.op], bucket.index))
+    buckets.sort(key=lambda bucket: (phase[bucket.op], bucket.base, rank(bucket), bucket.index))
     ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (phase[bucket.op], bucket.base))]
     slots = max([2, room, *(1 + len(tied) for tied in ties)])
     placed = tuple(
@@ -155,11 +168,12 @@ def fill(
 
 @dataclass(frozen=True)
 class _Filling:
-    """The tables for deciding the buckets of a stage."""
+    """The tables for deciding the buckets of a stage. apart: the gathers of experts that ranks divide among them."""
 
     stage: Stage
     order: IssueOrder
     last: Mapping[tuple[str, str], str]
+    apart: frozenset[str]
 
     def fill(self, registered: Sequence[Registered], op: BucketOp) -> list[Bucket]:
         passed = [
@@ -215,7 +229,17 @@ class _Filling:
         if following + 1 == self.order.positions and self.stage.has_next:
             # The first unit of a backward waits for the gradient, and the unit that is gathered ahead comes after it.
             return self.order.downward(following) - 2, following
+        if not op.apart and self.divided(unit, registered) and not self.divided(following + 1, registered):
+            # A unit with one group of ranks gathers ahead only what ended last in the forward: the next one's experts.
+            return self.order.downward(following) - 1, following
         return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
+
+    def divided(self, unit: int | None, registered: Sequence[Registered]) -> bool:
+        """Whether a unit has experts that other ranks share than its other weights, so that it has two gathers."""
+        return any(
+            unit is not None and each.unit == unit and not self.apart.isdisjoint(each.weight.gathers)
+            for each in registered
+        )
 
     def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:
         """A gather waits until the unit two before it has computed: at most two units are whole at a time."""

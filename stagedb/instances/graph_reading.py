@@ -196,7 +196,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: fr
     gathers = op["kind"] == "all_gather"
     parts = plan.edp // plan.hsdp if op["name"] in apart else plan.shards
     template, policy = template_named(op["template"]), bucket_policy(op["bucket"])
-    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes)
+    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes, op["name"] in apart)
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:

@@ -96,6 +96,10 @@ class Chunk:
     def layer_of(self, unit: int | None) -> int | None:
         return None if unit is None else self.program.layers[unit]
 
+    def cut_columns(self, bucket: BucketStorage) -> bool:
+        """Whether the parts of a bucket's weights are cut along their second axis, so that copies order them."""
+        return any(member.weight in self.program.columns for member in bucket.members)
+
     def width(self, dtype: str) -> int:
         return FORMAT_BYTES[self.plan.dtypes.names()[dtype]]
 
@@ -352,12 +356,12 @@ class Chunk:
         again = [i for i, item in enumerate(items) if item.position == position and item.op.phase == RECOMPUTE]
         return 1 + again[-1] if again else self.over(self.inputs_task, position)
 
-    def given_back(self, unit: int | None, which: Which = Which.EVERY) -> tuple[Moment, ...]:
-        """When gathered parameters are freed: before the unit's gradients are scattered, or at its backward's end."""
+    def given_back(self, bucket: BucketStorage, which: Which = Which.EVERY) -> tuple[Moment, ...]:
+        """When gathered parameters are freed: before their gradients are scattered, or at the unit's backward's end."""
         task = self.inputs_task if which is Which.EVERY else self.weights_task
-        over = self.over(task, unit)
+        over, members = self.over(task, self.unit(bucket)), frozenset(bucket.members)
         for index, item in enumerate(self.program.items[task]):
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit:
+            if item.bucket is not None and item.op.kind == "reduce_scatter" and members == {*item.bucket.members}:
                 if which is Which.EVERY and item.op.when == "last":
                     return Moment(task, over, Which.EARLIER), Moment(task, index, Which.LAST, prepared=True)
                 return (Moment(task, index, which, prepared=True),)

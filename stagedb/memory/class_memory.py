@@ -9,6 +9,7 @@ from typing import Any
 from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, programs, tasks_of
+from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
@@ -91,25 +92,25 @@ class ClassMemory:
 
 
 def analyse(
-    store: Store, instance: str, shard: int = 0, classes: Sequence[ClassColumns] = ()
+    store: Store, instance: str, place: SharePlace = FIRST, classes: Sequence[ClassColumns] = ()
 ) -> tuple[ClassMemory, ...]:
     """The memory of a rank of every class of a stored instance. Reads the store alone, and writes nothing.
 
-    shard: the rank's place among those that share weights. The first one has the most of weights whose rows do not
-    divide. classes: those of the instance that were read already. Raises UsageError where the store has no such
+    place: of the rank among those that share weights. The first one has the most of weights whose rows do not divide.
+    classes: those of the instance that were read already. Raises UsageError where the store has no such
     instance.
     """
 
     def analysed() -> tuple[ClassMemory, ...]:
         row = find(store, instance)
         with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-            return _analyse(store, instance, row, shard, {each.number: each for each in classes})
+            return _analyse(store, instance, row, place, {each.number: each for each in classes})
 
     return read_whole(store, "Instance", instance, analysed)
 
 
 def _analyse(
-    store: Store, instance: str, row: Mapping[str, Any], shard: int, known: Mapping[int, ClassColumns]
+    store: Store, instance: str, row: Mapping[str, Any], place: SharePlace, known: Mapping[int, ClassColumns]
 ) -> tuple[ClassMemory, ...]:
     plan = Plan.from_mapping(json_mapping(row["plan"], "plan"))
 
@@ -124,15 +125,17 @@ def _analyse(
         asked = pool.submit(read_graph, store, row["graph"])
         classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
     graph = asked.result()
-    return tuple(class_memory(graph, plan, columns, carried, shard) for columns, carried in classes)
+    return tuple(class_memory(graph, plan, columns, carried, place) for columns, carried in classes)
 
 
-def class_memory(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, shard: int = 0) -> ClassMemory:
+def class_memory(
+    graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, place: SharePlace = FIRST
+) -> ClassMemory:
     """The memory of a rank of one class of a graph's instance under a plan. carried: the weights of its buckets.
 
-    shard: as in `analyse`.
+    place: as in `analyse`.
     """
-    made = programs(graph, plan, columns, carried, shard)
+    made = programs(graph, plan, columns, carried, place)
     lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
     for kind in plan.workflow.ending:
         lengths[kind, 0] = sum(len(one.items[kind]) for one in made)

@@ -14,6 +14,7 @@ from stagedb.expressions import evaluate
 from stagedb.instances import is_at_end
 from stagedb.instances.stage_blocks import BUCKET, CUT
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
+from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
@@ -87,7 +88,8 @@ class Program:
 
     items: kinds are in the order in which a micro-batch runs them. chunk: its number on the stage. sizes: bytes on one
     rank of the tensors that exist there. parts: bytes of one rank's part of weights and of the optimizer's state, where
-    dp shards them. own: the same without the padding of a rank's last rows. places: position and block. layers: by
+    dp shards them. own: the same without the padding of a rank's last rows. columns: the weights whose parts are cut
+    along their second axis. places: position and block. layers: by
     position, counted from the stage's first; None outside layers.
     recomputing: positions of layers that recompute something. storage: for each tensor, the tensor whose bytes it uses.
     gradients: the weight of each gradient that a backward makes. given, gives: the chunks of the same stage
@@ -100,6 +102,7 @@ class Program:
     sizes: Mapping[str, int]
     parts: Mapping[str, int]
     own: Mapping[str, int]
+    columns: frozenset[str]
     places: Sequence[tuple[int, str]]
     layers: Mapping[int, int | None]
     recomputing: frozenset[int]
@@ -156,24 +159,24 @@ def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
 
 
 def programs(
-    graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, shard: int = 0
+    graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, place: SharePlace = FIRST
 ) -> tuple[Program, ...]:
     """The programs of the chunks of a rank class; `columns` are those of an instance of the graph under the plan.
 
-    shard: the rank's place among those that share weights. Later ones have fewer rows of weights that do not divide.
+    place: of the rank among those that share weights. Later ones have fewer rows of weights that do not divide.
     """
     chunks = 1 + int(columns.ops.chunk.max(initial=0))
-    return tuple(_Making(graph, plan, columns, carried, chunk, shard).make() for chunk in range(chunks))
+    return tuple(_Making(graph, plan, columns, carried, chunk, place).make() for chunk in range(chunks))
 
 
 class _Making:
     """The tables for making a program."""
 
     def __init__(
-        self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int, shard: int
+        self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int, place: SharePlace
     ) -> None:
         self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
-        self.shard = shard
+        self.place = place
         self.split = splits([task for task in tasks_of(columns) if task.chunk == chunk])
         self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
         self.widths = {name: FORMAT_BYTES[format_] for name, format_ in plan.dtypes.names().items()}
@@ -254,8 +257,9 @@ class _Making:
             items=self.ordered({kind: self.items(kind) for kind in self.plan.workflow.running(self.split)}),
             tensors=self.tensors,
             sizes=sizes,
-            parts={name: padded for name, padded, _ in parts},
-            own={name: own for name, _, own in parts},
+            parts={name: padded for name, padded, *_ in parts},
+            own={name: own for name, _, own, _ in parts},
+            columns=frozenset(name for name, *_, columns in parts if columns),
             places=[(place.position, place.block) for place in self.places],
             layers={place.position: place.layer for place in self.places},
             recomputing=frozenset(again),
@@ -320,8 +324,8 @@ class _Making:
             temporary = max(size, int(ops.result[row]))
         return Item(op, row, position, reads, writes, temporary, size)
 
-    def parts(self) -> Iterator[tuple[str, int, int]]:
-        """Bytes of a rank's part of each sharded tensor, padded and its own."""
+    def parts(self) -> Iterator[tuple[str, int, int, bool]]:
+        """Bytes of a rank's part of each sharded tensor, padded and its own, and whether it is cut along columns."""
         for name, tensor in self.tensors.items():
             owner = self.tensors[name.rpartition(".")[0]] if tensor.role == "optimizer_state" else tensor
             parameter = owner.parameter
@@ -330,9 +334,10 @@ class _Making:
             padded, width = self.value(parameter.shard), self.widths[tensor.dtype]
             sizes = [self.value(text) for text in owner.local]
             rows, row = math.prod(sizes[: parameter.rows]), math.prod(sizes[parameter.rows :])
-            each = padded // row
-            own = min(each, max(rows - self.shard * each, 0)) * row
-            yield name, padded * width, own * width
+            each, columns = divmod(padded, row)
+            # Columns are cut into equal parts, rows into whole ones, so that the last ranks may have fewer.
+            own = padded if columns else min(each, max(rows - self.place.of(owner, self.plan) * each, 0)) * row
+            yield name, padded * width, own * width, bool(columns)
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:
         for place in self.places:

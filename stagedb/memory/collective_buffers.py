@@ -31,16 +31,18 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
         if which is Which.FIRST:
             return
         which = Which.CLOSED_LATER
+    if chunk.cut_columns(bucket):
+        yield brief(f"{name}.columns", layer, size, Category.COMMUNICATION, forward, index, which)
     begin, until = Moment(forward, index, which), Moment(forward, _let_go(chunk, index), which)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, begin, (until,))
     if unit in chunk.regathered or not chunk.program.backwards:
         ends: tuple[Moment, ...] = (Moment(forward, chunk.over(forward, unit), which),)
     elif which is Which.EVERY and chunk.one_at_a_time:
-        ends = chunk.given_back(unit)
+        ends = chunk.given_back(bucket)
     else:
         # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
         which = Which.FIRST
-        ends = chunk.given_back(unit, Which.LAST)
+        ends = chunk.given_back(bucket, Which.LAST)
     yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), ends)
 
 
@@ -59,7 +61,7 @@ def _gathered_first(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     unit = chunk.unit(bucket)
     closes = unit in chunk.regathered or not chunk.program.backwards
     over = (Moment(forward, chunk.over(forward, unit), first),)
-    ends = over if closes else chunk.given_back(unit, Which.LAST)
+    ends = over if closes else chunk.given_back(bucket, Which.LAST)
     yield Life(name, layer, bucket.bytes_out, Category.GATHERED, Moment(forward, 0, first, prepared=True), ends)
 
 
@@ -114,6 +116,10 @@ def _let_go(chunk: Chunk, index: int) -> int:
     return next(after, chunk.modelled - 1) + 1
 
 
+def _scatters(item: Item) -> bool:
+    return item.bucket is not None and item.op.kind == "reduce_scatter"
+
+
 def _gathers(item: Item) -> bool:
     return item.bucket is not None and item.bucket.gathers
 
@@ -126,24 +132,59 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     """
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name = chunk.layer_of(unit), op.name
-    items = chunk.program.items[chunk.inputs_task]
+    task = chunk.inputs_task
+    items = chunk.program.items[task]
     begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
-    before = items[begun - 1].bucket
     # It is copied out of the buffer before the next unit's gather, which is issued first, allocates a buffer of its
     # own; without such a gather right before its first operator.
-    copied = begun - 1 if before is not None and before.gathers and begun - 1 > index else begun
+    copied = _next_gather(chunk, unit, index, begun)
     alone = copied == begun
-    ends = chunk.given_back(unit)
+    ends = chunk.given_back(bucket)
     if which is Which.CLOSED:
         forward = chunk.program.forward
-        ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), *chunk.given_back(unit, Which.LAST))
-    begin = Moment(chunk.inputs_task, copied, which, prepared=alone)
-    made = Moment(chunk.inputs_task, index + 1, which, prepared=True)
-    over = Moment(chunk.inputs_task, begun, which, prepared=alone)
+        ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), *chunk.given_back(bucket, Which.LAST))
+    begin = Moment(task, copied, which, prepared=alone)
+    made = Moment(task, index + 1, which, prepared=True)
+    over = Moment(task, begun if alone else copied + 1, which, prepared=alone)
+    if _smaller(chunk, unit, op, bucket):
+        # The gathers of a unit are copied out one by one: with the copies of all, the largest buffer counts.
+        over = Moment(task, copied, which, prepared=not alone)
+    elif chunk.cut_columns(bucket):
+        yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (over,))
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
     if chunk.plan.options.reshard_to is not None:
         yield from _parted(chunk, unit, op, bucket, begin)
+
+
+def _next_gather(chunk: Chunk, unit: int | None, index: int, begun: int) -> int:
+    """The first of the gathers of other units right before a unit's first operator, behind an index; else that."""
+    items = chunk.program.items[chunk.inputs_task]
+    found = begun
+    while found - 1 > index and _gathers(items[found - 1]):
+        found -= 1
+    others = (i for i in range(found, begun) if _of_other(chunk, items[i], unit))
+    return next(others, begun)
+
+
+def _of_other(chunk: Chunk, item: Item, unit: int | None) -> bool:
+    return item.bucket is not None and chunk.unit(item.bucket) != unit
+
+
+def _smaller(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage) -> bool:
+    """Whether a unit has a gather in the same tasks whose copy needs more than that of this one."""
+
+    def needed(op: SymOp, bucket: BucketStorage) -> tuple[int, str]:
+        return bucket.bytes_out * (1 + chunk.cut_columns(bucket)), op.name
+
+    return any(
+        item.bucket is not None
+        and item.bucket.gathers
+        and item.op.when == op.when
+        and chunk.unit(item.bucket) == unit
+        and needed(item.op, item.bucket) > needed(op, bucket)
+        for item in chunk.program.items[chunk.inputs_task]
+    )
 
 
 def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, whole: Moment) -> Iterator[Life]:
@@ -165,13 +206,18 @@ def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, wh
 
 
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """Lifetimes of a reduce-scatter of gradients: its input buffer, held until the next one of the same name,
-    and the parts that this rank keeps."""
+    """Lifetimes of a reduce-scatter of gradients: its input buffer, held until the next unit's, and the parts that this
+    rank keeps."""
     layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
     task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]
-    later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)
+    unit = chunk.unit(bucket)
+    later = (i for i, each in enumerate(items) if i > index and _scatters(each) and _of_other(chunk, each, unit))
     after = next(later, len(items))
     last = Moment(task, after, which, prepared=after < len(items))
+    if chunk.cut_columns(bucket):
+        # Copies by columns take the place of gradients, the last of which a loop in `foreach_reduce` still names.
+        whole = chunk.gradient_bytes(bucket.members[-1], which)
+        yield brief(f"{name}.columns", layer, whole, Category.TEMPORARIES, task, index, which)
     yield Life(f"{name}.buffer", layer, bucket.bytes_in, Category.COMMUNICATION, Moment(task, index, which), (last,))
     if chunk.held.gradient_buffer:
         return  # added to the part that is always there

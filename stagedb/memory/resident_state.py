@@ -89,5 +89,6 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
         yield State(name, None, size, Category.COMMUNICATION)
     degrees = (plan.tp, plan.pp, plan.cp, plan.dp // plan.hsdp, plan.hsdp)
     several = sum(degree > 1 for degree in degrees) > 1 or plan.options.reshard_to is not None
+    several = several or (plan.ep > 1 and plan.edp > 1)
     if chunk.first and held.mesh_rank and several:
         yield State("mesh", None, held.mesh_rank * plan.world, Category.COMMUNICATION)

@@ -105,8 +105,26 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"ep {plan.ep} does not divide the {experts} experts",
             nearest("ep", plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0),
         )
+    _check_columns(plan, sizes)
     if plan.expert_load:
         _check_load_of(plan, sizes, _routed(plan, sizes))
+
+
+def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError if experts whose second axis is cut do not divide among the ranks that share them."""
+    divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1)
+    shards, own = plan.edp // plan.hsdp, sizes["E"] // divided
+    framework = plan.options.framework
+    if not framework.cuts_columns or plan.options.zero < 2 or divided == 1 or shards <= own:
+        return
+    for name, size in (("hidden size", sizes["H"]), ("experts' width", sizes["FE"])):
+        if size % shards:
+            raise Misfit(
+                f"{shards} ranks share {own} of the experts, so that {framework.title} cuts matrices of experts along "
+                f"their second axis, and the {name} {size} does not divide by {shards}",
+                nearest("dp", plan.dp, sizes["E"] * plan.dp, lambda dp: dp % plan.ep == 0 and dp // plan.ep <= own),
+                [Way({"zero": 1}, "--zero 1")],
+            )
 
 
 def _routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:

@@ -7,7 +7,8 @@ from stagedb.api import InstanceInfo, Stagedb
 from stagedb.ir.operators import LayerNorm, load
 from stagedb.memory import Category, ClassMemory, analyse
 from stagedb.memory.chunk_tensors import loss_of
-from stagedb.plans import Plan, groups
+from stagedb.memory.share_place import SharePlace
+from stagedb.plans import Plan
 from stagedb.schedules import splits
 from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record, plan_words
@@ -36,8 +37,8 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     if theirs is None:
         return
     number = class_of_rank(db.store, instance.id, record.rank)
-    shard = _shard(Plan.from_mapping(plan_words(record.config)), record.rank)
-    found = next(each for each in analyse(db.store, instance.id, shard) if each.rank_class.number == number)
+    place = SharePlace.of_rank(Plan.from_mapping(plan_words(record.config)), record.rank)
+    found = next(each for each in analyse(db.store, instance.id, place) if each.rank_class.number == number)
     statistics, kept = _Statistics(found, record.config), _kept_by_hooks(found, record)
     start, padding = found.usage.before(), _padding(found, record.config)
     yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0) - padding)
@@ -119,12 +120,6 @@ def _kept_by_hooks(found: ClassMemory, record: Record) -> int:
         for name, position in item.reads
         if any((name, position) in made.writes for made in program.items[program.forward])
     )
-
-
-def _shard(plan: Plan, rank: int) -> int:
-    """The place of a rank among those that share weights."""
-    (axis,) = groups(plan, 1, ("dp",)) or (None,)
-    return 0 if axis is None else rank // axis.stride % axis.size
 
 
 def _padding(found: ClassMemory, config: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from stagedb.errors import UsageError
 from stagedb.memory import Category
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
+from stagedb.memory.share_place import SharePlace
 from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.schedules import PostedReceive, Task, posted, stage_orders
@@ -253,7 +254,7 @@ def test_the_last_rank_has_the_rows_that_remain() -> None:
     made = copied(LLAMA, dp=3, zero=3)
     (columns,) = made.workload.classes
     carried = {op: tuple(PlacedWeight(*each) for each in rows) for op, rows in made.carried[columns.number].items()}
-    found = [class_memory(made.graph, made.plan, columns, carried, shard).program for shard in range(3)]
+    found = [class_memory(made.graph, made.plan, columns, carried, SharePlace(shard)).program for shard in range(3)]
     assert [each.own["embedding.word.weight.exp_avg"] for each in found] == [171 * 64, 171 * 64, 170 * 64]
     assert {each.parts["embedding.word.weight"] for each in found} == {171 * 64}
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from stagedb.build.sharing import group_of
 from stagedb.expressions import evaluate
+from stagedb.frameworks import find_framework
 from stagedb.ir.interpreter import Interpreter
 from stagedb.ir.layouts import Layout, parse_layout
 from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send
@@ -279,17 +280,31 @@ class SimulatedMesh(Interpreter):
             ]
         out, shards, axis = [], self.sharers(row), self.sharing(row)
         for rank, array in zip(self.ranks, value, strict=True):
+            place = self._group(axis, rank).index(self.ranks.index(rank))
+            if self.columns(row, rank):
+                out.append(np.split(array, shards, axis=1)[place])
+                continue
             rows = array.reshape(int(np.prod(array.shape[: parameter(row).rows])), -1)
             each = -(-len(rows) // shards)
             padded = np.pad(rows, ((0, each * shards - len(rows)), (0, 0)))
-            out.append(np.split(padded, shards)[self._group(axis, rank).index(self.ranks.index(rank))])
+            out.append(np.split(padded, shards)[place])
         return out
+
+    def columns(self, row: SymTensor, rank: Mapping[str, int]) -> bool:
+        """Whether ranks cut a weight along its second axis: that of few experts that are divided."""
+        cuts = find_framework(self.graph.recipe).cuts_columns and self.sharing(row) == "edp"
+        _, experts = self._part(row.axes[0], self.layouts[row.name].cuts(row.axes[0]), rank)
+        return cuts and self.sharers(row) > experts
 
     def join(self, value: Value, row: SymTensor, axis: str = "", padded: bool = False) -> Value:
         """The weight that the parts of a group make; padded: its rows as they are."""
         out = []
         for rank in self.ranks:
-            rows = np.concatenate([value[member] for member in self._group(axis or self.sharing(row), rank)])
+            parts = [value[member] for member in self._group(axis or self.sharing(row), rank)]
+            if self.columns(row, rank):
+                out.append(np.concatenate(parts, axis=1))
+                continue
+            rows = np.concatenate(parts)
             if padded:
                 out.append(rows)
                 continue

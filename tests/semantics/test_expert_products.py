@@ -101,6 +101,10 @@ COPIES = [
     (GraphOptions(zero=3, cp_kind="allgather-kv"), (4, 2, 1, 2, 2)),
     (GraphOptions(zero=3, sp=True, expert_tp=False), (4, 1, 2, 2, 2)),
     (GraphOptions(zero=3, sp=True, expert_tp=False), (2, 1, 2, 2, 2)),
+    # Two ranks share one expert, and cut it along its second axis.
+    (GraphOptions(zero=3, cp_kind="allgather-kv"), (4, 2, 1, 4, 1)),
+    (GraphOptions(zero=2, cp_kind="allgather-kv", grad_sync=False), (4, 2, 1, 4, 1)),
+    (GraphOptions(recipe="megatron", zero=3, cp_kind="allgather-kv"), (4, 2, 1, 4, 1)),
     (GraphOptions(recipe="megatron", zero=1), (4, 1, 2, 2, 2)),
     (GraphOptions(recipe="megatron", zero=3, sp=True, expert_tp=False), (4, 1, 2, 4, 2)),
 ]

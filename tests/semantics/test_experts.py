@@ -164,6 +164,16 @@ def test_experts_work_is_that_of_all_routed_tokens(dp: int, tp: int, ep: int) ->
     assert ranks == 3 * routed * 2 * 3 * env["H"] * env["FE"]
 
 
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_norms_are_reduced_only_if_gradients_are_clipped(zero: int) -> None:
+    def norms(clip: bool) -> list[str]:
+        graph = build_graph(card("moe"), GraphOptions(zero=zero, clip_norm=clip))
+        return [op.name for op in graph.ops if op.name.startswith("bucket.norms.")]
+
+    assert norms(clip=False) == []
+    assert norms(clip=True) != []
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -183,6 +193,10 @@ def test_experts_work_is_that_of_all_routed_tokens(dp: int, tp: int, ep: int) ->
                 "options": GraphOptions(zero=3, sp=True, expert_tp=False),
             },
             "dp,tp,cp,pp puts dp inside of tp.*: take --rank-order tp,cp,dp,pp, or leave --hsdp out, or leave --no-exp",
+        ),
+        (
+            {"dp": 12, "ep": 4, "options": GraphOptions(zero=3)},
+            "3 ranks share 1 of the experts, .* does not divide by 3: the nearest is --dp 4, or .*--zero 1",
         ),
         ({"capacity_factor": 0.0}, "--capacity-factor takes a number above 0"),
         ({"options": GraphOptions(ep_sync=False)}, "with ep 1 nothing is reduced over ep"),

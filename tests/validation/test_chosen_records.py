@@ -4,6 +4,7 @@
 
 experts: matrices of experts that tensor parallelism cuts, in the layouts of torchtitan's
 `models/common/MOE_SHARDING.md` (August 2026) without expert parallelism.
+shared_experts: experts that ranks divide under FSDP, in the layout of torchtitan's `distributed/fsdp.py`.
 reshard: `fully_shard(reshard_after_forward=N)`.
 """
 
@@ -16,7 +17,7 @@ from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.validation import check_records, read_records
 
-KINDS = ("expert", "reshard")
+KINDS = ("expert", "reshard", "shared_expert")
 HERE = Path(__file__).parent
 RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
 

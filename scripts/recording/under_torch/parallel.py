@@ -1,7 +1,7 @@
 """A model made parallel by PyTorch's own means: tensor-parallel plans, FSDP2, DDP, over a mesh of named axes."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -36,6 +37,7 @@ class Ranks:
     def __init__(self, config: Mapping[str, Any]) -> None:
         sharded = config["dp_kind"] == "fsdp" and config.get("cp_join")
         sizes = {name: config[field] for name, field in AXES}
+        sharded = sharded or sharded_experts(config)
         kept = {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and sharded)}
         self.sizes = {name: size for name, size in kept.items() if size > 1} or {"none": 1}
         world = 1
@@ -51,6 +53,10 @@ class Ranks:
             self.joined = self.mesh["dp", "cp"]._flatten("dp_cp")
             self.names[self.joined.get_group().group_name] = "dp"
 
+        if sharded_experts(config):
+            self.joined = self.mesh["dp", "ep"]._flatten("dp_ep")
+            self.names |= {self["dp"].get_group().group_name: "edp", self.joined.get_group().group_name: "dp"}
+
     def __getitem__(self, axis: str) -> Any:
         return self.mesh[axis]
 
@@ -64,7 +70,8 @@ class Ranks:
             if config.get("cp_join"):
                 return self.mesh["dp_replicate", "dp_cp"]
             return self.mesh["dp_replicate", "dp"]
-        return self.joined if config.get("cp_join") and hasattr(self, "joined") else self["dp"]
+        joined = config.get("cp_join") or sharded_experts(config)
+        return self.joined if joined and hasattr(self, "joined") else self["dp"]
 
 
 def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelStyle]:
@@ -152,7 +159,8 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
     if config["dp_kind"] == "fsdp":
         given = {"mesh": ranks.shard_mesh(config), "mp_policy": policy(config)}
         for layer in model.layers.values():
-            sharded = fully_shard(layer, reshard_after_forward=config["reshard"], **given)
+            placed = {"shard_placement_fn": placement(layer, ranks, config)} if sharded_experts(config) else {}
+            sharded = fully_shard(layer, reshard_after_forward=config["reshard"], **given, **placed)
             if type(config["reshard"]) is int:
                 ranks.names[neighbours(sharded)] = "dp_reshard"
         fully_shard(model, **given)
@@ -164,6 +172,23 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
         return replicated(model, ranks["ep"])
     return model
+
+
+def sharded_experts(config: Mapping[str, Any]) -> bool:
+    """Whether experts are divided among ranks, and those that hold the same ones share them under FSDP."""
+    return bool(config["dp_kind"] == "fsdp" and config["ep"] > 1)
+
+
+def placement(layer: Any, ranks: Ranks, config: Mapping[str, Any]) -> Callable[[nn.Parameter], ShardPlacementResult]:
+    """The mesh of each weight of a layer: experts are in its unit, over ranks of their own (torchtitan's `fsdp.py`)."""
+    own = set(layer.ffn.experts.parameters()) if isinstance(layer.ffn, Routed) else set()
+    meshes = {True: FSDPMeshInfo(ranks["dp"], 0), False: FSDPMeshInfo(ranks.shard_mesh(config), 0)}
+    wide = ranks.sizes.get("dp", 1) * config["ep"] > config["experts"]
+
+    def place(weight: nn.Parameter) -> ShardPlacementResult:
+        return ShardPlacementResult(Shard(1 if weight in own and wide else 0), meshes[weight in own])
+
+    return place
 
 
 def neighbours(layer: Any) -> str:
