@@ -35,6 +35,9 @@ class GraphWords(TypedDict, total=False):
     """Sharded over dp: nothing, the optimizer's state, gradients too, parameters too. [0]"""
     reshard: bool
     """With --zero 3, free gathered parameters after the forward. [reshard]"""
+    reshard_to: int
+    """With --zero 3, N neighbouring ranks keep all parameters from the forward to the backward. [all that shard
+    them]"""
     grad_sync: bool
     """Reduce gradients over dp after each micro-batch, or after the last. [the framework's default]"""
     recompute: Literal["none", "full", "core", "pointwise", "operators"]

@@ -101,7 +101,7 @@ class OfShards(Sizes):
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
-    columns: Expression | None = None
+    columns: bool = False
 
     def elements(self, tensor: Tensor, layout: Layout) -> Expression:
         origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))

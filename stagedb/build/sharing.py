@@ -107,7 +107,7 @@ class ReductionRules:
     optimizer: bool = False
     clips: bool = False
     norms: tuple[BucketRule, ...] = ()
-    columns: Expression | None = None
+    columns: bool = False
     alone: Mapping[str, BucketRule] = field(default_factory=dict)
     context: bool = True
     temporaries: bool = True
@@ -158,20 +158,14 @@ def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
     )
 
 
-def shard_elements(
-    shape: tuple[Expression, ...], rows: int, weight: Layout, columns: Expression | None = None
-) -> Expression:
+def shard_elements(shape: tuple[Expression, ...], rows: int, weight: Layout, columns: bool = False) -> Expression:
     """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded.
 
-    columns: above 0 where experts are cut along their second axis if more ranks share them than there are.
+    columns: experts may be cut along their second axis. A rank then has parts of `kept` experts, cut into `cuts` each.
     """
-    parts = shards(weight)
-    found = ceiling(product(shape[:rows]) / parts) * product(shape[rows:])
-    if columns is None or not of_experts(weight) or len(shape) == rows:
-        return found
-    cut = smallest(1, largest(parts - product(shape[:rows]), 0), columns)
-    narrow = product(shape[:rows]) * ceiling(shape[rows] / parts) * product(shape[rows + 1 :])
-    return found * (1 - cut) + narrow * cut
+    if columns and of_experts(weight) and not held_apart(weight):
+        return symbol("kept") * product(shape[rows:]) / symbol("cuts")
+    return ceiling(product(shape[:rows]) / shards(weight)) * product(shape[rows:])
 
 
 def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:

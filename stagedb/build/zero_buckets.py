@@ -44,7 +44,7 @@ def reduction_rules(options: GraphOptions, framework: Framework, experts: bool =
         for buckets in (found.gradients, found.parameters)
     )
     norms = _norms_apart(found.norms, divided, options)
-    columns = smallest(divided - 1, 1) if framework.cuts_columns and options.zero >= 2 else None
+    columns = framework.cuts_columns and options.zero >= 2
     return replace(found, gradients=gradients, parameters=parameters, norms=norms, columns=columns)
 
 

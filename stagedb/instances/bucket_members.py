@@ -128,23 +128,14 @@ def fill(
     filling = _Filling(stage, order, last or {}, frozenset(op.name for op in ops if op.gathers and op.apart))
     buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
     depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
-
-    def rank(bucket: Bucket) -> tuple[int | str, ...]:
-        """Gradients before parameters, between the backward of a unit and that of the next one.
-
-        There the unit that runs first is gathered first. In a unit experts are before other weights, as hooks run in a
-        backward; not in one that is gathered where its own backward begins, or reduced after all backwards.
-        """
-        op = named[bucket.op]
-        down = (op.policy.by_unit or op.gathers) and not (op.template.upward or op.template.once)
-        unit = max(each.position for each in bucket.members) if down and op.gathers else 0
-        alone = op.policy.at_end or (op.gathers and stage.has_next and unit == order.positions - 1)
-        return op.gathers, -unit, not op.apart if down and not alone else 0, depths.get(op.name, 0), op.order, op.name
-
     # Each phase has numbers of its own.
     phases = list(dict.fromkeys(template.phase for template in TEMPLATES.values()))
     phase = {op.name: phases.index(op.template.phase) for op in ops}
-    buckets.sort(key=lambda bucket: (phase[bucket.op], bucket.base, rank(bucket), bucket.index))
+
+    def turn(bucket: Bucket) -> tuple[int | str, ...]:
+        return filling.turn(bucket, named[bucket.op], depths.get(bucket.op, 0))
+
+    buckets.sort(key=lambda bucket: (phase[bucket.op], bucket.base, turn(bucket), bucket.index))
     ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (phase[bucket.op], bucket.base))]
     slots = max([2, room, *(1 + len(tied) for tied in ties)])
     placed = tuple(
@@ -201,6 +192,17 @@ class _Filling:
             bytes_in, bytes_out = _bytes(op, [each.weight for each in own])
             buckets.append(Bucket(op.name, op.gathers, index, bytes_in, bytes_out, due[1], due[0], members, after))
         return buckets
+
+    def turn(self, bucket: Bucket, op: BucketOp, depth: int) -> tuple[int | str, ...]:
+        """The order of buckets that are due at one point: gradients before parameters.
+
+        The unit whose backward runs first is gathered first. In a unit experts are before other weights, as hooks run
+        in a backward; not in one that is gathered where its own backward begins, or reduced after all backwards.
+        """
+        down = (op.policy.by_unit or op.gathers) and not (op.template.upward or op.template.once)
+        unit = max(each.position for each in bucket.members) if down and op.gathers else 0
+        alone = op.policy.at_end or (op.gathers and self.stage.has_next and unit == self.order.positions - 1)
+        return op.gathers, -unit, not op.apart if down and not alone else 0, depth, op.order, op.name
 
     def opened(self, unit: int, registered: Sequence[Registered]) -> int:
         """Where the backward reaches the model. The loss, which comes after the model, reads no weight."""

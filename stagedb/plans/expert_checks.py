@@ -110,13 +110,26 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         _check_load_of(plan, sizes, _routed(plan, sizes))
 
 
+def expert_parts(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The symbols `kept` and `cuts`: a rank has parts of so many experts, cut into so many each.
+
+    Ranks that share experts deal them among them, or cut each along its second axis if they are more than the experts.
+    """
+    if "E" not in sizes:
+        return {}
+    shards, own = plan.edp // plan.hsdp, sizes["E"] // plan.ep
+    divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1) > 1
+    if divided and plan.options.framework.cuts_columns and shards > own:
+        return {"kept": own, "cuts": shards}
+    return {"kept": -(-own // shards), "cuts": 1}
+
+
 def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError if experts whose second axis is cut do not divide among the ranks that share them."""
-    divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1)
-    shards, own = plan.edp // plan.hsdp, sizes["E"] // divided
-    framework = plan.options.framework
-    if not framework.cuts_columns or plan.options.zero < 2 or divided == 1 or shards <= own:
+    own, shards = expert_parts(plan, sizes).values()
+    if plan.options.zero < 2 or shards == 1:
         return
+    framework = plan.options.framework
     for name, size in (("hidden size", sizes["H"]), ("experts' width", sizes["FE"])):
         if size % shards:
             raise Misfit(

@@ -40,6 +40,10 @@ MIGRATION_LEASE = 120_000
 _GONE = "Neo.ClientError.Statement.EntityNotFound"
 """The code of a node that was removed while a statement used it."""
 
+_COLLIDED = "concurrent modification"
+"""With these words the embedded engine ends a transaction whose page another one has changed, and asks for another
+try. The driver does not always know the code that it gives."""
+
 _TYPE_RACE = "Neo.ClientError.Statement.SemanticError"
 """The code with which the embedded engine refuses the first node of some labels, if another transaction makes the type
 of these labels at the same moment. Its statements are known to be right."""
@@ -151,8 +155,8 @@ class Store:
             except neo4j.exceptions.ConstraintError:
                 if pause is None or not any(word in statement.text for word in ("MERGE", ".claim = ")):
                     raise
-            except neo4j.exceptions.ClientError as error:
-                if pause is None or error.code not in again:
+            except neo4j.exceptions.Neo4jError as error:
+                if pause is None or not (error.code in again or _COLLIDED in (error.message or "").lower()):
                     raise
             time.sleep(pause * (1 + random.random()))
         raise AssertionError("unreachable")

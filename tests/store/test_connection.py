@@ -239,8 +239,9 @@ def test_what_servers_report_becomes_advice(code: str, message: str, kind: type[
     [
         ("Neo.ClientError.Statement.EntityNotFound", "Unable to load NODE 4:0:1."),
         ("Neo.ClientError.Statement.SemanticError", "Error executing Cypher command: Unable to load"),
+        ("Neo.DatabaseError.General.UnknownError", "Unable to load: Concurrent modification on page 3. Please retry"),
     ],
-    ids=["a node was removed", "a type was made meanwhile"],
+    ids=["a node was removed", "a type was made meanwhile", "a page was changed"],
 )
 def test_what_another_transaction_spoiled_is_tried_again(
     embedded_store: Store, monkeypatch: pytest.MonkeyPatch, code: str, message: str

@@ -91,8 +91,14 @@ LATENT: dict[str, list[Any]] = {
     "first_k_dense_replace": [0, 1],
     "attention_bias": BIAS,
 }
+FIRST = "first_k_dense_replace"
 INDEX: dict[str, list[Any]] = {"index_topk": [8, 100], "index_n_heads": [2, 4], "index_head_dim": [16, 32]}
 WINDOW: dict[str, list[Any]] = {"sliding_window": [8, 16, 100]}
+
+
+def _without_experts(words: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {word: values for word, values in words.items() if word not in {*ROUTED, FIRST, "n_group", "topk_group"}}
+
 
 DRAWN: dict[str, tuple[str, st.SearchStrategy[dict[str, Any]]]] = {
     "LlamaForCausalLM": ("llama", some(attention_bias=BIAS, mlp_bias=BIAS)),
@@ -119,6 +125,16 @@ DRAWN: dict[str, tuple[str, st.SearchStrategy[dict[str, Any]]]] = {
             interleave_moe_layer_step=[1, 2],
         ),
     ),
+    "VaultGemmaForCausalLM": ("vaultgemma", some(**WINDOW, attention_bias=BIAS)),
+    "CwmForCausalLM": ("cwm", some(**WINDOW)),
+    "HyperCLOVAXForCausalLM": ("hyperclovax", some(use_post_norm=BIAS, attention_bias=BIAS, mlp_bias=BIAS)),
+    "SolarOpenForCausalLM": ("solar_open", some(**ROUTED, attention_bias=BIAS)),
+    "ExaoneMoeForCausalLM": (
+        "exaone_moe",
+        some(**EXPERTS, **WINDOW, num_experts=[8, 12], num_shared_experts=[1, 2], first_k_dense_replace=[0, 1]),
+    ),
+    "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", some(**{k: v for k, v in LATENT.items() if k != FIRST})),
+    "YoutuForCausalLM": ("youtu", some(**_without_experts(LATENT))),
     "DeepseekV3ForCausalLM": ("deepseek_v3", some(**LATENT)),
     "DeepseekV32ForCausalLM": ("deepseek_v32", some(**LATENT, **INDEX)),
     "GlmMoeDsaForCausalLM": ("glm_moe_dsa", some(**LATENT, **INDEX)),

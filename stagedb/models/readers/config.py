@@ -69,6 +69,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "init_device",
             "init_method",
             "init_std",
+            "embedding_initializer_range",
             "initializer_factor",
             "initializer_range",
             "layerdrop",

@@ -124,6 +124,30 @@ def dots1(config: Config, name: str) -> Card:
     return _first_dense(config, name, "dots", "head", 1.0, "all")
 
 
+def solar_open(config: Config, name: str) -> Card:
+    """Solar Open: GLM-4.5's experts in every layer, behind Llama's attention."""
+    width = config.count("moe_intermediate_size")
+    config.uses("intermediate_size")
+    card = decoder(config, name, "glm4-moe", floor=True, ffn=width)
+    card = with_experts(config, card, width, width * config.count("n_shared_experts", default=1, least=0))
+    bias = biases("qkv" if config.flag("attention_bias") else "none", False)
+    words = {**bias, **turned(config, card), **sigmoid_scores(config)}
+    return further(config, with_layers(card, [Layer()] * card.layers, words))
+
+
+def exaone_moe(config: Config, name: str) -> Card:
+    """K-EXAONE: EXAONE 4's attention behind a norm, sigmoid scores, the first layers dense."""
+    width = config.count("moe_intermediate_size")
+    shared = width * config.count("num_shared_experts", default=1, least=0)
+    card = with_experts(config, decoder(config, name, "exaone4"), width, shared)
+    windowed, sparse = windows(config, card.layers, 4), experts_from(config, card.layers, 1)
+    layers = [
+        Layer(window=window, rotary=bool(window) or not any(windowed), dense=not each)
+        for window, each in zip(windowed, sparse, strict=True)
+    ]
+    return further(config, with_layers(card, layers, {"qk_norm": "head", **sigmoid_scores(config, factor=2.5)}))
+
+
 def _first_dense(
     config: Config, name: str, family: str, normed: str, share: float, bias: str = "qkv", first: int = 0
 ) -> Card:
@@ -219,6 +243,8 @@ READERS = {
     "MiniMaxM2ForCausalLM": minimax_m2,
     "Glm4MoeForCausalLM": glm4_moe,
     "Dots1ForCausalLM": dots1,
+    "SolarOpenForCausalLM": solar_open,
+    "ExaoneMoeForCausalLM": exaone_moe,
     "GraniteMoeForCausalLM": granite_moe,
     "GraniteMoeSharedForCausalLM": granite_moe,
     "Ernie4_5_MoeForCausalLM": ernie_moe,

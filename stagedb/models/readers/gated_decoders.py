@@ -78,6 +78,11 @@ def _capped(config: Config, card: Card, every: int, words: dict[str, Value] | No
     return plain_layers(config, replace(card, logit_softcap=cap), usual, every)
 
 
+def vault_gemma(config: Config, name: str) -> Card:
+    """VaultGemma: as Gemma 2, without norms after the parts."""
+    return _capped(config, _gemma(config, name, "gemma2"), 2, {"residual": "serial"})
+
+
 def phi3(config: Config, name: str) -> Card:
     """Phi-3 and Phi-4: q, k and v from one matmul, gate and up from another."""
     card = decoder(config, name, "phi3")
@@ -131,6 +136,30 @@ def granite_card(config: Config, name: str) -> Card:
 def granite_scale(config: Config) -> dict[str, Value]:
     """The word for the factor of scores."""
     return {"scale": config.number("attention_multiplier", default=1.0)}
+
+
+def hyperclova_x(config: Config, name: str) -> Card:
+    """HyperCLOVA X: Granite's factors, of which logits are multiplied by theirs, and norms after the parts too."""
+    card = decoder(
+        config,
+        name,
+        "granite",
+        embedding_scale=config.number("embedding_multiplier", default=1.0),
+        residual_scale=config.number("residual_multiplier", default=1.0),
+        logit_scale=config.number("logits_scaling", default=1.0),
+    )
+    residual = "sandwich" if config.flag("use_post_norm", default=True) else "serial"
+    usual: dict[str, Value] = {"residual": residual, **_bias(config)}
+    usual |= {"scale": config.number("attention_multiplier", default=card.head_dim**-0.5)}
+    return with_layers(card, [Layer()] * card.layers, usual)
+
+
+def cwm(config: Config, name: str) -> Card:
+    """Code World Model: windows in all layers but each fourth, from the first on."""
+    config.only("mlp_bias", False, "feed-forwards have no biases here")
+    card = decoder(config, name, "llama")
+    types = ["sliding_attention" if number % 4 else "full_attention" for number in range(card.layers)]
+    return plain_layers(config if config.get("layer_types") else config.changed(layer_types=types), card, {})
 
 
 def smollm3(config: Config, name: str) -> Card:
@@ -222,6 +251,9 @@ READERS = {
     "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,
     "Gemma3ForConditionalGeneration": gemma3,
+    "VaultGemmaForCausalLM": vault_gemma,
+    "CwmForCausalLM": cwm,
+    "HyperCLOVAXForCausalLM": hyperclova_x,
     "Phi3ForCausalLM": phi3,
     "GlmForCausalLM": glm,
     "Glm4ForCausalLM": glm4,

@@ -29,6 +29,20 @@ def deepseek_v3(config: Config, name: str) -> Card:
     return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
+def glm4_moe_lite(config: Config, name: str) -> Card:
+    """GLM-4.7 Flash: DeepSeek V3's attention with GLM's experts, the first layer dense."""
+    card, usual = _latent(config, name)
+    return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=1.8), 1, 1))
+
+
+def youtu(config: Config, name: str) -> Card:
+    """Youtu-LLM: DeepSeek V3's attention, dense."""
+    config.only("mlp_bias", False, "feed-forwards have no biases here")
+    tied = config.flag("tie_word_embeddings", default=True)
+    card, usual = _latent(config, name)
+    return with_layers(replace(card, tied=tied), [Layer()] * card.layers, usual)
+
+
 def sparse(config: Config, name: str) -> Card:
     """DeepSeek V3.2 and GLM-5: as DeepSeek V3, with an indexer that chooses the keys of each query."""
     kinds = config.get("indexer_types", default=[])
@@ -106,6 +120,8 @@ READERS = {
     "DeepseekV2ForCausalLM": deepseek_v2,
     "DeepseekV3ForCausalLM": deepseek_v3,
     "KimiK2ForCausalLM": deepseek_v3,
+    "Glm4MoeLiteForCausalLM": glm4_moe_lite,
+    "YoutuForCausalLM": youtu,
     "DeepseekV32ForCausalLM": sparse,
     "GlmMoeDsaForCausalLM": sparse,
 }
