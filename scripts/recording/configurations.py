@@ -328,6 +328,9 @@ def _sharded_experts(config: Config, chance: random.Random) -> None:
         return
     config |= {"dp_kind": "fsdp", "dp": chance.choice((2, 4)), "ep_sync": True, "clip": False}
     config["reshard"] = chance.random() < 0.7 and not _splits(config)
+    for field in ("hidden", "ffn", "expert_ffn"):
+        # More ranks than experts cut them along their second axis, in equal parts only.
+        config[field] += -config[field] % config["dp"]
     if config["dtype"] == "bf16" and chance.random() < 0.5:
         config |= chance.choice(({"mixed": "fp32master"}, {"reduce_fp32": True}))
     if config["pp"] == 1 and chance.random() < 0.3:

@@ -141,8 +141,8 @@ def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def _routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:
-    """The choices of a rank's tokens in one micro-batch: what it deals to experts."""
-    split = plan.cp * (plan.tp if plan.options.sp else 1)
+    """The choices of a rank's tokens in one micro-batch: what it deals to experts. Ranks of tp may deal them together."""
+    split = plan.cp * (plan.tp if plan.options.sp and not plan.options.routes_whole else 1)
     return Fraction(plan.micro_batch_size * plan.seq_len * sizes["K"], split)
 
 
