@@ -306,13 +306,20 @@ class Chunk:
         """Bytes of the whole gradient of a bucket's weight where it is reduced; `last`: of the sum of micro-batches."""
         key = self._gradient_of[self.program.resolve((member.weight, member.position))]
         size = self.program.sizes[key[0]]
-        wider = which is Which.LAST and self.width("reduce") > self.width("grad")
+        wider = which in (Which.LAST, Which.LAST_PASSED) and self.width("reduce") > self.width("grad")
         return size // self.width("grad") * self.width("reduce") if wider else size
 
     def summed_bytes(self, member: PlacedWeight) -> int:
         """Bytes of the whole gradient of a bucket's weight that a backward adds to the sum of micro-batches."""
         key = self._gradient_of[self.program.resolve((member.weight, member.position))]
         return self.program.sizes[self.accumulated[key][0]]
+
+    def cut_bytes(self, member: PlacedWeight) -> int:
+        """Bytes of this rank's part of the sum of a bucket's weight, if that is whole until it is reduced; else 0."""
+        key = self._gradient_of[self.program.resolve((member.weight, member.position))]
+        if self.accumulated[key] == key:
+            return 0
+        return self.program.sizes[key[0]] // self.width("grad") * self.width("reduce")
 
     def summed_at(self, at: int, unit: int | None) -> int:
         """Where the gradients of a unit whose reduction is item `at` are added to sums of a wider format."""

@@ -72,7 +72,18 @@ def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     until the results are dealt out (a loop in `foreach_reduce` names it). If replicas reduce the result again, it is
     held until the backward ends (`FSDPParamGroup._all_reduce_state`): by that alone where another tensor has the sums.
     """
-    reduced, param, which = chunk.width("reduce"), chunk.width("param"), Which(op.when)
+    which = Which(op.when)
+    if which is Which.LAST and chunk.split:
+        # What is reduced is a sum of the reduction's format only if a later first half has made one.
+        yield from _dealt(chunk, index, op, bucket, Which.LAST_PASSED)
+        yield from _dealt(chunk, index, op, bucket, Which.LAST_PENDING)
+    else:
+        yield from _dealt(chunk, index, op, bucket, which)
+
+
+def _dealt(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, which: Which) -> Iterator[Life]:
+    """The same for tasks of one kind."""
+    reduced, param = chunk.width("reduce"), chunk.width("param")
     layer, task = chunk.layer_of(chunk.unit(bucket)), chunk.weights_task
     whole = [chunk.gradient_bytes(member, which) for member in bucket.members]
     copied = 0 if reduced == param else bucket.bytes_out // reduced * param
@@ -102,9 +113,14 @@ def _widened(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     more = 0
     for place in range(len(narrow)):
         more = max(more, sum(narrow[place:]) - sum(narrow[place + 1 :]) // widths[0] * widths[1])
+    layer, task, first = chunk.layer_of(unit), chunk.weights_task, Which.FIRST
     at = chunk.summed_at(index, unit)
-    layer = chunk.layer_of(unit)
-    yield between(f"{op.name}.narrow", layer, more, Category.TEMPORARIES, chunk.weights_task, at, Which.FIRST)
+    if chunk.plan.microbatches == 1 and at == index:
+        # What the only micro-batch reduces is cut after that, and these copies are counted there already.
+        more = max(more - sum(chunk.cut_bytes(member) for member in bucket.members), 0)
+    if chunk.split:
+        task, at, first = chunk.inputs_task, chunk.over(chunk.inputs_task, unit), Which.PASSING
+    yield between(f"{op.name}.narrow", layer, more, Category.TEMPORARIES, task, at, first)
 
 
 def _let_go(chunk: Chunk, index: int) -> int:

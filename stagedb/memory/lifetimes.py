@@ -30,7 +30,9 @@ class Which(StrEnum):
     """For which tasks of a kind something happens.
 
     `later` is every one but the first, `earlier` every one but the last. `opened` and `closed`: for those with a
-    backward, or with none, since the chunk's latest forward; `closed_later` leaves out the first of those.
+    backward, or with none, since the chunk's latest forward; `closed_later` leaves out the first of those. Of halves of
+    backwards: `pending` and `clear`, those with or without a second half since the latest first half; `passing` is the
+    first pending one; `last_passed` and `last_pending` are the last, with or without one that was passing before.
     """
 
     EVERY = "every"
@@ -41,6 +43,11 @@ class Which(StrEnum):
     OPENED = "opened"
     CLOSED = "closed"
     CLOSED_LATER = "closed_later"
+    PENDING = "pending"
+    CLEAR = "clear"
+    PASSING = "passing"
+    LAST_PASSED = "last_passed"
+    LAST_PENDING = "last_pending"
 
     def fits(self, mark: Marks) -> bool:
         """Whether it happens in a task with this place among the tasks of its kind."""
@@ -55,6 +62,12 @@ class Which(StrEnum):
                 return not mark.last
             case Which.CLOSED_LATER:
                 return not mark.first and Which.CLOSED.fits(mark)
+            case Which.PENDING | Which.CLEAR:
+                return mark.pending == (self is Which.PENDING)
+            case Which.PASSING:
+                return mark.pending and not mark.passed
+            case Which.LAST_PASSED | Which.LAST_PENDING:
+                return mark.last and mark.passed == (self is Which.LAST_PASSED)
             case Which.OPENED:
                 return mark.opened
             case Which.CLOSED:

@@ -224,7 +224,9 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
         part = summed // size * chunk.program.sizes[key[0]]
         yield Life(key[0], layer, part, Category.TEMPORARIES, cut, (over,))
         over = cut
-    if wider:
+    if wider and chunk.split:
+        yield from _passed(chunk, source, at, over)
+    elif wider:
         whole, made, parts = _tied(chunk, source)
         yield from parts
         end = chunk.summed_at(at, None if layer is None else source[1])
@@ -233,6 +235,30 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
         yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, begin, (over,))
     else:
         yield from _added(chunk, source, (over,))
+
+
+def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
+    """A gradient of a split backward, whose second halves add up what they make, in its own format.
+
+    The first half of a later micro-batch adds that to a sum of the reduction's format, where the unit's hooks run
+    (`FSDPParamGroup.post_backward`). Without one such the second halves' own sum is reduced.
+    """
+    whole, made, parts = _tied(chunk, source)
+    layer, size = chunk.layer(source), chunk.program.sizes[source[0]]
+    task, inputs = chunk.weights_task, chunk.inputs_task
+    summed = size // chunk.width("grad") * chunk.width("reduce")
+    if made.kind is not task:
+        made = Moment(task, 0)  # autograd makes it in the second half, if a kernel of the first has made it here
+    hooks = chunk.over(inputs, None if layer is None else source[1])
+    yield from parts
+    added = Moment(task, at, Which.LAST_PASSED, prepared=True)
+    ends = (Moment(inputs, hooks, Which.PENDING), added, dataclasses.replace(over, which=Which.LAST_PENDING))
+    yield Life(whole, layer, size, Category.TEMPORARIES, dataclasses.replace(made, which=Which.CLEAR), ends)
+    more = dataclasses.replace(made, which=Which.PENDING)
+    end = more if more.prepared else dataclasses.replace(more, index=_returned(chunk, source, more) + 1)
+    yield Life(whole, layer, size, Category.TEMPORARIES, more, (end,))
+    begin, reduced = Moment(inputs, hooks, Which.PASSING), dataclasses.replace(over, which=Which.LAST_PASSED)
+    yield Life(f"{source[0]}.sum", layer, summed, Category.GRADIENTS, begin, (reduced,))
 
 
 def _reduced(chunk: Chunk) -> Iterator[Life]:

@@ -141,7 +141,7 @@ def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def _routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:
-    """The choices of a rank's tokens in one micro-batch: what it deals to experts. Ranks of tp may deal them together."""
+    """The choices of a rank's tokens in one micro-batch, which it deals to experts; ranks of tp may do so together."""
     split = plan.cp * (plan.tp if plan.options.sp and not plan.options.routes_whole else 1)
     return Fraction(plan.micro_batch_size * plan.seq_len * sizes["K"], split)
 

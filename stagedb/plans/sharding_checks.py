@@ -1,9 +1,10 @@
 """Sharding over data-parallel ranks in a plan: its checks, and what a runtime gathers in another way."""
 
 from stagedb.frameworks import Framework
+from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import ACTIVE, splits
+from stagedb.schedules import ACTIVE, marks, splits
 
 
 def check_sharding(plan: PlanFields) -> None:
@@ -104,11 +105,29 @@ def other_reductions(plan: PlanFields) -> str | None:
             f"needs: {same}"
         )
     if not plan.options.resharded:
-        return None
+        return _narrow_sums(plan)
     return (
         f"the first half of a split backward in {framework.title} looks for the weights before their units are "
         "gathered, so that the second half leaves out the gradients of units that were freed after the forward; here "
         f"all gradients are computed, as training needs: {same}"
+    )
+
+
+def _narrow_sums(plan: PlanFields) -> str | None:
+    """The messages over tp of gradients that no first half of a backward adds to sums of a wider format."""
+    widths = [FORMAT_BYTES[plan.dtypes.names()[name]] for name in ("reduce", "grad")]
+    found = (
+        task.kind.half and not task.kind.sends and mark.last and not mark.passed
+        for order in plan.tasks()
+        for task, mark in zip(order, marks(order), strict=True)
+    )
+    if plan.tp == 1 or not plan.options.sp or widths[0] <= widths[1] or not any(found):
+        return None
+    return (
+        f"{plan.options.framework.title} adds up the gradients of a split backward in their own format until the first "
+        "half of a later micro-batch adds them to sums of the reduction's format; in this order a chunk has no such "
+        "half, so that its gradients cross tp in their own format; here they cross in the reduction's: put a first "
+        "half behind a second one, or take whole backwards"
     )
 
 

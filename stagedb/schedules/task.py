@@ -24,12 +24,15 @@ class Marks(NamedTuple):
     """The place of a task among those of its chunk on its stage.
 
     first, last: whether it is the first and the last of its kind. opened: whether a backward ran since the chunk's
-    latest forward, so that what backwards leave gathered is gathered.
+    latest forward, so that what backwards leave gathered is gathered. pending: whether a second half of a backward ran
+    since the chunk's latest first half. passed: whether there was a first half with something pending before.
     """
 
     first: bool
     last: bool
     opened: bool = False
+    pending: bool = False
+    passed: bool = False
 
 
 def splits(order: Order) -> bool:
@@ -40,12 +43,20 @@ def splits(order: Order) -> bool:
 def marks(order: Order) -> Iterator[Marks]:
     """For each task, its place among those of its kind and chunk on this stage."""
     opened: dict[int, bool] = {}
+    pending: dict[int, bool] = {}
+    passed: dict[int, bool] = {}
     seen: dict[tuple[TaskKind, int], list[int]] = {}
     for index, task in enumerate(order):
         seen.setdefault((task.kind, task.chunk), []).append(index)
     for index, task in enumerate(order):
         indexes = seen[task.kind, task.chunk]
-        yield Marks(index == indexes[0], index == indexes[-1], opened.get(task.chunk, False))
+        waiting = pending.get(task.chunk, False)
+        own = (opened.get(task.chunk, False), waiting, passed.get(task.chunk, False))
+        yield Marks(index == indexes[0], index == indexes[-1], *own)
+        if task.kind.half:
+            first = task.kind.sends
+            pending[task.chunk] = not first
+            passed[task.chunk] = passed.get(task.chunk, False) or (first and waiting)
         if task.kind.sends:
             opened[task.chunk] = task.kind.differentiates
 

@@ -13,6 +13,7 @@ from stagedb.plans.aspects.precision import FORMATS
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.plan import Plan, plan_for_ranks
+from stagedb.plans.sharding_checks import other_reductions
 from stagedb.plans.written_words import read_plan_file
 
 LLAMA3_8B = {"L": 32, "H": 4096, "A": 32, "KV": 8, "D": 128, "F": 14336, "V": 128256}
@@ -447,3 +448,18 @@ def test_a_world_that_nobody_can_count_is_refused() -> None:
         Plan.from_mapping({"ranks": 2**21})
     with pytest.raises(UsageError, match=r"111\.\.\.111.* are too many"):
         Plan.from_mapping({"ranks": int("1" * 300)})
+
+
+@pytest.mark.parametrize(
+    ("order", "words", "noted"),
+    [
+        ("F0 F1 I0 I1 W0 W1", {}, True),
+        ("F0 F1 I0 W0 I1 W1", {}, False),
+        ("F0 F1 I0 I1 W0 W1", {"sp": False}, False),
+        ("F0 F1 I0 I1 W0 W1", {"reduce_dtype": "bf16"}, False),
+    ],
+)
+def test_sums_that_no_first_half_widens_are_noted(order: str, words: dict[str, object], noted: bool) -> None:
+    usual = {"pp": 2, "tp": 2, "dp": 2, "sp": True, "zero": 2, "global_batch_size": 4, "reduce_dtype": "fp32"}
+    plan = Plan.from_mapping({**usual, "schedule": "explicit", "task_order": [order, order], **words})
+    assert ("their own format" in (other_reductions(plan) or "")) == noted

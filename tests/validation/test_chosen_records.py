@@ -5,6 +5,7 @@
 experts: matrices of experts that tensor parallelism cuts, in the layouts of torchtitan's
 `models/common/MOE_SHARDING.md` (August 2026) without expert parallelism.
 shared_experts: experts that ranks divide under FSDP, in the layout of torchtitan's `distributed/fsdp.py`.
+split_sum: split backwards whose gradients are added up in a wider format.
 reshard: `fully_shard(reshard_after_forward=N)`.
 """
 
@@ -17,7 +18,7 @@ from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.validation import check_records, read_records
 
-KINDS = ("expert", "reshard", "shared_expert")
+KINDS = ("expert", "reshard", "shared_expert", "split_sum")
 HERE = Path(__file__).parent
 RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
 
@@ -27,7 +28,8 @@ def test_a_step_is_counted_alike(embedded_store: Store, kind: str, name: str) ->
     (checked,) = check_records(Stagedb(embedded_store), [RECORDS[kind][name]])
     assert checked.unsupported is None
     assert [row for row in checked.differences if not row.agrees] == []
-    assert checked.exact
+    # Between two messages a split backward may have its matmuls in another order.
+    assert checked.exact or kind == "split_sum"
 
 
 @pytest.mark.parametrize("kind", KINDS)
