@@ -30,9 +30,11 @@ class Which(StrEnum):
     """For which tasks of a kind something happens.
 
     `later` is every one but the first, `earlier` every one but the last. `opened` and `closed`: for those with a
-    backward, or with none, since the chunk's latest forward; `closed_later` leaves out the first of those. Of halves of
-    backwards: `pending` and `clear`, those with or without a second half since the latest first half; `passing` is the
-    first pending one; `last_passed` and `last_pending` are the last, with or without one that was passing before.
+    backward, or with none, since the chunk's latest forward; `closed_later` leaves out the first of those.
+
+    The others are for halves of backwards. `pending` and `clear`: with or without a second half since the latest first
+    half. `passing`: the first pending one. `last_passed` and `last_pending`: the last, with or without one that was
+    passing before.
     """
 
     EVERY = "every"
