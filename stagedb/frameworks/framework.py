@@ -24,6 +24,7 @@ class FrameworkMemory:
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
     holds_gathers: a forward holds the buffer of a gather until the next gather has been copied out (FSDP2); else it
         frees each at once.
+    holds_arguments: the calls of attention and feed-forward hold their inputs until they return.
     rearranges: what ranks of tp gather or scatter is copied, so that the parts of ranks are rows (functional
         collectives along another dimension than the first).
     retains_graph: the first half of a split backward frees nothing that its operators have saved: the graph holds it,
@@ -38,6 +39,7 @@ class FrameworkMemory:
     whole_batch: bool
     optimizer_scalar: int
     holds_gathers: bool
+    holds_arguments: bool
     rearranges: bool
     retains_graph: bool
     mesh_rank: int

@@ -78,6 +78,7 @@ MEGATRON = Framework(
         whole_batch=False,
         optimizer_scalar=0,
         holds_gathers=False,
+        holds_arguments=False,
         rearranges=False,
         retains_graph=False,
         mesh_rank=0,

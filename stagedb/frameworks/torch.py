@@ -98,6 +98,8 @@ TORCH = Framework(
         optimizer_scalar=4,
         # `FSDPCommContext.all_gather_state`.
         holds_gathers=True,
+        # `nn.Module.__call__`: the arguments of `forward` and of its hooks.
+        holds_arguments=True,
         # `all_gather_tensor` and `reduce_scatter_tensor`.
         rearranges=True,
         # `stage_backward_input` has `retain_graph=True`.

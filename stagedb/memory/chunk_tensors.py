@@ -7,6 +7,7 @@ from functools import cached_property
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program, forward_of
+from stagedb.memory.held_arguments import held_arguments
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.split_graphs import SplitGraph
 from stagedb.models.kinds.experts import EXPERT_MATMULS
@@ -166,6 +167,9 @@ class Chunk:
                     found[key] = max(found[key], (kind, self.over(kind, item.position) - 1), key=self._moment)
                 elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
                     found[key] = kind, self.released[kind].get(forward_of(item), index)
+        if self.held.holds_arguments:
+            for key, place in held_arguments(self.program, self.begins):
+                found[key] = max(found[key], place, key=self._moment)
         if self.graph is not None:
             for key, over in self.graph.held({key: kind for key, (kind, *_) in self.begins.items()}):
                 found[key] = max(found[key], over, key=self._moment)

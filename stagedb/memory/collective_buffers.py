@@ -170,7 +170,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
     if chunk.plan.options.reshard_to is not None:
-        yield from _parted(chunk, unit, op, bucket, begin)
+        yield from _parted(chunk, unit, op, bucket, over)
 
 
 def _next_gather(chunk: Chunk, unit: int | None, index: int, begun: int) -> int:
@@ -203,8 +203,8 @@ def _smaller(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage) -
     )
 
 
-def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, whole: Moment) -> Iterator[Life]:
-    """The larger part of a unit's parameters that a rank keeps until its backward has gathered them from such parts.
+def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, copied: Moment) -> Iterator[Life]:
+    """The larger part of a unit's parameters that a rank keeps until its backward has gathered and copied them.
 
     The end of the unit's forward copies one parameter after the other and frees each
     (`FSDPParam.to_sharded_post_forward`): what is there of both counts.
@@ -212,7 +212,7 @@ def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, wh
     layer, forward = chunk.layer_of(unit), chunk.program.forward
     over = chunk.over(forward, unit)
     parts = bucket.bytes_out // bucket.bytes_in
-    yield Life(f"{op.name}.part", layer, bucket.bytes_in, Category.GATHERED, Moment(forward, over), (whole,))
+    yield Life(f"{op.name}.part", layer, bucket.bytes_in, Category.GATHERED, Moment(forward, over), (copied,))
     widths = (chunk.width("param"), chunk.width("act"))
     sizes = [
         chunk.program.parts[member.weight] // widths[0] * widths[1] * chunk.plan.shards for member in bucket.members

@@ -1,0 +1,44 @@
+"""What the calls of a layer's modules hold in a forward until they return."""
+
+from collections.abc import Iterator, Mapping
+
+from stagedb.memory.class_program import Item, Key, Program
+from stagedb.workflows import TaskKind
+
+
+def held_arguments(
+    program: Program, begins: Mapping[Key, tuple[TaskKind, int, Item]]
+) -> Iterator[tuple[Key, tuple[TaskKind, int]]]:
+    """What a call holds, and the item at which it returns.
+
+    Attention and feed-forward hold their inputs, before and after they are gathered. Attention holds queries, keys and
+    values. A linear layer holds its input until its result is reduced. begins: the item that makes each tensor.
+    """
+    kind = program.forward
+    items = program.items[kind]
+    last: dict[tuple[int, str], int] = {}
+    for index, item in enumerate(items):
+        last |= dict.fromkeys(((item.position, _part(item)), (item.position, _call(item))), index)
+    sources = {key: item.reads for item in items if item.op.kind == "all_gather" for key in item.writes}
+    for item in items:
+        part = _part(item)
+        for key in item.reads if part and item.bucket is None else ():
+            if key not in begins:
+                continue
+            entering = _part(begins[key][2]) != part
+            whole = entering or item.op.kind == "attention"
+            over = kind, last[item.position, part if whole else _call(item)]
+            yield key, over
+            for held in sources.get(key, ()) if entering else ():
+                yield held, over
+
+
+def _part(item: Item) -> str:
+    """The part of a layer that an operator of it is in: `attn` or `ffn`; empty for norms, sums and all others."""
+    words = item.op.name.split(".")
+    return words[1] if len(words) > 2 and words[1] in ("attn", "ffn") and words[2] not in ("add", "residual") else ""
+
+
+def _call(item: Item) -> str:
+    """The call of a layer's module that an operator is in: of `layer.ffn.w2.reduce_scatter.tp`, `layer.ffn.w2`."""
+    return ".".join(item.op.name.split(".")[:3])
