@@ -30,10 +30,10 @@ def write_whole(path: Path, content: bytes, option: str) -> None:
             _write_through(path, content)
         else:
             what = "a directory" if stat.S_ISDIR(mode) else "no file"
-            raise UsageError(f"cannot write {path}: it is {what} ({option})")
+            raise UsageError(f"cannot write {path_text(path)}: it is {what} ({option})")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise StagedbError(f"cannot write {path}: {reason} ({option})") from error
+        raise StagedbError(f"cannot write {path_text(path)}: {reason} ({option})") from error
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UnfinishedError
 from stagedb.fault_injection import fault_point
+from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import DEFAULT, RankFiles, format_named
 from stagedb.traces.output_places import finished
@@ -211,7 +212,7 @@ def writers(count: int, written: Progress) -> Iterator[Writers]:
 def explain(error: OSError, directory: Path) -> str:
     """The meaning of a failed write, and what to do."""
     # An absolute name replaces the directory.
-    what = finished(directory / str(error.filename)) if error.filename else finished(directory)
+    what = path_text(finished(directory / str(error.filename)) if error.filename else finished(directory))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left while writing {what}: nothing was kept; free some, or write fewer ranks with --only"
     if error.errno == errno.EFBIG:

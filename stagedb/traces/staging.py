@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from stagedb.errors import Interrupted, StagedbError, UnfinishedError
+from stagedb.outputs import path_text
 from stagedb.traces.output_places import SEPARATOR, check_directory, check_file, unfinished
 
 _EXCHANGE = 2
@@ -160,7 +161,7 @@ def _name(partial: Path, out: Path, force: bool) -> None:
     except OSError as error:
         # Another process may have been quicker: then this raises.
         check_directory(out, force)
-        raise StagedbError(f"cannot give {out} its name: {error.strerror}; nothing was kept") from error
+        raise StagedbError(f"cannot give {path_text(out)} its name: {error.strerror}; nothing was kept") from error
 
 
 def _exchange(partial: Path, out: Path) -> None:

@@ -99,6 +99,12 @@ def test_a_query_with_an_impossible_time_or_text_is_refused(run: Run) -> None:
     assert "the parameter 'p' is not Unicode text" in run("query", "RETURN $p AS p", "-p", "p=\udc80").err
 
 
+def test_a_path_with_a_long_name_is_printed_short(run: Run, tmp_path: Path) -> None:
+    refused = run("export", "--model", "llama3-8b", "-o", "n" * 5000)
+    assert refused.status in (1, 2)
+    assert len(refused.err) < 700
+
+
 def test_a_name_that_is_not_unicode_is_refused(run: Run) -> None:
     """Bytes of a command line that are not UTF-8 arrive as halves of surrogate pairs."""
     for command in (("show",), ("report",), ("memory",), ("rm",), ("export", "-o", "out")):
