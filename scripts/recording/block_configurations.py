@@ -60,10 +60,6 @@ BLOCKS: dict[str, tuple[Config, Config, Config]] = {
 }
 """Fields of a configuration, its block, and what else its card has, by the name of a kind."""
 
-WHOLE = ("further",)
-"""Kinds that are recorded without ranks: torchtitan shards a layer that predicts a further token as a unit of its own,
-and stagedb with the head."""
-
 WITHOUT_TENSOR_PLAN = ("parallel", "capped", "alibi")
 """Kinds without a tensor-parallel plan in torchtitan. Its Llama 4 had the one of Llama 3 for chunks."""
 
@@ -84,8 +80,6 @@ def configurations() -> Iterator[Config]:
     for kind, (fields, block, card) in BLOCKS.items():
         for plan, words in PLANS.items():
             routed = fields.get("style") == "moe"
-            if kind in WHOLE and words not in ({}, PLANS["full"]):
-                continue
             # Experts with tp are not recorded.
             if (words.get("tp") and (routed or kind in WITHOUT_TENSOR_PLAN)) or (words.get("ep") and not routed):
                 continue

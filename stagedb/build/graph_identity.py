@@ -14,8 +14,8 @@ from stagedb.plans.graph_options import RINGS, GraphOptions
 from stagedb.plans.strategies import crossed
 
 UNITS, VIEWS = 2, 2
-"""Count changes of graphs: of when sharded units are gathered and reduced; of copies that are views, and of gathers
-that several operators share."""
+"""Count changes of graphs: of when sharded units are gathered and reduced, of
+copies that are views, and of gathers that several operators share."""
 
 STRATEGIES, CROSSED = 2, 3
 """Count changes in the meaning of users' strategies: graphs that older rules gave are different graphs. The second is
@@ -32,6 +32,9 @@ LATENTS = 2
 
 STREAMS = 2
 """Counts changes in how gradients are added where parts of a layer read the stream itself."""
+
+FURTHER = 2
+"""Counts changes in layers for further tokens: of their units, their projections and the order of the losses."""
 
 SINKS, SHARES, EXPERT_BIASES = 2, 2, 2
 """Count changes of backwards: what is kept of sinks, which also come first in their layer's weights now; what is kept
@@ -66,6 +69,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["reductions"] = REDUCTIONS
     if _has(card, "mixer", "latent_attention"):
         content["latents"] = LATENTS
+    if card.further_tokens and options.framework.logits_first:
+        content["further"] = FURTHER
     if _has(card, "residual", "post_norm", "after_sum"):
         content["streams"] = STREAMS
     if _sets(card, "sinks"):

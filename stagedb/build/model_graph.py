@@ -61,6 +61,8 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         core=_core_of(options),
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
+        further_reads=framework.further_reads,
+        logits_first=framework.logits_first,
         latent_views=framework.latent_views,
         latents=framework.latents,
         sinks=framework.sinks,

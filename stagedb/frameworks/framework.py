@@ -85,8 +85,12 @@ class Framework:
     composite_kernels: backwards of gates and of the loss are several kernels with values between them; else fused.
     embedding_gradient: the gradient of a vocabulary-parallel table is made `whole` on each rank and cut afterwards, or
         each rank makes its `own` rows.
-    gathers_projection: the result of the projection before a layer that predicts a further token is gathered over tp,
-        and cut along the sequence again where tp cuts it; else each rank sends what the others need.
+    gathers_projection: tp cuts the projection before a layer that predicts a further token, and its result is gathered,
+        and cut along the sequence again where tp cuts it; else each rank has the whole weight.
+    further_reads: the first layer that predicts a further token reads what the model's last norm made, or the stream
+        before it.
+    logits_first: the model returns the logits of all predicted tokens, and their losses come after it, that of the next
+        token first; else each loss follows its logits, the furthest first.
     latent_views: the latent of latent attention, and its values, remain views of the results of the matmuls that make
         them; else they are copied.
     latents: the region in which latents are made: with sp a rank gathers the hidden state for them (`attention`), or
@@ -148,6 +152,8 @@ class Framework:
     composite_kernels: bool
     embedding_gradient: Literal["whole", "own"]
     gathers_projection: bool
+    further_reads: Literal["normalised", "stream"]
+    logits_first: bool
     latent_views: bool
     latents: Literal["attention", "between"]
     sinks: Literal["kernel", "rescaled"]

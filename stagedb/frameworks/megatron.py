@@ -25,6 +25,8 @@ MEGATRON = Framework(
     embedding_gradient="own",
     # `gather_from_tensor_model_parallel_region`, then `scatter_to_sequence_parallel_region`.
     gathers_projection=True,
+    further_reads="normalised",
+    logits_first=False,
     # `multi_latent_attention.py` makes values contiguous.
     latent_views=False,
     # `linear_q_down_proj` and `linear_kv_down_proj` have `parallel_mode="duplicated"`; what reads them gathers.

@@ -24,6 +24,8 @@ TORCH = Framework(
     embedding_gradient="whole",
     # torchtitan's `deepseek_v3/mtp.py` keeps the hidden state cut; DTensor exchanges parts.
     gathers_projection=False,
+    further_reads="stream",
+    logits_first=True,
     # `torch.split`; torchtitan's `deepseek_v3/model.py`.
     latent_views=True,
     # `PrepareModuleInput` of the whole attention: torchtitan's `deepseek_v3/sharding.py`.

@@ -24,7 +24,8 @@ class Weight:
     """A weight under a plan: elements on this rank, and elements of one rank's part of it if dp shards something.
 
     `gradients`: the ops that make its gradient. `buckets`: the bucket ops that the gradient passes. `gathers`: the
-    bucket ops that put its parts together for its `readers`.
+    bucket ops that put its parts together for its `readers`. `part`: the number of the part of its block that it is in,
+    if that is a unit.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Weight:
     buckets: tuple[str, ...]
     gathers: tuple[str, ...] = ()
     readers: tuple[OpPlace, ...] = ()
+    part: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,25 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a block outside layers whose weights are a unit: a layer that predicts a further token.
+
+    By phase: the first and the last of the orders of its ops, and the op that computes last. opened: the order in its
+    block at which a backward reaches the model.
+    """
+
+    first: Mapping[str, int]
+    end: Mapping[str, int]
+    last: Mapping[str, str]
+    opened: int
+
+
+@dataclass(frozen=True)
 class Registered:
-    """A weight at its place on a stage. `unit` is its layer's position, None outside layers."""
+    """A weight at its place on a stage. `unit` is its layer's position, None outside layers.
+
+    The parts of a block that are units count on from its position.
+    """
 
     position: int
     unit: int | None
@@ -106,11 +125,13 @@ def fill(
     orders: int,
     last: Mapping[tuple[str, str], str] | None = None,
     room: int = 2,
+    parts: Mapping[str, Sequence[Part]] | None = None,
 ) -> tuple[tuple[Bucket, ...], IssueOrder]:
     """The buckets of a stage, and the issue order that has room for them.
 
     weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
-    phase, the op that computes last. room: the fewest numbers that an op needs, for its loop.
+    phase, the op that computes last. room: the fewest numbers that an op needs, for its loop. parts: by block, those
+    that are units.
     A bucket of gradients is issued right after the last op that makes one of them, and never before the bucket that was
     closed before it. A bucket of one unit is issued where the unit's backward ends, or after the whole backward. A
     bucket of a step comes before everything else. The parameters of a unit are gathered before its forward, and again
@@ -119,13 +140,14 @@ def fill(
     """
     layers = {place.position for place in stage.places if place.layer is not None}
     registered = [
-        Registered(place.position, place.position if place.position in layers else None, weight)
+        Registered(place.position, _unit(place.position, place.position in layers, weight), weight)
         for place in stage.places
         for weight in weights.get(place.block, ())
     ]
     order = IssueOrder(len(stage.places), orders, 1)
     named = {op.name: op for op in ops}
-    filling = _Filling(stage, order, last or {}, frozenset(op.name for op in ops if op.gathers and op.apart))
+    apart = frozenset(op.name for op in ops if op.gathers and op.apart)
+    filling = _Filling(stage, order, last or {}, apart, _inner(stage, parts or {}))
     buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
     depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
     # Each phase has numbers of its own.
@@ -157,14 +179,41 @@ def fill(
     return placed, IssueOrder(len(stage.places), orders, slots)
 
 
+def _unit(position: int, layer: bool, weight: Weight) -> int | None:
+    return position if layer else None if weight.part is None else position + weight.part
+
+
+def _inner(stage: Stage, parts: Mapping[str, Sequence[Part]]) -> dict[int, tuple[int, Part]]:
+    return {
+        place.position + number: (place.position, part)
+        for place in stage.places
+        for number, part in enumerate(parts.get(place.block, ()))
+    }
+
+
 @dataclass(frozen=True)
 class _Filling:
-    """The tables for deciding the buckets of a stage. apart: the gathers of experts that ranks divide among them."""
+    """The tables for deciding the buckets of a stage.
+
+    apart: the gathers of experts that ranks divide among them. inner: the parts of blocks that are units, by unit, each
+    with its position.
+    """
 
     stage: Stage
     order: IssueOrder
     last: Mapping[tuple[str, str], str]
     apart: frozenset[str]
+    inner: Mapping[int, tuple[int, Part]]
+
+    def position(self, unit: int) -> int:
+        """The position of the block that a unit is, or is a part of."""
+        return self.inner[unit][0] if unit in self.inner else unit
+
+    def begins(self, unit: int, op: BucketOp) -> int:
+        """The number of the first operator of a unit in the direction of a bucket's template."""
+        first = self.inner[unit][1].first.get(op.template.phase, 0) if unit in self.inner else 0
+        towards = self.order.upward if op.template.upward else self.order.downward
+        return towards(self.position(unit)) + first
 
     def fill(self, registered: Sequence[Registered], op: BucketOp) -> list[Bucket]:
         passed = [
@@ -182,16 +231,24 @@ class _Filling:
             elif op.template.once:
                 due = (op.order, 0)
             elif op.policy.by_unit:
-                unit = -1 if own[0].unit is None else own[0].unit
-                # The messages of the stage's first end are at position -1; further ones have no operators.
-                place = -3 - unit if op.policy.at_end else unit
-                due = (self.order.downward(place) + self.order.orders - 1, max(unit, 0))
+                due = self.reduced(op, own[0].unit)
             else:
                 due = max([due, *self.issued(own)], key=lambda each: each[0])
             members = tuple(self.member(op, each) for each in own)
             bytes_in, bytes_out = _bytes(op, [each.weight for each in own])
             buckets.append(Bucket(op.name, op.gathers, index, bytes_in, bytes_out, due[1], due[0], members, after))
         return buckets
+
+    def reduced(self, op: BucketOp, found: int | None) -> tuple[int, int]:
+        """The number after which the gradients of a unit are reduced, and the position there."""
+        unit = -1 if found is None else found
+        position = max(self.position(unit), 0)
+        if op.policy.at_end:
+            # The messages of the stage's first end are at position -1; further ones have no operators.
+            return self.order.downward(-3 - unit) + self.order.orders - 1, position
+        if unit in self.inner:
+            return self.order.downward(position) + self.inner[unit][1].end[op.template.phase], position
+        return self.order.downward(unit) + self.order.orders - 1, position
 
     def turn(self, bucket: Bucket, op: BucketOp, depth: int) -> tuple[int | str, ...]:
         """The order of buckets that are due at one point: gradients before parameters.
@@ -206,8 +263,11 @@ class _Filling:
 
     def opened(self, unit: int, registered: Sequence[Registered]) -> int:
         """Where the backward reaches the model. The loss, which comes after the model, reads no weight."""
-        if any(each.unit is not None and each.position > unit for each in registered):
+        if any(each.unit is not None and each.unit > unit for each in registered):
             return 0
+        if unit in self.inner:
+            position, part = self.inner[unit]
+            return self.order.downward(position) + part.opened
         numbers = [
             self.order.downward(place) + reader.order
             for each in registered
@@ -226,15 +286,17 @@ class _Filling:
         unit = own[0].unit
         if op.template.upward:
             # A stage receives its input before the model opens, and the model opens before its first layer.
-            return (self.order.upward(0) - 2, 0) if unit is None else (self.order.upward(unit) - 1, unit)
+            return (self.order.upward(0) - 2, 0) if unit is None else (self.begins(unit, op) - 1, self.position(unit))
         following = 0 if unit is None else unit
+        position = self.position(following)
         if following + 1 == self.order.positions and self.stage.has_next:
             # The first unit of a backward waits for the gradient, and the unit that is gathered ahead comes after it.
             return self.order.downward(following) - 2, following
         if not op.apart and self.divided(unit, registered) and not self.divided(following + 1, registered):
             # A unit with one group of ranks gathers ahead only what ended last in the forward: the next one's experts.
-            return self.order.downward(following) - 1, following
-        return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
+            return self.begins(following, op) - 1, position
+        ahead = 0 if following in self.inner and following + 1 not in self.inner else self.begins(following + 1, op)
+        return max(ahead, self.opened(following, registered)) - 1, position
 
     def divided(self, unit: int | None, registered: Sequence[Registered]) -> bool:
         """Whether a unit has experts that other ranks share than its other weights, so that it has two gathers."""
@@ -248,6 +310,9 @@ class _Filling:
         if unit is None or op.template.once:
             return ()
         position = unit - 2 if op.template.upward else unit + 2
+        if position in self.inner:
+            position, part = self.inner[position]
+            return ((position, part.last[op.template.phase]),)
         name = next((place.block for place in self.stage.places if place.position == position), None)
         found = self.last.get((name or "", op.template.phase))
         return () if found is None else ((position, found),)

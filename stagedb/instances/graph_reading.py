@@ -9,10 +9,11 @@ from stagedb.errors import StagedbError
 from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
 from stagedb.inputs import shown
-from stagedb.instances.bucket_members import BucketOp, OpPlace, Weight
+from stagedb.instances.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.instances.class_digests import Member
 from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
+from stagedb.models.further_tokens import depth_of
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
 from stagedb.schedules import splits
@@ -64,6 +65,7 @@ class Evaluated:
     axes: Mapping[str, str]  # the mesh axes that present collectives run on, and one of these collectives
     orders: int
     last: Mapping[tuple[str, str], str]  # by block and phase, the op that computes last
+    parts: Mapping[str, tuple[Part, ...]]  # by block, its parts whose weights are units
 
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
@@ -111,6 +113,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     turns = _turns(looped, values, graph)
     maps, envs, variants = _variants(values.known, plan, graph, turns)
     apart = of_experts(graph)
+    split = any(map(splits, plan.orders()))
     held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
     return Evaluated(
         values=maps,
@@ -125,7 +128,8 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         buckets=tuple(_bucket(op, plan, plan.env(graph.sizes), apart) for op in ops if op["block"] == BUCKET),
         axes=_axes(ops),
         orders=1 + max((op["order"] for op in graph.ops), default=0),
-        last=_last(ops, any(map(splits, plan.orders()))),
+        last=_last(ops, split),
+        parts=_parts(ops, split),
     )
 
 
@@ -210,6 +214,29 @@ def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str]
     return found
 
 
+def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Part, ...]]:
+    """The layers that predict further tokens, by block."""
+    inside: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    opened: dict[str, int] = {}
+    for op in sorted(ops, key=lambda op: int(op["order"])):
+        depth, template = depth_of(op["name"]), template_named(op["template"])
+        # A collective has the name of what it passes on, and may come after the layer.
+        if depth is not None and op["type"] == "compute" and not template.once:
+            inside.setdefault((op["block"], depth), []).append(op)
+        if op["kind"] == "matmul" and template.differentiates:
+            # What comes before is the loss.
+            opened.setdefault(op["block"], op["order"])
+    found: dict[str, tuple[Part, ...]] = {}
+    for (block, _), own in sorted(inside.items(), key=lambda each: each[0]):
+        orders: dict[str, list[int]] = {}
+        for op in own:
+            orders.setdefault(template_named(op["template"]).phase, []).append(op["order"])
+        first, end = ({phase: pick(each) for phase, each in orders.items()} for pick in (min, max))
+        last = {phase: name for (_, phase), name in _last(own, split).items()}
+        found[block] = (*found.get(block, ()), Part(first, end, last, opened.get(block, 0)))
+    return found
+
+
 def _of_this_rank(text: str) -> str:
     """Graphs of older versions have the fullest rank's load in the operands of calls on ep (`load_top`): its own."""
     return text.replace("load_top", "(load_here - 1)")
@@ -260,6 +287,7 @@ def _weights(
                 buckets=buckets,
                 gathers=gathers,
                 readers=readers,
+                part=None if (depth := depth_of(row["name"])) is None else depth - 1,
             )
         )
     return {block: tuple(rows) for block, rows in weights.items()}

@@ -209,7 +209,9 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
         for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, placement):
             # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
             # chunks.
-            buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
+            buckets, order = fill(
+                number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room, evaluated.parts
+            )
             ways = (
                 placement.route(number.index, towards, plan.pp) if 0 <= number.index + towards <= last else None
                 for towards in (-1, 1)

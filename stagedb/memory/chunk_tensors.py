@@ -9,7 +9,9 @@ from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program, forward_of
 from stagedb.memory.held_arguments import held_arguments
 from stagedb.memory.lifetimes import Moment, Which
+from stagedb.memory.sharded_unit import Unit
 from stagedb.memory.split_graphs import SplitGraph
+from stagedb.models.further_tokens import depth_of
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import ACTIVE, SCHEDULES
@@ -89,13 +91,20 @@ class Chunk:
     def layer(self, key: Key) -> int | None:
         return self.program.layers.get(key[1])
 
-    def unit(self, bucket: BucketStorage) -> int | None:
-        """The position of the layer that a bucket's weights are in; None outside layers."""
-        position = bucket.members[0].position
-        return None if self.program.layers[position] is None else position
+    def unit(self, bucket: BucketStorage) -> Unit | None:
+        """The unit that a bucket's weights are in; None outside layers."""
+        return self.unit_of((bucket.members[0].weight, bucket.members[0].position))
 
-    def layer_of(self, unit: int | None) -> int | None:
-        return None if unit is None else self.program.layers[unit]
+    def unit_of(self, key: Key) -> Unit | None:
+        """The unit of a weight or its gradient; None outside layers."""
+        name, position = key
+        if self.program.layers[position] is not None:
+            return Unit(position)
+        depth = depth_of(name)
+        return None if depth is None else Unit(position, depth)
+
+    def layer_of(self, unit: Unit | None) -> int | None:
+        return None if unit is None else self.program.layers[unit.position]
 
     def cut_columns(self, bucket: BucketStorage) -> bool:
         """Whether the parts of a bucket's weights are cut along their second axis, so that copies order them."""
@@ -164,7 +173,7 @@ class Chunk:
                 if made is None or not kind.differentiates:
                     continue
                 if item.op.phase == RECOMPUTE and made[2].position != item.position:
-                    found[key] = max(found[key], (kind, self.over(kind, item.position) - 1), key=self._moment)
+                    found[key] = max(found[key], (kind, self.over(kind, Unit(item.position)) - 1), key=self._moment)
                 elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
                     found[key] = kind, self.released[kind].get(forward_of(item), index)
         if self.held.holds_arguments:
@@ -296,6 +305,20 @@ class Chunk:
             found[self.program.gradients[key]] = (Moment(kind, index), Moment(kind, index + 1)) if cut else (over, over)
         return found
 
+    @cached_property
+    def whole_ties(self) -> frozenset[Key]:
+        """The gradients of tied weights that are cut at both ends: their sum is one of whole tensors, and is cut."""
+        made: dict[Key, list[Key]] = {}
+        for key in self.begins:
+            if key in self.program.gradients:
+                made.setdefault(self.program.gradients[key], []).append(key)
+        ties = (keys for keys in made.values() if len(keys) > 1)
+        return frozenset(k for keys in ties if all(self.begins[k][2].op.kind == "slice" for k in keys) for k in keys)
+
+    def gradient_size(self, key: Key) -> int:
+        """Bytes of a weight's gradient; of the whole one that autograd keeps, if it is cut after a sum."""
+        return self.program.sizes[self.begins[key][2].reads[0][0] if key in self.whole_ties else key[0]]
+
     @property
     def _second_gradients(self) -> Iterator[Key]:
         made = (key for key in self.begins if key in self.program.gradients)
@@ -325,7 +348,7 @@ class Chunk:
             return 0
         return self.program.sizes[key[0]] // self.width("grad") * self.width("reduce")
 
-    def summed_at(self, at: int, unit: int | None) -> int:
+    def summed_at(self, at: int, unit: Unit | None) -> int:
         """Where the gradients of a unit whose reduction is item `at` are added to sums of a wider format."""
         return min(at, self.over(self.weights_task, unit))
 
@@ -340,7 +363,7 @@ class Chunk:
         return frozenset(found.values())
 
     @cached_property
-    def regathered(self) -> frozenset[int | None]:
+    def regathered(self) -> frozenset[Unit | None]:
         """Units that their backward gathers again."""
         items = self.program.items[self.inputs_task] if self.program.backwards else ()
         return frozenset(self.unit(item.bucket) for item in items if item.bucket is not None and item.bucket.gathers)
@@ -354,18 +377,16 @@ class Chunk:
         """The end of the task that makes gradients of inputs."""
         return Moment(self.inputs_task, len(self.program.items[self.inputs_task]), which)
 
-    def over(self, kind: TaskKind, position: int | None) -> int:
-        """Where the items of a position end in a kind of task; for a position outside layers, where all items end."""
+    def over(self, kind: TaskKind, unit: Unit | None) -> int:
+        """Where the items of a unit end in a kind of task; for weights outside layers, where all items end."""
         items = self.program.items[kind]
-        if position is None:
-            return len(items)
-        return 1 + max(i for i, item in enumerate(items) if item.position == position and item.bucket is None)
+        return len(items) if unit is None else 1 + max(i for i, item in enumerate(items) if unit.has(item))
 
     def recomputed(self, position: int) -> int:
         """Where the backward of a position has computed again what it does; its end, if it computes nothing again."""
         items = self.program.items[self.inputs_task]
         again = [i for i, item in enumerate(items) if item.position == position and item.op.phase == RECOMPUTE]
-        return 1 + again[-1] if again else self.over(self.inputs_task, position)
+        return 1 + again[-1] if again else self.over(self.inputs_task, Unit(position))
 
     def given_back(self, bucket: BucketStorage, which: Which = Which.EVERY) -> tuple[Moment, ...]:
         """When gathered parameters are freed: before their gradients are scattered, or at the unit's backward's end."""

@@ -6,6 +6,7 @@ from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import BucketStorage, Item
 from stagedb.memory.lifetimes import Category, Life, Moment, Which, between, brief
+from stagedb.memory.sharded_unit import Unit
 
 
 def collected(chunk: Chunk) -> Iterator[Life]:
@@ -150,7 +151,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     layer, name = chunk.layer_of(unit), op.name
     task = chunk.inputs_task
     items = chunk.program.items[task]
-    begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
+    begun = next(i for i, each in enumerate(items) if unit is not None and unit.has(each))
     # It is copied out of the buffer before the next unit's gather, which is issued first, allocates a buffer of its
     # own; without such a gather right before its first operator.
     copied = _next_gather(chunk, unit, index, begun)
@@ -173,7 +174,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
         yield from _parted(chunk, unit, op, bucket, over)
 
 
-def _next_gather(chunk: Chunk, unit: int | None, index: int, begun: int) -> int:
+def _next_gather(chunk: Chunk, unit: Unit | None, index: int, begun: int) -> int:
     """The first of the gathers of other units right before a unit's first operator, behind an index; else that."""
     items = chunk.program.items[chunk.inputs_task]
     found = begun
@@ -183,11 +184,11 @@ def _next_gather(chunk: Chunk, unit: int | None, index: int, begun: int) -> int:
     return next(others, begun)
 
 
-def _of_other(chunk: Chunk, item: Item, unit: int | None) -> bool:
+def _of_other(chunk: Chunk, item: Item, unit: Unit | None) -> bool:
     return item.bucket is not None and chunk.unit(item.bucket) != unit
 
 
-def _smaller(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage) -> bool:
+def _smaller(chunk: Chunk, unit: Unit | None, op: SymOp, bucket: BucketStorage) -> bool:
     """Whether a unit has a gather in the same tasks whose copy needs more than that of this one."""
 
     def needed(op: SymOp, bucket: BucketStorage) -> tuple[int, str]:
@@ -203,7 +204,7 @@ def _smaller(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage) -
     )
 
 
-def _parted(chunk: Chunk, unit: int | None, op: SymOp, bucket: BucketStorage, copied: Moment) -> Iterator[Life]:
+def _parted(chunk: Chunk, unit: Unit | None, op: SymOp, bucket: BucketStorage, copied: Moment) -> Iterator[Life]:
     """The larger part of a unit's parameters that a rank keeps until its backward has gathered and copied them.
 
     The end of the unit's forward copies one parameter after the other and frees each

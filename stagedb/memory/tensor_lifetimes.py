@@ -152,7 +152,7 @@ def _value(
 
 def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Life]:
     """A weight's gradient: each backward makes one, which is added to the first or scattered to parts."""
-    name, layer, size = key[0], chunk.layer(key), chunk.program.sizes[key[0]]
+    name, layer, size = key[0], chunk.layer(key), chunk.gradient_size(key)
     scatter = chunk.scatters.get(chunk.program.gradients[key])
     if scatter is None and chunk.held.gradient_buffer:
         return  # added to the buffer by the kernel that makes it
@@ -160,6 +160,8 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     if key not in chunk.first_gradients and not (chunk.held.gradient_buffer and each):
         # It is added to the tie's other gradient when its operator is over.
         _, over = chunk.tied[chunk.program.gradients[key]]
+        if key in chunk.whole_ties:
+            return  # a view of what has been made whole
         yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (over,))
         return
     if scatter is None:
@@ -186,14 +188,14 @@ def _tied(chunk: Chunk, key: Key) -> tuple[str, Moment, tuple[Life, ...]]:
     if tied is None:
         return name, begin, ()
     summed, over = tied
-    size = chunk.program.sizes[name]
+    size = chunk.gradient_size(key)
     return f"{name}.sum", summed, (Life(name, chunk.layer(key), size, Category.TEMPORARIES, begin, (over,)),)
 
 
 def _added(chunk: Chunk, key: Key, over: tuple[Moment, ...]) -> Iterator[Life]:
     """A gradient that the first backward makes and the others add to, until it is `over`."""
     name, begin, parts = _tied(chunk, key)
-    layer, size = chunk.layer(key), chunk.program.sizes[key[0]]
+    layer, size = chunk.layer(key), chunk.gradient_size(key)
     yield from parts
     first, later = (dataclasses.replace(begin, which=which) for which in (Which.FIRST, Which.LATER))
     yield Life(name, layer, size, Category.GRADIENTS, first, over)
@@ -229,7 +231,7 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
     elif wider:
         whole, made, parts = _tied(chunk, source)
         yield from parts
-        end = chunk.summed_at(at, None if layer is None else source[1])
+        end = chunk.summed_at(at, chunk.unit_of(source))
         yield Life(whole, layer, size, Category.TEMPORARIES, made, (Moment(task, end),))
         begin = Moment(task, end, Which.FIRST, prepared=True)
         yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, begin, (over,))
@@ -249,7 +251,7 @@ def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
     summed = size // chunk.width("grad") * chunk.width("reduce")
     if made.kind is not task:
         made = Moment(task, 0)  # autograd makes it in the second half, if a kernel of the first has made it here
-    hooks = chunk.over(inputs, None if layer is None else source[1])
+    hooks = chunk.over(inputs, chunk.unit_of(source))
     yield from parts
     added = Moment(task, at, Which.LAST_PASSED, prepared=True)
     ends = (Moment(inputs, hooks, Which.PENDING), added, dataclasses.replace(over, which=Which.LAST_PENDING))

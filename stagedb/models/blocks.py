@@ -5,6 +5,7 @@ layers have regions of their own (`stagedb.models.kinds`). Nothing here knows a 
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from stagedb.ir.operators import (
     Cast,
@@ -92,22 +93,51 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     table = None
     if card.further_tokens:
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
+        before = x if style.further_reads == "stream" else made[0]
         for depth in range(1, card.further_tokens + 1):
-            made.append(further_layer(t, card, style, lambda x: layer(t, card, style, last, x), table, depth, made[-1]))
+            before = further_layer(t, card, style, lambda x: layer(t, card, style, last, x), table, depth, before)
+            made.append(before)
     out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
-    losses = []
-    for depth in range(len(made) - 1, 0, -1):
-        wanted = labels(t, depth)
-        with t.within(part_of(depth)):
-            losses.append(_loss(t, style, _logits(t, card, weights, made[depth]), wanted, "loss"))
-    logits = _logits(t, card, weights, made[0])
-    if not losses:
-        return _loss(t, style, logits, labels(t, 0), "loss")
-    first = _loss(t, style, logits, labels(t, 0), "loss.next")
+    if not card.further_tokens:
+        return _loss(t, style, _logits(t, card, weights, made[0]), labels(t, 0), "loss")
+    losses = _losses(t, card, style, weights, made)
     total = t.activation("loss", (), "fp32")
-    t.emit("loss", LossSum(card.further_factor / len(losses)), (first, *losses), total)
+    t.emit("loss", LossSum(card.further_factor / card.further_tokens), losses, total)
     return total
+
+
+def _losses(
+    t: Tracer, card: Architecture, style: Style, weights: tuple[Tensor, ...], made: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """The loss of the next token, and those of further ones from the furthest on. made: what each is predicted from."""
+    depths = (*range(len(made) - 1, 0, -1), 0)
+    wanted = [labels(t, depth) for depth in range(len(made))]
+    logits: dict[int, Tensor] = {}
+    losses: dict[int, Tensor] = {}
+
+    def predict(depth: int) -> None:
+        with _part(t, depth):
+            logits[depth] = _logits(t, card, weights, made[depth])
+
+    def lose(depth: int) -> None:
+        with _part(t, depth):
+            losses[depth] = _loss(t, style, logits[depth], wanted[depth], "loss" if depth else "loss.next")
+
+    if style.logits_first:
+        for act in (predict, lose):
+            for depth in reversed(depths):
+                act(depth)
+    else:
+        for depth in depths:
+            predict(depth)
+            lose(depth)
+    return losses[0], *(losses[depth] for depth in depths[:-1])
+
+
+def _part(t: Tracer, depth: int) -> AbstractContextManager[None]:
+    """The part of the head's block that predicts the token `depth` places further on."""
+    return t.within(part_of(depth)) if depth else nullcontext()
 
 
 def _logits(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: Tensor) -> Tensor:

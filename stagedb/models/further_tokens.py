@@ -60,7 +60,7 @@ def further_layer(
         parts = norm(t, card, style, "embedding_norm", ahead), norm(t, card, style, "hidden_norm", before)
         joined = t.activation("joined", JOINED)
         t.emit("joined", JoinLast(), parts, joined)
-        t.enter("prediction")
+        t.enter("prediction" if style.gathers_projection else "between")
         x = linear(t, "projection", joined, ("hidden", "joined"), HIDDEN, fp8=style.fp8)
         if style.gathers_projection:
             t.enter("gathered")
@@ -85,6 +85,12 @@ def recomputed_with(depth: int) -> Callable[[Operation], bool]:
         return all(match is not None and match[1] == part_of(depth) for match in found)
 
     return inside
+
+
+def depth_of(name: str) -> int | None:
+    """The depth, from 1, of the layer that an operation or a weight is in; None for others."""
+    match = _INSIDE.match(name)
+    return None if match is None else int(match[1].removeprefix(f"{PART}_"))
 
 
 def name_in_layer(name: str) -> str:

@@ -15,9 +15,11 @@ class Style:
     added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
     embedding_dropout: the region that gives the layout of its mask. core: the fused attention of ranks that share a
     sequence, if it differs from that of one rank. routing_tables: the order of tokens by expert is made once.
-    gathers_projection: the projection before a layer that predicts a further token is gathered whole. latent_views: the
-    latent of latent attention, and its values, are views of the matmul results that they are parts of. latents: the
-    region in which latents are made. sinks: the fused kernel knows sinks, or its result is rescaled for them.
+    gathers_projection: the projection before a layer that predicts a further token is gathered whole; else each rank
+    has all of its weight. further_reads: what the first of these layers reads. logits_first: the logits of all
+    predicted tokens come before their losses. latent_views: the latent of latent attention, and its values, are views
+    of the matmul results that they are parts of. latents: the region in which latents are made. sinks: the fused kernel
+    knows sinks, or its result is rescaled for them.
     """
 
     pack_qkv: bool
@@ -34,6 +36,8 @@ class Style:
     core: "Operator | None"
     routing_tables: bool = False
     gathers_projection: bool = False
+    further_reads: Literal["normalised", "stream"] = "normalised"
+    logits_first: bool = False
     latent_views: bool = False
     latents: Literal["attention", "between"] = "attention"
     sinks: Literal["kernel", "rescaled"] = "kernel"

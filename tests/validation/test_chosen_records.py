@@ -5,6 +5,7 @@
 experts: matrices of experts that tensor parallelism cuts, in the layouts of torchtitan's
 `models/common/MOE_SHARDING.md` (August 2026) without expert parallelism.
 shared_experts: experts that ranks divide under FSDP, in the layout of torchtitan's `distributed/fsdp.py`.
+further: layers that predict further tokens, in the layout of torchtitan's `models/deepseek_v3/mtp.py`.
 split_sum: split backwards whose gradients are added up in a wider format.
 reshard: `fully_shard(reshard_after_forward=N)`.
 """
@@ -18,7 +19,7 @@ from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.validation import check_records, read_records
 
-KINDS = ("expert", "reshard", "shared_expert", "split_sum")
+KINDS = ("expert", "further", "reshard", "shared_expert", "split_sum")
 HERE = Path(__file__).parent
 RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
 

@@ -4,12 +4,12 @@
 torchtitan 0.3.0: `models/qwen3/sharding.py` (norms of queries and keys run on the heads of a rank),
 `models/gpt_oss/sharding.py` and `model.py` (sinks are cut by heads and rescale the kernel's result by its log-sum-exp),
 `models/deepseek_v3/sharding.py` and `model.py` (weights that make latents are whole on each rank, the others are cut by
-heads). Its modules run on distributed tensors, and so do those of latent attention here. The experts with biases are
-those of `models/gpt_oss/moe.py`, gated attention that of `models/qwen3_5/model.py` and `sharding.py`. Chunks have the
-plan of torchtitan's former Llama 4 (`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
+heads). Its modules run on distributed tensors, and so do those of latent attention here. Layers that predict further
+tokens are those of August 2026 (`models/deepseek_v3/mtp.py`). The experts with biases are those of
+`models/gpt_oss/moe.py`, gated attention that of `models/qwen3_5/model.py` and `sharding.py`. Chunks have the plan of
+torchtitan's former Llama 4 (`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -219,8 +219,13 @@ class FurtherLayer(BlockLayer):
     def __init__(self, context: Context, place: int, turn: int) -> None:
         super().__init__(context, place, turn)
         hidden = context.config["hidden"]
-        self.embedding_norm, self.hidden_norm, self.norm = (norm(context.config, hidden) for _ in range(3))
+        layer = list(self._modules)
+        self.embedding_norm, self.hidden_norm = (norm(context.config, hidden) for _ in range(2))
         self.projection = nn.Linear(2 * hidden, hidden, bias=False)
+        # Parameters are in the order in which they are used, as those of the other layers here.
+        for name in layer:
+            self._modules[name] = self._modules.pop(name)
+        self.norm = norm(context.config, hidden)
 
     def forward(self, x: torch.Tensor, ahead: torch.Tensor | None = None) -> torch.Tensor:
         if self.context.config["recompute"] == "full" and ahead is not None:
@@ -244,6 +249,11 @@ class BlockModel(Model):
         if context.config["block"].get("further"):
             self.further = FurtherLayer(context, len(layers), len(layers) + 1)
 
+    @property
+    def units(self) -> dict[str, nn.Module]:
+        """Layers, and that of a further token behind them (torchtitan's `apply_fsdp_to_mtp_decoder`)."""
+        return super().units | ({"further.": self.further} if hasattr(self, "further") else {})
+
     def both(self, tokens: torch.Tensor, ahead: torch.Tensor) -> list[torch.Tensor]:
         """The logits of the next token and of a further one. ahead: the next token at each position."""
         x = self.embed(tokens)
@@ -260,8 +270,10 @@ class BlockModel(Model):
     def planned(self, plan: dict[str, ParallelStyle], config: Mapping[str, Any]) -> dict[str, ParallelStyle]:
         found = dict(plan)
         block = config["block"]
-        for place in self.layers:
-            layer = f"layers.{place}."
+        for word in ("embedding_norm", "hidden_norm", "projection", "norm"):
+            if hasattr(self, "further") and config["sp"]:
+                found[f"further.{word}"] = SequenceParallel(use_local_output=True)
+        for layer in self.units:
             mixer = f"{layer}attn"
             after = {"sandwich": ("attn_post_norm", "ffn_post_norm"), "post_norm": ("attn_norm", "ffn_norm")}
             for word in after.get(block.get("residual", "serial"), ()) if config["sp"] else ():
@@ -306,26 +318,20 @@ class BlockJob(Job):
         return [model]
 
     # The loss of two predictions. Its factor is no number that is compared.
-    def microbatch(self, tokens: torch.Tensor, labels: torch.Tensor, first: bool) -> torch.Tensor:
+    def loss(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if not self.config["block"].get("further"):
-            return super().microbatch(tokens, labels, first)
-        observer = self.observer
-        observer.phase = "forward"
-        with self.saved if first else contextlib.nullcontext():
-            one, two = self.modules[0](tokens, labels)
-            loss = loss_of(one, labels) + 0.1 * loss_of(two, self.tables.further)
-        del one, two
-        self.mark("forward_end")
-        observer.phase = "backward"
-        loss.backward()
-        return loss
+            return super().loss(tokens, labels)
+        one, two = self.modules[0](tokens, labels)
+        return loss_of(one, labels) + 0.1 * loss_of(two, self.tables.further[0])
 
     def made_tables(self) -> Any:
         """Latent attention turns a part of a head."""
         size = self.config["block"].get("rope_dim") or self.config["head_dim"]
         found = tables({**self.config, "head_dim": size})
         if self.config["block"].get("further"):
-            found.further = torch.zeros(self.config["batch"], self.config["seq"], dtype=torch.int64)
+            # Those of all micro-batches are there at once.
+            shape = self.config["microbatches"], self.config["batch"], self.config["seq"]
+            found.further = torch.zeros(shape, dtype=torch.int64)
         if self.config["block"].get("alibi"):
             found.cos = found.sin = None
         return found

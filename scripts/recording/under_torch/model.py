@@ -270,6 +270,11 @@ class Model(nn.Module):
         logits = self.head(self.norm(x))
         return logits if labels is None else loss_of(logits, labels)
 
+    @property
+    def units(self) -> dict[str, nn.Module]:
+        """The layers by the beginning of their modules' names, in the order of their forwards."""
+        return {f"layers.{place}.": layer for place, layer in self.layers.items()}
+
     def planned(self, plan: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         """The tensor-parallel plan of this model, from the one of the usual layers."""
         return plan

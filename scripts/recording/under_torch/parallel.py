@@ -91,8 +91,7 @@ def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelSt
             plan["entry"] = PrepareModuleInput(
                 input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True
             )
-    for place in model.layers:
-        layer = f"layers.{place}."
+    for layer, module in model.units.items():
         if config["sp"]:
             plan[layer + "attn_norm"] = plan[layer + "ffn_norm"] = SequenceParallel()
         if shared:
@@ -101,7 +100,7 @@ def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelSt
         for part in ("attn.wqkv",) if config["style"] == "gpt" else ("attn.wq", "attn.wk", "attn.wv"):
             plan[layer + part] = column()
         plan[layer + "attn.wo"] = RowwiseParallel(output_layouts=rows)
-        if isinstance(model.layers[place].ffn, Routed):
+        if isinstance(module.ffn, Routed):
             plan |= routed_plan(layer, rows)
             continue
         for part in ("ffn.w1",) if config["style"] == "gpt" else ("ffn.w1", "ffn.w3"):
@@ -158,7 +157,7 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
             model.head.weight = model.embed.weight
     if config["dp_kind"] == "fsdp":
         given = {"mesh": ranks.shard_mesh(config), "mp_policy": policy(config)}
-        for layer in model.layers.values():
+        for layer in model.units.values():
             placed = {"shard_placement_fn": placement(layer, ranks, config)} if sharded_experts(config) else {}
             sharded = fully_shard(layer, reshard_after_forward=config["reshard"], **given, **placed)
             if type(config["reshard"]) is int:

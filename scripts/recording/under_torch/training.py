@@ -95,12 +95,16 @@ class Job:
         with loss_parallel() if distributed else contextlib.nullcontext():
             observer.phase = "forward"
             with self.saved if first else contextlib.nullcontext():
-                loss = loss_of(self.modules[0](tokens), labels)
+                loss = self.loss(tokens, labels)
             if config["microbatches"] == 1:
                 self.mark("forward_end")
             observer.phase = "backward"
             loss.backward()
         return loss
+
+    def loss(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of the whole model."""
+        return loss_of(self.modules[0](tokens), labels)
 
     @contextlib.contextmanager
     def synchronised(self, last: bool) -> Iterator[None]:
