@@ -17,7 +17,7 @@ from stagedb.models.layer_pattern import check_known, period, read_kinds, read_p
 from stagedb.models.sequence_length import SequenceLength, guessed
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "norm": ("rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weight"),
+    "norm": ("rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weight", "rmsnorm_no_weight"),
     "mlp": ("gated", "plain"),
     "activation": ("silu", "gelu", "relu", "relu2", "gelu_tanh", "quick_gelu", "clamped_swiglu", "xielu"),
     "positions": ("rotary", "learned", "alibi", "none"),

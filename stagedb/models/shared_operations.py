@@ -18,6 +18,7 @@ from stagedb.ir.operators import (
     RMSNorm,
     Rsqrt,
     UnitLayerNorm,
+    UnitRMS,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
@@ -115,6 +116,10 @@ def norm(
     """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis. biased: a
     LayerNorm has a bias, if the model's norms have some."""
     token, last = x.axes[:-1], weight_axes or x.axes[-1:]
+    if card.norm == "rmsnorm_no_weight":
+        y = t.activation(name, x.axes)
+        t.emit(name, UnitRMS(), (x,), y, t.activation(f"{name}.rstd", token, "fp32"))
+        return y
     if card.norm == "layernorm_no_weight":
         y = t.activation(name, x.axes)
         mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
@@ -143,19 +148,19 @@ def norm(
     return y
 
 
-def norm_over_heads(t: Tracer, name: str, x: Tensor) -> Tensor:
-    """Queries or keys (batch, seq, heads, head_dim), normalised over all heads of a token (OLMo 2, MiniMax-M2).
+def norm_over(t: Tracer, name: str, x: Tensor, count: int) -> Tensor:
+    """An RMSNorm over the last `count` axes, which ranks may hold parts of: all heads of a token (OLMo 2, MiniMax-M2).
 
-    The squares of the heads on other ranks are added before the root.
+    The squares of the parts on other ranks are added before the root.
     """
-    token, wide = x.axes[:-2], t.activation(f"{name}.wide", x.axes, "fp32")
-    weight = t.weight(f"{name}.weight", x.axes[-2:], rows=2)
+    token, over = x.axes[:-count], x.axes[-count:]
+    wide, weight = t.activation(f"{name}.wide", x.axes, "fp32"), t.weight(f"{name}.weight", over, rows=count)
     square, rstd = t.activation(f"{name}.mean_square", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
     y = t.activation(name, x.axes)
     t.emit(f"{name}.wide", Cast(), (x,), wide)
-    t.emit(f"{name}.mean_square", MeanSquare(over=x.axes[-2:]), (wide,), square)
+    t.emit(f"{name}.mean_square", MeanSquare(over=over), (wide,), square)
     t.emit(f"{name}.rstd", Rsqrt(), (square,), rstd)
-    t.emit(name, NormScale(over=x.axes[-2:]), (wide, rstd, weight), y)
+    t.emit(name, NormScale(over=over), (wide, rstd, weight), y)
     return y
 
 

@@ -28,7 +28,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("head", r"lm_head|embed_out"),
     ("shared experts", r"shared"),
     ("experts", r"experts"),
-    ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer"),
+    ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer|\bexpert_bias"),
     ("attention", r"attn|attention"),
     ("feed-forward", r"mlp|feed_forward|ffn|\.fc\d"),
 )

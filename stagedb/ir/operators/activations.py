@@ -47,6 +47,7 @@ ACTIVATIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Arra
     "relu2": (lambda x: np.maximum(x, 0) ** 2, lambda x: 2 * np.maximum(x, 0)),
     "gelu_tanh": (_tanh_gelu, _tanh_gelu_slope),
     "quick_gelu": (lambda x: x * _sigmoid(1.702 * x), _quick_gelu_slope),
+    "softplus": (lambda x: np.logaddexp(0, x), _sigmoid),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
 }
 """Pointwise non-linearities by name: the function and its derivative. `gelu` is the exact one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, core_of
+from stagedb.models.kinds.context import CONTEXT_WORDS, check_context, context_parameters, finished, gates_of
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,
@@ -20,6 +21,7 @@ from stagedb.models.kinds.part import (
     Table,
     UserRegion,
     Values,
+    norm_values,
 )
 
 if TYPE_CHECKING:
@@ -47,16 +49,18 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     # A parameter of the attention itself, which come before those of its parts.
     sinks = (t.weight("attn.sinks", ("heads",)),) if values["sinks"] else ()
     qkv, gates = _queries_keys_values(t, card, style, values, x)
+    own_gates = gates_of(t, style, values, x, QUERY)
     context = core_of(t, card, style, (*qkv, *sinks), values)
     t.enter("attention")
     if gates is not None:
         context = _gated(t, context, gates)
-    bias = bias_of(card, values) == "all"
+    context = finished(t, values, context, own_gates)
+    bias = bias_of(card, values) in ("all", "out")
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
 
 
 def bias_of(card: Architecture, values: Values) -> str:
-    """The projections that have biases: `all`, `qkv` or `none`."""
+    """The projections that have biases: `all`, `qkv`, `out` or `none`."""
     usual = "all" if card.linear_bias else "qkv" if card.qkv_bias else "none"
     return str(values["bias"] or usual)
 
@@ -79,7 +83,7 @@ def _queries_keys_values(
     t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor"
 ) -> "tuple[tuple[Tensor, ...], Tensor | None]":
     """One packed tensor or three, with rotary positions applied. The gates of the result, if it has some."""
-    bias, rotary, normed = bias_of(card, values) != "none", _rotates(card, values), norm_of(card, values)
+    bias, rotary, normed = bias_of(card, values) in ("all", "qkv"), _rotates(card, values), norm_of(card, values)
     size, gates = int(values["rotary_dim"]), None
     if _packs(style, values) and values["gated"]:
         q, k, v, gates = _packed_with_gates(t, style, x, bias)
@@ -151,7 +155,7 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: 
         return shared.norm(t, card, style, name, x, x.axes[-2:])
     if normed == "each_head_no_bias":
         return shared.norm(t, card, style, name, x, x.axes[-2:], biased=False)
-    return shared.norm_over_heads(t, name, x)
+    return shared.norm_over(t, name, x, 2)
 
 
 def _parameters(card: Architecture, values: Values) -> int:
@@ -159,13 +163,15 @@ def _parameters(card: Architecture, values: Values) -> int:
     gates = queries if values["gated"] else 0
     bias, normed = bias_of(card, values), norm_of(card, values)
     made = queries + gates + 2 * keys
-    biases = {"none": 0, "qkv": made, "all": made + card.hidden}[bias]
+    biases = {"none": 0, "qkv": made, "out": card.hidden, "all": made + card.hidden}[bias]
     norms = {"none": 0, "l2": 0, "head": 2 * card.head_dim}.get(normed, queries + keys)
-    norms *= 2 if card.norm == "layernorm" and normed not in ("all", "each_head_no_bias") else 1
-    return card.hidden * (made + queries) + biases + norms + (card.heads if values["sinks"] else 0)
+    norms *= 1 if normed == "all" else norm_values(card, biased=normed != "each_head_no_bias")
+    around = context_parameters(card, values, card.heads, card.head_dim) + (card.heads if values["sinks"] else 0)
+    return card.hidden * (made + queries) + biases + norms + around
 
 
 def _check_values(card: Architecture, values: Values) -> None:
+    check_context(card, values)
     size = int(values["rotary_dim"])
     if size > card.head_dim or size % 2:
         raise UsageError(f"{card.name}: rotary_dim must be even and at most head_dim={card.head_dim}, not {size}")
@@ -212,8 +218,9 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
 
 
 WORDS: Mapping[str, KindWord] = {
+    **CONTEXT_WORDS,
     "bias": KindWord(
-        "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "all")
+        "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "out", "all")
     ),
     "gated": KindWord("whether the result of each head is multiplied by the sigmoid of a gate", False),
     "qk_norm": KindWord(

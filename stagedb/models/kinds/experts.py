@@ -120,14 +120,15 @@ def _with_shared(
     t.enter("ffn")
     inner_axes = ("batch", "seq", "shared_ffn")
     weight, packed = ("shared_ffn", "hidden"), ("shared_ffn", "two", "hidden")
-    inner = shared.gated(t, card, style, "ffn.shared", x, inner_axes, weight, packed)
-    every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, fp8=style.fp8)
+    bias = bool(values["shared_bias"])
+    inner = shared.gated(t, card, style, "ffn.shared", x, inner_axes, weight, packed, bias)
+    every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, bias, style.fp8)
     if values["shared_gate"]:
         every = _gated_shared(t, x, every)
     t.enter("between")
     y = t.activation("ffn.both", HIDDEN)
     t.emit("ffn.both", ops.Add(), (routed, every), y)
-    return y
+    return shared.scaled(t, "ffn.result_scale", y, float(values["result_scale"]))
 
 
 def _gated_shared(t: "Tracer", x: "Tensor", every: "Tensor") -> "Tensor":
@@ -144,13 +145,15 @@ def _with_so_many(card: Architecture, values: Values, experts: int) -> int:
     """Parameters of a layer with this many routed experts, shared ones and router included."""
     width, gate = 3 * experts * card.expert_ffn + 3 * card.shared_ffn, 1 if values["shared_gate"] else 0
     biases = experts * (2 * card.expert_ffn + card.hidden) if values["expert_bias"] else 0
+    biases += 2 * card.shared_ffn + card.hidden if values["shared_bias"] else 0
     biases += card.experts if values["router_bias"] else 0
     return card.hidden * (card.experts + width + gate) + biases
 
 
 def _check_values(card: Architecture, values: Values) -> None:
-    if values["shared_gate"] and not card.shared_ffn:
-        raise UsageError(f"{card.name}: shared_gate is for shared experts, and shared_ffn is 0")
+    for word in ("shared_gate", "shared_bias", "result_scale"):
+        if values[word] and not card.shared_ffn:
+            raise UsageError(f"{card.name}: {word} is for shared experts, and shared_ffn is 0")
     mixed = values["scores"] == "sparsemixer"
     if mixed and (values["normalised"] or values["routing_scale"]):
         raise UsageError(f"{card.name}: sparsemixer has weights of its own: set normalised to false, no routing_scale")
@@ -247,6 +250,7 @@ EXPERTS = LayerPart(
         "expert_bias": KindWord("whether the matmuls of experts have biases", False),
         "jitter": KindWord("how near to the largest logit others are, for sparsemixer", JITTER),
         "normalised": KindWord("whether the scores of a token's experts are divided by their sum", True),
+        "result_scale": KindWord("the factor of the sum of routed and shared experts (0: none)", 0.0),
         "router_bias": KindWord("whether the router has a bias", False),
         "routing_scale": KindWord("the factor of the weights of experts (0: none)", 0.0),
         "scale_inputs": KindWord("whether weights scale what experts get, in place of what they give", False),
@@ -255,6 +259,7 @@ EXPERTS = LayerPart(
             "",
             ("softmax", "sigmoid", "sparsemixer"),
         ),
+        "shared_bias": KindWord("whether the matmuls of shared experts have biases", False),
         "shared_gate": KindWord("whether the shared experts' result has a gate", False),
     },
     symbols={

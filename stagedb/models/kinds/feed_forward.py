@@ -34,6 +34,8 @@ INNER = ("batch", "seq", "ffn")
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("ffn")
     inner = _inner(t, card, style, values, x)
+    if values["inner_norm"]:
+        inner = shared.norm_over(t, "ffn.inner_norm", inner, 1)
     return shared.row_linear(t, style, "ffn.w2", inner, ("hidden", "ffn"), _biased(card, values))
 
 
@@ -60,7 +62,7 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "
 def _parameters(card: Architecture, values: Values) -> int:
     up = 2 if card.mlp == "gated" else 1
     biases = up * card.ffn + card.hidden if _biased(card, values) else 0
-    learned = 2 if card.activation == LEARNED else 0
+    learned = (2 if card.activation == LEARNED else 0) + (card.ffn if values["inner_norm"] else 0)
     return (up + 1) * card.hidden * card.ffn + biases + learned
 
 
@@ -82,6 +84,7 @@ FEED_FORWARD = LayerPart(
         "ffn_bias": KindWord(
             "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")
         ),
+        "inner_norm": KindWord("whether the values that the matmul back reads are normalised before", False),
         "gate_up": KindWord("whether one matmul makes gate and up", "", ("apart", "fused")),
     },
     symbols={"F": SizeSymbol("ffn", "width of the feed-forward block", lambda card: card.ffn)},

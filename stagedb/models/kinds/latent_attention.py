@@ -12,7 +12,17 @@ from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds import key_index
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.attention_core import HeadAxes, core_of
-from stagedb.models.kinds.part import Architecture, Branch, Buffers, KindWord, LayerPart, SizeSymbol, UserRegion, Values
+from stagedb.models.kinds.part import (
+    Architecture,
+    Branch,
+    Buffers,
+    KindWord,
+    LayerPart,
+    SizeSymbol,
+    UserRegion,
+    Values,
+    norm_values,
+)
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
@@ -84,7 +94,7 @@ ROPE = ("batch", "seq", "rope_dim")
 
 def _parameters(card: Architecture, values: Values) -> int:
     q_rank, kv_rank, nope, rope, value = (int(values[word]) for word in SIZES)
-    source, norms = q_rank or card.hidden, (q_rank + kv_rank) * (2 if card.norm == "layernorm" else 1)
+    source, norms = q_rank or card.hidden, (q_rank + kv_rank) * norm_values(card)
     queries = card.hidden * q_rank + source * card.heads * (nope + rope)
     keys = card.hidden * (kv_rank + rope) + kv_rank * card.heads * (nope + value)
     biases = q_rank + kv_rank + rope + card.hidden if values["latent_bias"] else 0

@@ -215,4 +215,9 @@ class LayerPart:
 
 def norm_parameters(card: Architecture) -> int:
     """Parameters of a norm over the hidden axis."""
-    return card.hidden * {"layernorm": 2, "layernorm_no_weight": 0}.get(card.norm, 1)
+    return card.hidden * norm_values(card)
+
+
+def norm_values(card: Architecture, biased: bool = True) -> int:
+    """Parameters of a norm for each value that it normalises. biased: a LayerNorm has its bias, if the model's have."""
+    return {"layernorm": 2 if biased else 1, "layernorm_no_weight": 0, "rmsnorm_no_weight": 0}.get(card.norm, 1)

@@ -1,7 +1,8 @@
 """Serial layers: the mixer, then the channel mixer; each is added to the stream.
 
 A pre-norm layer normalises what its parts read. A post-norm layer normalises their results (OLMo 2), a sandwich both
-(Gemma 2). With norms after sums the stream itself is normalised (Vaswani et al. 2017).
+(Gemma 2); with `serial_ffn_post_norm` the result of the channel mixer alone has a norm too (A.X K1). With norms after
+sums the stream itself is normalised (Vaswani et al. 2017).
 """
 
 from typing import TYPE_CHECKING
@@ -42,6 +43,15 @@ def _sandwich(
     return x
 
 
+def _ffn_post_norm(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    t.enter("between")
+    x = shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
+    made = channel_mixer(shared.norm(t, card, style, "ffn_norm", x))
+    return shared.residual(t, card, style, "ffn.add", x, _normed(t, card, style, "ffn_post_norm", made))
+
+
 def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
     """A part's result after its norm, with its bias added before."""
     t.enter("between")
@@ -61,4 +71,5 @@ def _after_sum(
 SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
 SANDWICH = Residual("sandwich", 4, _sandwich)
+FFN_POST_NORM = Residual("serial_ffn_post_norm", 3, _ffn_post_norm)
 AFTER_SUM = Residual("after_sum", 2, _after_sum)

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
-from stagedb.models.readers import expert_decoders, first_decoders, gated_decoders, latent_decoders, plain_decoders
+from stagedb.models.readers import (
+    expert_decoders,
+    first_decoders,
+    gated_decoders,
+    latent_decoders,
+    older_decoders,
+    plain_decoders,
+    windowed_decoders,
+)
 from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
 
 READERS: Mapping[str, Callable[[Config, str], Card]] = {
@@ -12,6 +20,8 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **plain_decoders.READERS,
     **expert_decoders.READERS,
     **latent_decoders.READERS,
+    **windowed_decoders.READERS,
+    **older_decoders.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

@@ -39,7 +39,15 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "how the package runs the model, or what it is called",
     ),
     **dict.fromkeys(
-        ("dtype", "torch_dtype", "quantization_config", "compression_config", "use_fp8", "fp32_residual"),
+        (
+            "dtype",
+            "torch_dtype",
+            "quantization_config",
+            "compression_config",
+            "use_fp8",
+            "fp32_residual",
+            "enable_moe_fp32_combine",
+        ),
         "the plan decides number formats",
     ),
     **dict.fromkeys(
@@ -101,6 +109,10 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "embd_pdrop",
             "embedding_dropout",
             "emb_pdrop",
+            "embed_dropout",
+            "resid_dropout",
+            "activation_dropout",
+            "hidden_dropout_prob",
             "hidden_dropout",
             "resid_pdrop",
             "residual_dropout",
@@ -161,7 +173,15 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "which experts are chosen, and constants of element-wise operations",
     ),
     **dict.fromkeys(
-        ("num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers"),
+        (
+            "mtp_layer_types",
+            "mtp_mlp_layer_types",
+            "mtp_transformer_layers",
+            "num_mtp_layers",
+            "num_mtp_modules",
+            "num_nextn_predict_layers",
+            "use_mtp",
+        ),
         "layers that predict further tokens, in architectures whose publication does not define them",
     ),
     **dict.fromkeys(
@@ -187,11 +207,14 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 UNUSED_WHERE: Mapping[str, str] = {
     "_sliding_window_pattern": "layer_types names the type of each layer",
+    "attention_types": "attention_layers names the type of each layer",
     "first_k_dense_replace": "mlp_layer_types names the layers with experts",
+    "global_attn_every_n_layers": "layer_types names the type of each layer",
     "interleave_moe_layer_step": "moe_layers names the layers with experts",
     "layer_types": "use_sliding_window is false",
     "moe_layer_end_index": "it is the last layer or a later one",
     "multi_query": "new_decoder_architecture is true",
+    "n_ctx": "n_positions is the number of positions",
     "no_rope_layer_interval": "no_rope_layers names the layers with positions",
     "num_kv_heads": "new_decoder_architecture is false",
     "num_ln_in_parallel_attn": "new_decoder_architecture is false",
@@ -287,7 +310,9 @@ def rotary(config: Config) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
         given = config.get(key)
-        if isinstance(given, Mapping):
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(f"{key} must be a mapping, not {shown(given)}")
+        if given:
             found |= {name: value for name, value in given.items() if not isinstance(value, Mapping)}
             for each in given.values():
                 found |= dict(each) if isinstance(each, Mapping) else {}

@@ -176,15 +176,17 @@ def ernie_moe(config: Config, name: str) -> Card:
     """ERNIE 4.5 MoE: dense first layers, shared experts, a softmax over all experts."""
     width = config.count("moe_intermediate_size")
     shared = width * config.count("moe_num_shared_experts", default=0, least=0)
-    config.only("use_bias", False, "experts have no biases here")
-    card = with_experts(config, decoder(config, name, "ernie-moe", tied_default=True), width, shared)
+    bias = config.flag("use_bias")
+    card = decoder(config, name, "ernie-moe", tied_default=True, head_bias=bias)
+    card = with_experts(config, card, width, shared)
     first = config.count("moe_layer_start_index", default=1, least=0)
     last = config.count("moe_layer_end_index", default=-1, least=-1)
     last = card.layers - 1 if last == -1 else last
     every = config.count("moe_layer_interval", default=1)
     sparse = [(n + 1) % every == 0 and first <= n <= last for n in range(card.layers)]
     # The bias that corrects the scores is a parameter in the model's own code.
-    words: dict[str, Value] = {"scores": "softmax", "router_bias": True}
+    words: dict[str, Value] = {"scores": "softmax", "router_bias": True, **biases("all" if bias else "none", bias)}
+    words |= {"shared_bias": True} if bias and shared else {}
     return with_layers(card, [Layer(dense=not each) for each in sparse], words)
 
 

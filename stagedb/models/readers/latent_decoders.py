@@ -1,7 +1,10 @@
 """Decoders with multi-head latent attention: DeepSeek V2 and V3, Kimi K2, and what has their architecture."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -33,6 +36,38 @@ def glm4_moe_lite(config: Config, name: str) -> Card:
     """GLM-4.7 Flash: DeepSeek V3's attention with GLM's experts, the first layer dense."""
     card, usual = _latent(config, name)
     return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=1.8), 1, 1))
+
+
+def mistral4(config: Config, name: str) -> Card:
+    """Mistral 4: DeepSeek V3's attention, a softmax over all experts."""
+    card, usual = _latent(config, name)
+    if rotary(config).get("partial_rotary_factor") == config["qk_rope_head_dim"] / card.head_dim:
+        config.uses("partial_rotary_factor")
+    words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob", default=True)}
+    factor = config.number("routed_scaling_factor", default=1.0)
+    return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}), 0, 1)
+
+
+def minicpm3(config: Config, name: str) -> Card:
+    """MiniCPM 3: latent attention, dense; the embedding, each part's result and the logits have factors."""
+    config.only("mlp_bias", False, "feed-forwards have no biases here")
+    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    value = config.count("v_head_dim", default=hidden // heads)
+    tied = config.flag("tie_word_embeddings", default=True)
+    card, usual = _latent(config.changed(v_head_dim=value), name)
+    depth = config.number("scale_depth", default=math.sqrt(card.layers))
+    base = config.number("dim_model_base", default=hidden)
+    factors: dict[str, Any] = {"embedding_scale": config.number("scale_emb", default=1.0)}
+    factors |= {"residual_scale": depth / math.sqrt(card.layers), "logit_scale": base / hidden}
+    return with_layers(replace(card, tied=tied, **factors), [Layer()] * card.layers, usual)
+
+
+def axk1(config: Config, name: str) -> Card:
+    """A.X K1: DeepSeek V3 with a norm after the experts."""
+    config.count("q_lora_rank")
+    card, usual = _latent(config, name)
+    words = {**usual, **sigmoid_scores(config, factor=2.5)}
+    return further(config, _laid_out(config, card, words, 1, 1, {"residual": "serial_ffn_post_norm"}))
 
 
 def youtu(config: Config, name: str) -> Card:
@@ -106,14 +141,23 @@ def _scale(config: Config, size: int) -> float:
     return float(more * more / math.sqrt(size))
 
 
-def _laid_out(config: Config, card: Card, usual: dict[str, Value], first: int, shared: int) -> Card:
-    """first, shared: the dense first layers and the shared experts of a config that does not name them."""
+def _laid_out(
+    config: Config,
+    card: Card,
+    usual: dict[str, Value],
+    first: int,
+    shared: int,
+    routed: Mapping[str, Value] = MappingProxyType({}),
+) -> Card:
+    """first, shared: the dense first layers and the shared experts of a config that does not name them. routed: words
+    of layers with experts."""
     if not config.get("n_routed_experts"):
         return with_layers(replace(card), [Layer()] * card.layers, usual)
     width = config.count("moe_intermediate_size")
     shared = config.count("n_shared_experts", default=shared, least=0)
     card = with_experts(config, card, width, width * shared)
-    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers, first)], usual)
+    sparse = experts_from(config, card.layers, first)
+    return with_layers(card, [Layer(dense=not each, words=routed if each else {}) for each in sparse], usual)
 
 
 READERS = {
@@ -121,6 +165,9 @@ READERS = {
     "DeepseekV3ForCausalLM": deepseek_v3,
     "KimiK2ForCausalLM": deepseek_v3,
     "Glm4MoeLiteForCausalLM": glm4_moe_lite,
+    "Mistral4ForCausalLM": mistral4,
+    "MiniCPM3ForCausalLM": minicpm3,
+    "AXK1ForCausalLM": axk1,
     "YoutuForCausalLM": youtu,
     "DeepseekV32ForCausalLM": sparse,
     "GlmMoeDsaForCausalLM": sparse,

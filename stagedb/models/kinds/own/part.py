@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, BlockStep, OwnBlock
 from stagedb.models.kinds.own.shapes import Shapes, shapes_of
-from stagedb.models.kinds.part import Architecture, Branch, LayerPart, ShardingChoices, Table, Values
+from stagedb.models.kinds.part import Architecture, Branch, LayerPart, ShardingChoices, Table, Values, norm_values
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
@@ -62,9 +62,8 @@ def _parameters(block: OwnBlock, shapes: Shapes, card: Architecture, values: Val
         for axis in each.labels:
             size *= block.length(axis, card)
         count += size
-    values_a_channel = {"layernorm": 2, "layernorm_no_weight": 0}.get(card.norm, 1)
     normed = (shapes.axes[step.name][-1] for step in block.steps if step.operator == "norm")
-    return count + values_a_channel * sum(block.length(axis, card) for axis in normed)
+    return count + norm_values(card) * sum(block.length(axis, card) for axis in normed)
 
 
 def _forward(
