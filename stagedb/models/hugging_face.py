@@ -10,6 +10,7 @@ from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.readers import READERS, Config
 from stagedb.models.readers.config import rotary
+from stagedb.models.readers.text_defaults import TEXT_DEFAULTS, TEXT_TYPES
 from stagedb.models.sequence_length import read_length
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
@@ -24,7 +25,7 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     cannot express, and a key that the reader does not know.
     """
     architecture = _architecture(config)
-    read = Config(_of_text(config))
+    read = Config(_of_text(config, architecture))
     card = READERS[architecture](read, name)
     experts = [key for key in _EXPERTS if not read.has_read(key) and read.get(key)]
     if experts and not card.experts:
@@ -52,13 +53,15 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     )
 
 
-def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_text(config: Mapping[str, Any], architecture: str) -> Mapping[str, Any]:
     """The config of the text model. The whole model's `tie_word_embeddings` decides: its class ties the tables."""
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return config
     whole = {key: config[key] for key in ("tie_word_embeddings",) if config.get(key) is not None}
-    return {**config, **inner, **whole, "text_config": None}
+    named = inner.get("model_type") or TEXT_TYPES.get(architecture)
+    left_out = TEXT_DEFAULTS.get(named, {}) if isinstance(named, str) else {}
+    return {**left_out, **config, **inner, **whole, "text_config": None}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

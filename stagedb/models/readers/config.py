@@ -59,6 +59,14 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "decoder_start_token_id",
             "image_token_index",
             "image_token_id",
+            "image_start_token_id",
+            "image_end_token_id",
+            "video_token_id",
+            "video_start_token_id",
+            "video_end_token_id",
+            "vision_token_id",
+            "vision_start_token_id",
+            "vision_end_token_id",
             "pad_token_id",
             "sep_token_id",
             "unk_token_id",
@@ -128,6 +136,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "attn_scale",
             "attn_temperature_tuning",
             "floor_scale",
+            "initial_context_length",
             "max_window_layers",
             "rope_interleave",
             "rope_interleaved",
@@ -190,6 +199,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
+            "anyres_pooling_size",
+            "anyres_vit_max_image_size",
             "audio_config",
             "boi_token_index",
             "eoi_token_index",
@@ -262,6 +273,15 @@ class Config(Mapping[str, Any]):
         self._read.update(keys)
         values = (self._content.get(key) for key in keys)
         return next((value for value in values if value is not None), default)
+
+    def alike(self, key: str, default: Value = None) -> Value:
+        """A value that may be a list of equal ones, one for each layer. UsageError for a list of others."""
+        found = self.get(key, default=default)
+        if not isinstance(found, list):
+            return found
+        if not found or any(each != found[0] for each in found):
+            raise UsageError(f"{key} {shown(found)} is not supported: layers that differ in it are not read")
+        return found[0]
 
     def flag(self, *keys: str, default: bool = False) -> bool:
         """A value that must be true or false. UsageError for others."""

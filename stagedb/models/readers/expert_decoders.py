@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.kinds.experts import read_sparse
@@ -18,7 +19,7 @@ def with_experts(config: Config, card: Card, width: int, shared: int = 0, **chan
     return replace(
         card,
         experts=config.count("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-        top_k=config.count("num_experts_per_tok", "moe_topk", "moe_k"),
+        top_k=config.count("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"),
         expert_ffn=width,
         shared_ffn=shared,
         **changes,
@@ -31,7 +32,9 @@ def softmax_scores(config: Config, default: bool) -> dict[str, Value]:
 
 
 def sigmoid_scores(config: Config, normalised: bool = True, factor: float = 1.0) -> dict[str, Value]:
-    """The words for sigmoid scores, a factor included."""
+    """The words for sigmoid scores, a factor included. `noaux_tc` is what older files call them with a bias."""
+    if config.get("scoring_func", default="sigmoid") not in ("sigmoid", "noaux_tc"):
+        raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
     words: dict[str, Value] = {"scores": "sigmoid", "normalised": config.flag("norm_topk_prob", default=normalised)}
     factor = config.number("routed_scaling_factor", default=factor)
     return words | ({} if factor == 1 else {"routing_scale": factor})
@@ -108,6 +111,11 @@ def phimoe(config: Config, name: str) -> Card:
 
 def minimax_m2(config: Config, name: str) -> Card:
     """MiniMax M2: norms of queries and keys over all heads, sigmoid scores."""
+    kinds = config.get("attn_type_list", default=[])
+    if not isinstance(kinds, list) or any(kind != 1 for kind in kinds):
+        raise UsageError("attn_type_list with another number than 1 is not supported: linear attention has no reader")
+    config.only("qk_norm_type", "per_layer", "norms of queries and keys are over all heads")
+    config.only("use_routing_bias", True, "its router has a bias of scores")
     card = with_experts(config, decoder(config, name, "minimax"), config.count("intermediate_size"))
     normed: dict[str, Value] = {"qk_norm": "all"} if config.flag("use_qk_norm", default=True) else {}
     return with_layers(card, [Layer()] * card.layers, {**normed, **turned(config, card), **sigmoid_scores(config)})
@@ -174,6 +182,8 @@ def granite_moe(config: Config, name: str) -> Card:
 
 def ernie_moe(config: Config, name: str) -> Card:
     """ERNIE 4.5 MoE: dense first layers, shared experts, a softmax over all experts."""
+    config.only("moe_gate", "topk", "its router chooses the best")
+    config.uses("moe_capacity", "moe_use_aux_free")
     width = config.count("moe_intermediate_size")
     shared = width * config.count("moe_num_shared_experts", default=0, least=0)
     bias = config.flag("use_bias")
@@ -201,7 +211,15 @@ def flex_olmo(config: Config, name: str) -> Card:
 def hunyuan_moe(config: Config, name: str) -> Card:
     """Hunyuan with experts: a shared one, and norms of queries and keys."""
     config.only("use_cla", False, "keys and values shared across layers are not built")
-    width = config.count("moe_intermediate_size", "intermediate_size")
+    config.uses("cla_share_factor", "dense_list", "org_vocab_size", "pool_type")
+    config = config.changed(**{key: config.alike(key) for key in ("moe_topk", "num_shared_expert") if key in config})
+    width = config.count("intermediate_size")
+    if config.alike("moe_intermediate_size", default=width) != width:
+        raise UsageError("moe_intermediate_size must be intermediate_size, which is the width of its experts")
+    for key, value in (("norm_type", "rms"), ("use_mixed_mlp_moe", True), ("use_rotary_pos_emb", True)):
+        config.only(key, value, "Hunyuan has no other")
+    config.only("use_qk_norm", True, "Hunyuan has norms of queries and keys")
+    config.only("attention_head_dim", config.get("head_dim"), "head_dim has another size")
     shared = width * config.count("num_shared_expert", default=1, least=0)
     card = with_experts(config, decoder(config, name, "hunyuan"), width, shared)
     bias = biases("all" if config.flag("attention_bias") else "none", False)

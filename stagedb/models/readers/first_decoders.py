@@ -145,6 +145,7 @@ def _in_part(config: Config, card: Card, key: str, usual: dict[str, Value]) -> C
 
 def stablelm(config: Config, name: str) -> Card:
     """StableLM: LayerNorm, parallel layers in some, norms of each head of queries and keys in some."""
+    config.only("rotary_scaling_factor", 1.0, "it was an older word of rope_scaling")
     card, usual = _gated(config, name, "stablelm", norm="layernorm", qkv_bias=config.flag("use_qkv_bias"))
     if config.flag("qk_layernorm"):
         usual = {**usual, "qk_norm": "each_head_no_bias"}

@@ -60,6 +60,7 @@ def _bias(config: Config) -> dict[str, Value]:
 
 def gemma2(config: Config, name: str) -> Card:
     """Gemma 2: four norms a layer, windows in every other layer, bounded scores and logits."""
+    config.only("sliding_window_size", config.get("sliding_window", default=4096), "sliding_window is another")
     return _capped(config, _gemma(config, name, "gemma2"), 2)
 
 
@@ -85,6 +86,8 @@ def vault_gemma(config: Config, name: str) -> Card:
 
 def phi3(config: Config, name: str) -> Card:
     """Phi-3 and Phi-4: q, k and v from one matmul, gate and up from another."""
+    config.only("full_attn_mod", 1, "its layers have one kind of attention")
+    config.only("interpolate_factor", 1, "its layers have one kind of attention")
     card = decoder(config, name, "phi3")
     usual: dict[str, Value] = {"qkv": "fused", "gate_up": "fused", **turned(config, card), **_bias(config)}
     return plain_layers(config, card, usual)

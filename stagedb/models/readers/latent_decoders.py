@@ -18,6 +18,7 @@ from stagedb.models.readers.parts import decoder, further
 
 def deepseek_v2(config: Config, name: str) -> Card:
     """DeepSeek V2: a softmax over all experts, whose chosen scores may be divided by their sum."""
+    config.only("scoring_func", "softmax", "DeepSeek V2 has a softmax")
     card, usual = _latent(config, name)
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
     factor = config.number("routed_scaling_factor", default=1.0)
@@ -27,8 +28,6 @@ def deepseek_v2(config: Config, name: str) -> Card:
 def deepseek_v3(config: Config, name: str) -> Card:
     """DeepSeek V3 and R1, Kimi K2: sigmoid scores."""
     card, usual = _latent(config, name)
-    if config.get("scoring_func", default="sigmoid") != "sigmoid":
-        raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
     return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1))
 
 

@@ -34,6 +34,7 @@ def phi(config: Config, name: str) -> Card:
 
 def gptj(config: Config, name: str) -> Card:
     """GPT-J: parallel layers with one norm, biases of the feed-forward and the head alone."""
+    config.only("rotary", True, "GPT-J has rotary positions")
     act = activation(config, "activation_function", default="gelu_new")
     card = _plain(config, name, "gpt-j", act, head_bias=True)
     return _layers(card, {"residual": "parallel", "ffn_bias": "all", **turned(config, card)})
@@ -42,8 +43,9 @@ def gptj(config: Config, name: str) -> Card:
 def bloom(config: Config, name: str) -> Card:
     """BLOOM: ALiBi, a norm of the embedded tokens, biases everywhere."""
     config.only("apply_residual_connection_post_layernorm", False, "the stream goes round the norms here")
+    config.uses("skip_bias_add", "skip_bias_add_qkv")
     card = _plain(
-        config,
+        config.changed(hidden_size=config.need("hidden_size", "n_embed")),
         name,
         "bloom",
         "gelu_tanh",
@@ -60,6 +62,7 @@ def opt(config: Config, name: str) -> Card:
     """OPT: learned positions, two rows of whose table come before the first position; norms after sums, and tables
     that are narrower than the hidden size, in some."""
     config.only("layer_norm_elementwise_affine", True, "norms have weights")
+    config.uses("prefix")
     before = config.flag("do_layer_norm_before", default=True)
     hidden = config.count("hidden_size")
     width = config.count("word_embed_proj_dim", default=hidden)
@@ -75,6 +78,8 @@ def opt(config: Config, name: str) -> Card:
 def apertus(config: Config, name: str) -> Card:
     """Apertus: a plain feed-forward with xIELU, whose two numbers are learned, and norms of queries and keys."""
     config.only("mlp_bias", False, "feed-forwards have no biases here")
+    config.only("qk_norm", True, "Apertus has norms of queries and keys")
+    config.only("post_norm", False, "norms are before the parts")
     learned = config.get("hidden_act", default=LEARNED) == LEARNED
     act = LEARNED if learned else activation(config, "hidden_act")
     card = decoder(config, name, "apertus", mlp="plain", activation=act)
@@ -91,6 +96,10 @@ def mpt(config: Config, name: str) -> Card:
     alibi, heads = inner.flag("alibi", default=True), config.count("n_heads")
     inner.only("qk_ln", False, "norms of queries and keys are not read for MPT")
     inner.only("prefix_lm", False, "attention is causal here")
+    inner.only("attn_type", "multihead_attention", "heads are as kv_n_heads has them")
+    inner.only("attn_uses_sequence_id", False, "a sequence is one document")
+    inner.uses("attn_impl")
+    config.uses("tokenizer_name")
     hidden = config.count("d_model")
     if hidden % heads:
         raise UsageError(f"d_model {hidden} is not divisible by n_heads {heads}")
@@ -180,6 +189,7 @@ READERS = {
     "BloomForCausalLM": bloom,
     "OPTForCausalLM": opt,
     "MptForCausalLM": mpt,
+    "MPTForCausalLM": mpt,
     "GPTBigCodeForCausalLM": bigcode,
     "Starcoder2ForCausalLM": starcoder2,
     "NemotronForCausalLM": nemotron,
