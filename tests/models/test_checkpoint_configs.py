@@ -1,6 +1,7 @@
 """`config.json` as checkpoints have them: with words of older versions, and without what classes have by default.
 
-`checkpoint_configs.json` has the parameters that the checkpoint's publisher names, without parts for images.
+`checkpoint_configs.json` has the parameters that the checkpoint's publisher names, and for tiny models those of the
+classes of transformers 5.23, each without parts for images.
 """
 
 import json

@@ -118,14 +118,19 @@ def further_layers(model: Any, count: int) -> Any:
 def with_further_losses(model: Any, tokens: Any, labels: Any, factor: float = 0.1) -> Any:
     """The model's loss, and `factor` times the mean loss of its further layers (arXiv 2412.19437, section 2.2).
 
-    Behind each sequence is its beginning.
+    Behind each sequence is its beginning. The first of them reads the stream before the last norm, as in torchtitan
+    (`models/deepseek_v3/mtp.py`).
     """
     inner = model.model
-    state = inner(input_ids=tokens, use_cache=False).last_hidden_state
-    main = cross_entropy(model.lm_head(state), labels)
+    streams: list[Any] = []
+    hook = inner.norm.register_forward_pre_hook(lambda module, given: streams.append(given[0]))
+    normalised = inner(input_ids=tokens, use_cache=False).last_hidden_state
+    hook.remove()
+    main = cross_entropy(model.lm_head(normalised), labels)
+    state = streams[0]
     positions = torch.arange(tokens.shape[1])[None]
     mask = torch.full((tokens.shape[1],) * 2, float("-inf"), dtype=torch.float64).triu(1)[None, None]
-    turns = inner.rotary_emb(state, positions)
+    turns = inner.rotary_emb(normalised, positions)
     losses = []
     for depth, each in enumerate(inner.further):
         ahead = inner.embed_tokens(labels.roll(-depth, dims=1))
