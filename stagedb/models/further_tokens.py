@@ -25,7 +25,10 @@ PART = "further"
 
 JOINED = ("batch", "seq", "joined")
 
-_INSIDE = re.compile(rf"head\.({PART}_\d+)\.(embedding_norm|hidden_norm|joined|projection|layer|norm)\b")
+_INSIDE = re.compile(
+    rf"head\.({PART}_\d+)\.(embedding_norm|hidden_norm|joined|projection|layer|norm(?!\.gradient_sum))\b"
+)
+"""What is in these layers. The gradients of their results are added up before they are reached."""
 
 Layer = Callable[[Tensor], Tensor]
 """Writes a layer on the stream (batch, seq, hidden)."""
