@@ -10,7 +10,7 @@ tokens are those of August 2026 (`models/deepseek_v3/mtp.py`). The experts with 
 torchtitan's former Llama 4 (`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -246,33 +246,37 @@ class BlockModel(Model):
 
     def __init__(self, context: Context, layers: range, first: bool, last: bool) -> None:
         super().__init__(context, layers, first, last)
-        if context.config["block"].get("further"):
-            self.further = FurtherLayer(context, len(layers), len(layers) + 1)
+        places = range(len(layers), len(layers) + context.config["block"].get("further", 0))
+        self.further = nn.ModuleList(FurtherLayer(context, place, place + 1) for place in places)
 
     @property
     def units(self) -> dict[str, nn.Module]:
-        """Layers, and that of a further token behind them (torchtitan's `apply_fsdp_to_mtp_decoder`)."""
-        return super().units | ({"further.": self.further} if hasattr(self, "further") else {})
+        """Layers, and those of further tokens behind them (torchtitan's `apply_fsdp_to_mtp_decoder`)."""
+        return super().units | {f"further.{depth}.": layer for depth, layer in enumerate(self.further)}
 
-    def both(self, tokens: torch.Tensor, ahead: torch.Tensor) -> list[torch.Tensor]:
-        """The logits of the next token and of a further one. ahead: the next token at each position."""
+    def all(self, tokens: torch.Tensor, ahead: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The logits of the next token and of further ones. ahead: tokens at each position, from the next one on."""
         x = self.embed(tokens)
         for layer in self.layers.values():
             x = layer(x)
-        return [self.head(each) for each in (self.norm(x), self.further(x, self.embed(ahead)))]
+        made = [self.norm(x)]
+        for layer, further in zip(self.further, ahead, strict=False):
+            x = layer(x, self.embed(further))
+            made.append(x)
+        return [self.head(each) for each in made]
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+    def forward(self, x: torch.Tensor, labels: Sequence[torch.Tensor] | None = None) -> Any:
         if labels is not None:
-            return self.both(x, labels)
+            return self.all(x, labels)
         logits, cap = super().forward(x, labels), self.context.config["block"].get("logit_softcap")
         return torch.tanh(logits / cap) * cap if cap else logits
 
     def planned(self, plan: dict[str, ParallelStyle], config: Mapping[str, Any]) -> dict[str, ParallelStyle]:
         found = dict(plan)
         block = config["block"]
-        for word in ("embedding_norm", "hidden_norm", "projection", "norm"):
-            if hasattr(self, "further") and config["sp"]:
-                found[f"further.{word}"] = SequenceParallel(use_local_output=True)
+        for depth in range(len(self.further) if config["sp"] else 0):
+            for word in ("embedding_norm", "hidden_norm", "projection", "norm"):
+                found[f"further.{depth}.{word}"] = SequenceParallel(use_local_output=True)
         for layer in self.units:
             mixer = f"{layer}attn"
             after = {"sandwich": ("attn_post_norm", "ffn_post_norm"), "post_norm": ("attn_norm", "ffn_norm")}
@@ -317,12 +321,15 @@ class BlockJob(Job):
         self.whole = sum(each.numel() for each in model.parameters())
         return [model]
 
-    # The loss of two predictions. Its factor is no number that is compared.
+    # The losses of all predictions. Their factor is no number that is compared.
     def loss(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if not self.config["block"].get("further"):
             return super().loss(tokens, labels)
-        one, two = self.modules[0](tokens, labels)
-        return loss_of(one, labels) + 0.1 * loss_of(two, self.tables.further[0])
+        wanted = [labels, *(each[0] for each in self.tables.further)]
+        logits = self.modules[0](tokens, wanted)
+        first, *losses = [loss_of(each, right) for each, right in zip(logits, wanted, strict=True)]
+        del logits
+        return first + 0.1 * sum(losses[1:], losses[0]) / len(losses)
 
     def made_tables(self) -> Any:
         """Latent attention turns a part of a head."""
@@ -331,7 +338,7 @@ class BlockJob(Job):
         if self.config["block"].get("further"):
             # Those of all micro-batches are there at once.
             shape = self.config["microbatches"], self.config["batch"], self.config["seq"]
-            found.further = torch.zeros(shape, dtype=torch.int64)
+            found.further = torch.zeros((self.config["block"]["further"], *shape), dtype=torch.int64)
         if self.config["block"].get("alibi"):
             found.cos = found.sin = None
         return found
