@@ -193,8 +193,8 @@ def _queries_keys_values(value: Array, ending: str, shapes: Shapes, config: Conf
         grouped = value.reshape(groups, each + 2, size, *rest)
     elif config["model_type"] == "codegen":
         # Four parts, each with queries, values and keys of a quarter of the heads.
-        parts = value.reshape(4, 3, groups // 4, size, *rest)[:, [0, 2, 1]]
-        grouped = np.moveaxis(parts, 1, 2).reshape(groups, 3, size, *rest)
+        quarters = value.reshape(4, 3, groups // 4, size, *rest)[:, [0, 2, 1]]
+        grouped = np.moveaxis(quarters, 1, 2).reshape(groups, 3, size, *rest)
         grouped[:, :2] = _halves(grouped[:, :2], 2, config)
     else:
         ends = (groups * each * size, groups * (each + 1) * size)
