@@ -154,4 +154,6 @@ def with_tables(architecture: str, config: Mapping[str, Any], card: Card) -> Car
         raise UsageError(f"tie_word_embeddings must be true or false, not {shown(whole)}")
     own = card.tied and isinstance(config.get("text_config"), Mapping)
     tied = {"text": card.tied, "never": False, "either": whole or own}.get(rule.removesuffix(", by default"), whole)
+    if given is None and whole and tied != own:
+        card = replace(card, source=f"{card.source}; tied tables, the default of its class")
     return replace(card, tied=tied)
