@@ -232,7 +232,8 @@ def test_each_choice_has_its_parameters() -> None:
         ({"parameters": -1}, "parameters must be positive"),
         (
             {"norm": "batchnorm"},
-            "norm must be one of rmsnorm, layernorm, layernorm_no_bias, layernorm_no_weight, rmsnorm_no_weight, not 'batchnorm'",
+            "norm must be one of rmsnorm, layernorm, layernorm_no_bias, layernorm_no_weight, rmsnorm_no_weight, not "
+            "'batchnorm'",
         ),
         ({"name": "../evil"}, "name has letters"),
         ({"name": ""}, "name has letters"),
