@@ -49,10 +49,16 @@ def cli_reference() -> str:
 def architectures() -> str:
     """The architectures of Hugging Face configs that are read, by what they are."""
     from stagedb.models.readers import READERS
+    from stagedb.models.readers.nested_decoders import TEXT_MODELS, WHOLE_MODELS
 
     rows: dict[str, list[str]] = {}
     for name, reader in READERS.items():
         rows.setdefault(" ".join(inspect.getdoc(reader).split()), []).append(f"`{name}`")  # type: ignore[union-attr]
+    for name, (text, _) in WHOLE_MODELS.items():
+        alone = TEXT_MODELS[text][0]
+        rows.setdefault(f"The text model of a model with images or sound: by default as `{alone}`.", []).append(
+            f"`{name}`"
+        )
     lines = ["| architectures | what they are |", "|---|---|"]
     return "\n".join([*lines, *(f"| {', '.join(names)} | {about} |" for about, names in rows.items())]) + "\n"
 

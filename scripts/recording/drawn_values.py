@@ -11,7 +11,7 @@ def drawn(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.flo
 
     What only chooses experts is 0, as experts are dealt in turn.
     """
-    if name.endswith("e_score_correction_bias"):
+    if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
         return np.zeros(shape)
     return np.random.default_rng(crc32(name.encode())).normal(size=shape) * 0.3
 

@@ -10,7 +10,7 @@ from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.readers import READERS, Config
 from stagedb.models.readers.config import rotary
-from stagedb.models.readers.text_defaults import TEXT_DEFAULTS, TEXT_TYPES
+from stagedb.models.readers.nested_decoders import WHOLE_MODELS, text_of, with_tables
 from stagedb.models.sequence_length import read_length
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
@@ -25,12 +25,14 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     cannot express, and a key that the reader does not know.
     """
     architecture = _architecture(config)
-    read = Config(_of_text(config, architecture))
-    card = READERS[architecture](read, name)
+    whole = architecture in WHOLE_MODELS
+    reader, text = text_of(architecture, config) if whole else (architecture, _of_text(config))
+    read = Config(text)
+    card = READERS[reader](read, name)
     experts = [key for key in _EXPERTS if not read.has_read(key) and read.get(key)]
     if experts and not card.experts:
         raise UsageError(
-            f"a mixture of experts ({experts[0]}={shown(config[experts[0]])}) is not supported in {architecture}"
+            f"a mixture of experts ({experts[0]}={shown(read[experts[0]])}) is not supported in {architecture}"
         )
     named = [key for key in _POSITIONS if read.get(key) is not None]
     length = read_length(read, card.max_positions, f"{named[0]} of config.json" if named else "the usual positions")
@@ -45,6 +47,8 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
             f"{architecture} with {unread[0]}={shown(read[unread[0]])} is not supported: no reader knows that key; "
             "take it out if it changes no shape, no FLOPs and no memory"
         )
+    if whole:
+        card = with_tables(architecture, config, card)
     return replace(
         card,
         parameters=card.count_parameters(),
@@ -53,28 +57,27 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     )
 
 
-def _of_text(config: Mapping[str, Any], architecture: str) -> Mapping[str, Any]:
+def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config of the text model. The whole model's `tie_word_embeddings` decides: its class ties the tables."""
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return config
     whole = {key: config[key] for key in ("tie_word_embeddings",) if config.get(key) is not None}
-    named = inner.get("model_type") or TEXT_TYPES.get(architecture)
-    left_out = TEXT_DEFAULTS.get(named, {}) if isinstance(named, str) else {}
-    return {**left_out, **config, **inner, **whole, "text_config": None}
+    return {**config, **inner, **whole, "text_config": None}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
     """The first known architecture that a config names. UsageError if there is none."""
     named = config.get("architectures") or []
     words = [word for word in named if isinstance(word, str)] if isinstance(named, list) else []
+    known = [*READERS, *WHOLE_MODELS]
     for word in words:
-        if word in READERS:
+        if word in known:
             return word
     given = shown(", ".join(words)) if words else "none named in `architectures`"
-    near = get_close_matches(words[0], READERS, n=3, cutoff=0.6) if words else []
+    near = get_close_matches(words[0], known, n=3, cutoff=0.6) if words else []
     hint = f"; near ones are {', '.join(near)}" if near else ""
     raise UsageError(
-        f"architecture not supported: {given}{hint}. {len(READERS)} are read, such as LlamaForCausalLM: docs/models.md "
+        f"architecture not supported: {given}{hint}. {len(known)} are read, such as LlamaForCausalLM: docs/models.md "
         "lists them, and a card of your own has other models"
     )

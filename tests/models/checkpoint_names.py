@@ -23,7 +23,7 @@ ENDS = (
     (r"(embed_tokens|embed_in|wte|word_embeddings)\.", "embedding.word"),
     (r"(embed_positions|wpe)\.", "embedding.position"),
     (r"word_embeddings_layernorm\.", "embedding.norm"),
-    (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f)\.", "head.norm"),
+    (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f|layer_norm)\.", "head.norm"),
     (r"lm_head\.", "head.out"),
     (r"project_in\.", "embedding.project_in"),
     (r"project_out\.", "head.project_out"),
@@ -34,6 +34,8 @@ NORMS = (
     # The first row whose names a layer has decides. A layer with two of these names more has norms after its parts.
     (("post_self_attn_layernorm",), ("input_layernorm", "attn_norm"), ("post_self_attn_layernorm", "attn_post_norm"),
      ("post_attention_layernorm", "ffn_norm"), ("post_mlp_layernorm", "ffn_post_norm")),
+    (("pre_mlp_layernorm",), ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "attn_post_norm"),
+     ("pre_mlp_layernorm", "ffn_norm"), ("post_mlp_layernorm", "ffn_post_norm")),
     (("pre_feedforward_layernorm",), ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "attn_post_norm"),
      ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "ffn_post_norm")),
     (("post_feedforward_layernorm",), ("post_attention_layernorm", "attn_norm"),
@@ -52,9 +54,13 @@ PARTS = (
     (r"attn\.indexer\.wk", "attn.index.wk"),
     (r"attn\.indexer\.k_norm", "attn.index.k_norm"),
     (r"attn\.indexer\.weights_proj", "attn.index.weights"),
-    (r"attn\.q_proj|attn\.q_b_proj", "attn.wq"),
-    (r"attn\.k_proj", "attn.wk"),
-    (r"attn\.v_proj", "attn.wv"),
+    (r"attn(\.attention)?\.(q_proj|q_b_proj)", "attn.wq"),
+    (r"attn(\.attention)?\.k_proj", "attn.wk"),
+    (r"attn(\.attention)?\.v_proj", "attn.wv"),
+    (r"attn\.(gate_proj|g_proj)", "attn.wg"),
+    (r"attn\.attn_sub_norm", "attn.context_norm"),
+    (r"mlp\.ffn_sub_norm", "ffn.inner_norm"),
+    (r"mlp\.post_mlp_layernorm", "ffn_post_norm"),
     (r"(attn|attention)\.(o_proj|dense|out_proj|c_proj)", "attn.wo"),
     (r"attn\.(q_norm|query_layernorm|q_layernorm)", "attn.q_norm"),
     (r"attn\.(k_norm|key_layernorm|k_layernorm)", "attn.k_norm"),
@@ -67,8 +73,12 @@ PARTS = (
     (r"shared_expert_gate", "ffn.shared_gate"),
     (r"shared_(expert|experts|mlp)\.gate_proj", "ffn.shared.w1"),
     (r"shared_(expert|experts|mlp)\.up_proj", "ffn.shared.w3"),
-    (r"shared_(expert|experts|mlp)\.down_proj", "ffn.shared.w2"),
-    (r"(gate|router)(\.wg|\.layer|\.moe_statics)?\.(weight|bias|e_score_correction_bias)", "ffn.router"),
+    (r"shared_(expert|experts|mlp)\.(down_proj|output_linear)", "ffn.shared.w2"),
+    (
+        r"(gate|router)(\.wg|\.layer|\.moe_statics)?\.(weight|bias|e_score_correction_bias)|mlp\.expert_bias",
+        "ffn.router",
+    ),
+    (r"router\.gate\.weight", "ffn.router"),
     (r"(mlp|feed_forward)\.gate_proj", "ffn.w1"),
     (r"(mlp|feed_forward)\.down_proj|fc2|fc_out|dense_4h_to_h|mlp\.c_proj|ffn\.down_proj", "ffn.w2"),
     (r"act_fn\.alpha_p", "ffn.above"),
@@ -84,10 +94,10 @@ ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron")
 """Models whose norms scale by one more than their weight."""
 
 PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
-         "deepseek_v2", "deepseek_v3", "deepseek_v32")  # fmt: skip
+         "deepseek_v2", "deepseek_v3", "deepseek_v32", "mistral4", "axk1", "cohere2_moe", "codegen")  # fmt: skip
 """Models that turn pairs of neighbours, and not the halves of a head."""
 
-GROUPED = ("bloom", "gpt_neox", "falcon")
+GROUPED = ("bloom", "gpt_neox", "falcon", "persimmon")
 """Models whose fused projections have the rows of a key's heads together: its queries, the key, the value."""
 
 TRANSPOSED = ("gpt2",)
@@ -120,7 +130,7 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
         elif match is None:
             short = name.split(".", name.count(".") - 1)[-1]
             ours = next(our for pattern, our in ENDS if re.match(pattern, short))
-            if ours == "embedding.position" and config["model_type"] == "opt":
+            if ours == "embedding.position" and config["model_type"] in ("opt", "biogpt"):
                 value = np.roll(value, -2, axis=0)  # its first token has the third row
             found[f"{ours}.{ending}", max(blocks) if ours.startswith("head") else 0] = value
         else:
@@ -153,6 +163,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         yield from _queries_keys_values(
             value.T if config["model_type"] in TRANSPOSED else value, ending, shapes, config, key
         )
+    elif "shared_mlp.input_linear" in part:
+        yield from zip(("ffn.shared.w1.weight", "ffn.shared.w3.weight"), np.split(value, 2), strict=True)
     elif "experts." in part and "shared" not in part:
         yield from _experts(part, ending, value, config)
     elif "gate_up_proj" in part:
@@ -179,6 +191,11 @@ def _queries_keys_values(value: Array, ending: str, shapes: Shapes, config: Conf
     rest = value.shape[1:]
     if config["model_type"] in GROUPED:
         grouped = value.reshape(groups, each + 2, size, *rest)
+    elif config["model_type"] == "codegen":
+        # Four parts, each with queries, values and keys of a quarter of the heads.
+        quarters = value.reshape(4, 3, groups // 4, size, *rest)[:, [0, 2, 1]]
+        grouped = np.moveaxis(quarters, 1, 2).reshape(groups, 3, size, *rest)
+        grouped[:, :2] = _halves(grouped[:, :2], 2, config)
     else:
         ends = (groups * each * size, groups * (each + 1) * size)
         q, k, v = np.split(value, ends)
@@ -207,9 +224,16 @@ def _experts(part: str, ending: str, value: Array, config: Config) -> Named:
 
 def _turned(name: str, value: Array, config: Config) -> Array:
     """Pairs of neighbours that are turned together, as the two halves that the graph turns."""
+    if config["model_type"] == "nanochat" and re.search(r"attn\.(wq|wk)\.", name):
+        return np.roll(value, value.shape[1] // 2, axis=1)  # it turns the other way round
     if config["model_type"] not in PAIRS or not re.search(r"attn\.(wq|wk|wkv_a)\.", name):
         return value
-    axis, last = (0 if "wkv_a" in name else 1), "qk_rope_head_dim" in config
+    return _halves(value, 0 if "wkv_a" in name else 1, config)
+
+
+def _halves(value: Array, axis: int, config: Config) -> Array:
+    """Pairs of neighbours along an axis of heads, as halves."""
+    last = "qk_rope_head_dim" in config
     size = value.shape[axis]
     turned = _turned_size(config, size)
     start = size - turned if last else 0

@@ -232,7 +232,8 @@ def test_each_choice_has_its_parameters() -> None:
         ({"parameters": -1}, "parameters must be positive"),
         (
             {"norm": "batchnorm"},
-            "norm must be one of rmsnorm, layernorm, layernorm_no_bias, layernorm_no_weight, not 'batchnorm'",
+            "norm must be one of rmsnorm, layernorm, layernorm_no_bias, layernorm_no_weight, rmsnorm_no_weight, not "
+            "'batchnorm'",
         ),
         ({"name": "../evil"}, "name has letters"),
         ({"name": ""}, "name has letters"),
@@ -694,12 +695,12 @@ def test_cards_load_without_the_graphs_algebra() -> None:
 
 
 def test_cards_have_the_activations_of_the_operators() -> None:
-    # A router has sigmoids, and no feed-forward has.
-    assert set(CHOICES["activation"]) == (set(ACTIVATIONS) | set(GATES) | {LEARNED}) - {"sigmoid"}
+    # Routers and gates of heads have these, and no feed-forward has.
+    assert set(CHOICES["activation"]) == (set(ACTIVATIONS) | set(GATES) | {LEARNED}) - {"sigmoid", "softplus"}
 
 
 @pytest.mark.parametrize(
-    ("whole", "text", "tied"), [(None, True, True), (None, False, False), (False, True, False), (True, False, True)]
+    ("whole", "text", "tied"), [(None, True, True), (None, False, True), (False, True, False), (True, False, True)]
 )
 def test_the_whole_model_ties_the_tables_of_its_text_model(whole: bool | None, text: bool, tied: bool) -> None:
     inner = {key: value for key, value in MISTRAL.items() if key != "architectures"}

@@ -14,6 +14,7 @@ from stagedb.cli.application import app
 from stagedb.errors import UsageError
 from stagedb.models import from_hugging_face
 from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
+from stagedb.models.readers.nested_decoders import OTHER_PARTS
 from stagedb.validation import check_model, read_models
 from stagedb.validation.model_check import matched
 from stagedb.validation.models import Row
@@ -32,7 +33,7 @@ def test_parameters_and_matmuls_are_those_of_the_models_own_code(name: str) -> N
 def test_the_command_ends_with_how_many_agree(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["validate", "--models", str(FILE), "--only", "*-7b*"])
     assert found.exit_code == 0, found.output
-    assert found.stderr.splitlines()[-1] == "5 of 5 models agree, 0 differ"
+    assert found.stderr.splitlines()[-1] == "7 of 7 models agree, 0 differ"
     rows = json.loads(FILE.read_text())[:2]
     rows[0]["forward"][0]["count"] += 1
     rows[1]["parameters"] += 1
@@ -71,13 +72,50 @@ def meaning(config: Mapping[str, Any]) -> object:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_no_key_is_ignored_in_silence(name: str) -> None:
     config = MODELS[name].config
-    card = meaning(config)
+    card, nested = meaning(config), "text_config" in config
+    text: Mapping[str, Any] = config.get("text_config", {})
     for key, value in config.items():
-        if key not in WITHOUT_EFFECT and key != "attn_config":
+        if key not in WITHOUT_EFFECT and key != "attn_config" and not (nested and key in WHOLE):
             changed = meaning({**config, key: other(value)})
             assert changed != card or key in UNUSED_WHERE, key
+    for key, value in text.items():
+        if key not in (*WITHOUT_EFFECT, "tie_word_embeddings"):
+            changed = meaning({**config, "text_config": {**text, key: other(value)}})
+            assert changed != card or key in UNUSED_WHERE, key
     assert "made_up" in str(meaning({**config, "made_up": 2}))
+    assert not nested or "made_up" in str(meaning({**config, "text_config": {**text, "made_up": 2}}))
 
+
+TIED: Mapping[str, tuple[bool, bool, bool, bool, bool, bool]] = {
+    # The whole model's tie_word_embeddings is absent, true, or false; the text model's true or false.
+    "mistral-small-3.1": (True, True, True, True, False, False),
+    "qwen3-vl-8b": (False, False, True, True, False, False),
+    "llava-1.5-7b": (True, False, True, True, True, False),
+    "llama4-scout": (True, False, True, False, True, False),
+    "voxtral-mini-3b": (False, False, False, False, False, False),
+}
+"""By model: whether its own code ties the tables of embedding and head."""
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_tables_of_a_whole_model_are_tied_as_its_own_code_ties_them(name: str) -> None:
+    config = {key: value for key, value in MODELS[name].config.items() if key != "tie_word_embeddings"}
+    made = []
+    for whole in ({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}):
+        for tied in (True, False):
+            text = {**config["text_config"], "tie_word_embeddings": tied}
+            made.append(from_hugging_face({**config, **whole, "text_config": text}, name="whole").tied)
+    assert tuple(made) == TIED[name]
+
+
+def test_a_text_model_that_is_not_read_is_named() -> None:
+    config = {**MODELS["llava-1.5-7b"].config, "text_config": {"model_type": "mamba"}}
+    with pytest.raises(UsageError, match="LlavaForConditionalGeneration with the text model 'mamba' is not supported"):
+        from_hugging_face(config, name="whole")
+
+
+WHOLE = (*OTHER_PARTS, "tie_word_embeddings")
+"""Keys of a whole model that its text model does not read, or reads by a rule that has a test of its own."""
 
 WRONG: tuple[Any, ...] = (None, True, "x", "", -1, 0, 1.5, math.inf, 10**30, [], [1], ["x"], [[1]], {}, {"a": 1})
 """Values that hardly any key takes."""

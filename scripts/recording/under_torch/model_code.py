@@ -3,6 +3,7 @@
 The model is made and run by the package `transformers` on the meta device, with attention written out.
 """
 
+import copy
 import math
 import re
 from collections import Counter
@@ -56,7 +57,7 @@ def matmuls(func: Any, args: Any) -> list[tuple[str, tuple[Any, ...]]]:
 
 def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) -> dict[str, Any]:
     """The record of a config in the format of `tests/validation/models.json`."""
-    known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(dict(config)))
     made = getattr(transformers, config["architectures"][0])
     with torch.device("meta"):
         model = made._from_config(known, attn_implementation="eager", dtype=torch.bfloat16).eval()
@@ -77,9 +78,23 @@ def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) 
     }
 
 
+def of_text(model: Any) -> set[int]:
+    """The parameters of the text model and of the head, by their ids; empty if the model is a text model."""
+    if model.config.get_text_config(decoder=True) is model.config:
+        return set()
+    head = model.get_output_embeddings()
+    return {id(each) for part in (model.get_decoder(), head) if part is not None for each in part.parameters()}
+
+
 def parameters(model: Any) -> dict[str, int]:
-    """Elements of all parameters, a tied one once, by name with layer and expert numbers as `*`."""
+    """Elements of all parameters, a tied one once, by name with layer and expert numbers as `*`.
+
+    A model with images or sound has those of its text model and of the head alone.
+    """
     found: Counter[str] = Counter()
+    own = of_text(model)
     for name, value in model.named_parameters():
+        if own and id(value) not in own:
+            continue
         found[re.sub(r"(?<=\.)\d+(?=\.)", "*", name)] += math.prod(value.shape)
     return dict(found)

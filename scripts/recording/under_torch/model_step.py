@@ -5,6 +5,7 @@ that tokens go to are dealt in turn (choice j of token t goes to expert `t·k + 
 weights alone.
 """
 
+import copy
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +54,7 @@ def record(
     (`probe`), which do not depend on the order in which code holds its rows. A parameter that the loss does not reach
     has no gradient.
     """
-    known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(dict(config)))
     made = getattr(transformers, config["architectures"][0])
     torch.set_default_dtype(torch.float64)
     with InDoubles():

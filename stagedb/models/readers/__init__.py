@@ -10,7 +10,6 @@ from stagedb.models.readers import (
     latent_decoders,
     older_decoders,
     plain_decoders,
-    vision_decoders,
     windowed_decoders,
 )
 from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
@@ -23,7 +22,6 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **latent_decoders.READERS,
     **windowed_decoders.READERS,
     **older_decoders.READERS,
-    **vision_decoders.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

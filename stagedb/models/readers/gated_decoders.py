@@ -253,7 +253,6 @@ READERS = {
     "GemmaForCausalLM": gemma,
     "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,
-    "Gemma3ForConditionalGeneration": gemma3,
     "VaultGemmaForCausalLM": vault_gemma,
     "CwmForCausalLM": cwm,
     "HyperCLOVAXForCausalLM": hyperclova_x,
@@ -273,6 +272,5 @@ READERS = {
     "HeliumForCausalLM": helium,
     "MinistralForCausalLM": llama_alike,
     "Ministral3ForCausalLM": llama_alike,
-    "Mistral3ForConditionalGeneration": llama_alike,
 }
 """The reader of each architecture."""
