@@ -11,7 +11,7 @@ So each exchange has a part of the other task to hide behind. Layers of the long
 What reads a forward's combined tokens comes with the next layer's attention, after the backward's own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
