@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from stagedb.plans.aspects import LAYOUT_WORDS
 from stagedb.plans.nearest_plans import Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, Task, pairs
+from stagedb.plans.workflow_checks import check_needed
+from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Task, pairs
 
 WITHOUT = Way({"overlap_experts": False}, "leave --overlap-experts out")
 
@@ -13,6 +15,7 @@ def check_overlap(plan: PlanFields) -> None:
     """Raise UsageError, with a way out, if forwards and backwards cannot run together under a plan."""
     if not plan.overlap_experts:
         return
+    check_needed(plan.workflow, [LAYOUT_WORDS["overlap_experts"]], plan, {})
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
         raise Misfit("with ep 1 no tokens are exchanged, so that --overlap-experts hides nothing", near, [WITHOUT])
@@ -31,7 +34,7 @@ def check_overlap(plan: PlanFields) -> None:
 
 def _check_schedule(plan: PlanFields) -> None:
     schedule = SCHEDULES.get(plan.schedule)
-    if schedule is not None and _has_pairs(schedule, plan.pp):
+    if schedule is not None and schedule.has_pairs(plan.pp):
         return
     if schedule is not None and schedule.paired is not None:
         why = f"schedule {schedule.name} warms up too little with pp {plan.pp} for forwards and backwards in pairs"
@@ -42,19 +45,15 @@ def _check_schedule(plan: PlanFields) -> None:
     raise Misfit(why, ways=[list(_with_pairs(plan)), WITHOUT])
 
 
-def _has_pairs(schedule: Schedule, stages: int) -> bool:
-    return schedule.paired is not None and not (schedule.pairs_alone and stages > 1)
-
-
 def _with_pairs(plan: PlanFields) -> Iterator[Way]:
     """The schedules that have pairs, with as many micro-batches as they need."""
     unit = plan.micro_batch_size * plan.dp * plan.pp
     plain = {"task_order": (), "chunk_placement": None}
     for schedule in SCHEDULES.values():
-        if not _has_pairs(schedule, plan.pp) or (schedule.several_chunks and plan.pp == 1):
+        if not schedule.has_pairs(plan.pp) or (schedule.several_chunks and plan.pp == 1):
             continue
-        numbers = [plan.virtual_stages, *range(2, 9)] if schedule.several_chunks else [1]
-        for number in numbers:
+        numbers = (plan.virtual_stages, *range(2, 9)) if schedule.several_chunks else (1,)
+        for number in dict.fromkeys(numbers):
             change = {**plain, "schedule": schedule.name, "virtual_stages": number}
             texts = f"--schedule {schedule.name}" + (f" --virtual-stages {number}" if number > 1 else "")
             yield Way(change, texts if schedule is not DEFAULT else f"--schedule {schedule.name} without chunks")

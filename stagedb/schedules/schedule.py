@@ -51,6 +51,10 @@ class Schedule:
         why = why or (self.rounds if microbatches % rounds else "")
         return why.format(stages=stages, microbatches=microbatches, rounds=rounds)
 
+    def has_pairs(self, stages: int) -> bool:
+        """Whether forwards and backwards can run together on so many stages."""
+        return self.paired is not None and not (self.pairs_alone and stages > 1)
+
     def orders(
         self, stages: int, microbatches: int, chunks: int = 1, pairs: bool = False
     ) -> tuple[tuple[Task, ...], ...]:

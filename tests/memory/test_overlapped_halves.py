@@ -110,7 +110,7 @@ def test_the_peak_is_that_of_a_walk_over_the_nodes(name: str, together: bool) ->
 
 @pytest.mark.parametrize("name", ["one stage", "one stage, torch", "recomputed", "interleaved"])
 def test_pairs_hold_more_than_tasks_one_after_the_other(name: str) -> None:
-    """One more forward runs before the first backward. A pair leaves what its tasks leave one after the other, and holds
+    """One more forward runs before the first backward. A pair leaves what its tasks leave one by one, and holds
     no more than a forward that is over before its backward begins.
     """
     style, layers, words = PLANS[name]
