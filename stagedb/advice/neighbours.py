@@ -81,7 +81,7 @@ def _stages(plan: Plan) -> Iterator[Words]:
 
 
 def _degrees(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Words]:
-    """Two degrees, one doubled and the other halved; and those of experts: their degree, and what hides their exchanges."""
+    """Two degrees, one doubled and the other halved; the degree of experts, and what hides their exchanges."""
     for more, less in permutations(("tp", "pp", "dp"), 2):
         if getattr(plan, less) % 2 == 0:
             change: dict[str, Any] = {more: 2 * getattr(plan, more), less: getattr(plan, less) // 2}

@@ -5,7 +5,7 @@ every id written as (reference, offset): the first id of the task itself, of the
 microbatch … So a step of many microbatches has about ten layouts, and a row of references for each task.
 
 Tasks that run together are in parts (`overlapped_pairs`), each laid out as a task of its own. A part waits for those
-before it, of both tasks, as a task does; but its communication waits for what it reads only.
+before it in both tasks, as a task does; but its communication only waits for what it reads.
 
 A node is an op. With granularity `block` it is all compute of a task between two communications that is of one phase:
 an op of its own, with the sums of the ops that it represents.
@@ -116,8 +116,8 @@ class _Sequencer:
     """The tables for laying out tasks.
 
     By variant: `run_ops` are the ops that its tasks run, `rows` the nodes of its tasks as rows of `ops`, and `place`
-    the node of each op of the class. `task` is the task of each row: of each task, or of each part where tasks run
-    together. `runs_in`: equal for ops that run in the same variants.
+    the node of each op of the class. There is a row for each task, or for each part of tasks that run together: `task`
+    is its task. `runs_in`: equal for ops that run in the same variants.
     """
 
     def __init__(self, columns: ClassColumns, merge: bool) -> None:

@@ -29,6 +29,7 @@ from stagedb.workload.instance_columns import (
 )
 from stagedb.workload.issue_order import DATA_DEPS, NodeLayout, sequence
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.traces.simulated import workload_of
 
 Words = tuple[tuple[str, Any], ...]
@@ -163,10 +164,13 @@ def plans(draw: st.DrawFn) -> tuple[str, int, dict[str, Any]]:
     # torch cannot split a backward that recomputes.
     recompute = ["none", "full", "pointwise"] if shape != "dualpipev" else ["none"]
     words |= {"recompute": draw(st.sampled_from(recompute))}
+    words |= {"cp": 2} if draw(st.booleans()) else {}
+    uneven = draw(st.booleans()) and not words["sp"] and "cp" not in words
+    words |= {"expert_load": (3, 1, 2, 2)} if uneven else {}
     return style, max(pp * chunks, 2) * draw(st.integers(1, 2)), words
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(plans())
 def test_any_plan_runs_the_same_operators_after_what_they_read(plan: tuple[str, int, dict[str, Any]]) -> None:
     style, layers, words = plan
