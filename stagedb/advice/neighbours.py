@@ -81,7 +81,7 @@ def _stages(plan: Plan) -> Iterator[Words]:
 
 
 def _degrees(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Words]:
-    """Two degrees, one doubled and the other halved; and the degree of experts, which share the ranks of others."""
+    """Two degrees, one doubled and the other halved; the degree of experts, and what hides their exchanges."""
     for more, less in permutations(("tp", "pp", "dp"), 2):
         if getattr(plan, less) % 2 == 0:
             change: dict[str, Any] = {more: 2 * getattr(plan, more), less: getattr(plan, less) // 2}
@@ -92,3 +92,7 @@ def _degrees(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Words]:
         yield {"ep": 2 * plan.ep}
         if plan.ep % 2 == 0:
             yield {"ep": plan.ep // 2}
+        if plan.overlap_experts:
+            yield {"overlap_experts": None}
+        elif plan.ep > 1 and plan.schedule in SCHEDULES and SCHEDULES[plan.schedule].has_pairs(plan.pp):
+            yield {"overlap_experts": True}

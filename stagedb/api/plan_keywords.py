@@ -120,6 +120,9 @@ class PlanWords(GraphWords, total=False):
     """Slots of an expert, as a multiple of its even share. [dropless]"""
     expert_load: Sequence[int] | str
     """Choices of tokens that go to each expert: a YAML or JSON list, or numbers such as 3,1,2,2. [even]"""
+    overlap_experts: bool
+    """Run the forward of one micro-batch and the backward of another together, so that each computes while the other
+    exchanges tokens. [no-overlap-experts]"""
     hsdp: int
     """Copies of what is sharded, each on dp / N neighbouring ranks. [1]"""
     recompute_every: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stagedb.instances.bucket_members import Bucket
 from stagedb.instances.stage_blocks import IssueOrder, Stage
-from stagedb.schedules import LOOP, ChunkPlacement, ChunkRoute, Task, receiver, sending, sent
+from stagedb.schedules import LOOP, ChunkPlacement, ChunkRoute, Task, pairs, receiver, sending, sent
 
 Member = tuple[int, int]
 """A rank's coordinates on cp and ep."""
@@ -97,8 +97,10 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
 
     `common`: what all stages share, the graph and the values of its expressions by variant.
     """
+    together = [list(each) for each in pairs(work.tasks)]
     content = {
         **common,
+        **({"together": together} if together else {}),
         "tasks": [[task.kind.name, task.microbatch, task.chunk] for task in work.tasks],
         "chunks": [_content(chunk) for chunk in work.chunks],
     }

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, programs, tasks_of
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.memory.tensor_lifetimes import lives, saved
-from stagedb.memory.usage import Alive, Point, Usage
+from stagedb.memory.usage import Alive, Point, Together, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task
 from stagedb.store import Store, json_mapping, read_graph, read_whole, reading
 from stagedb.workflows import TASK_KINDS, TaskKind
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.memory_proofs import memory_digest
+from stagedb.workload.overlapped_pairs import interleaved, joined_tasks
 from stagedb.workload.store_reading import READERS, find, read_class
 
 
@@ -112,11 +115,12 @@ def analyse(
 def _analyse(
     store: Store, instance: str, row: Mapping[str, Any], place: SharePlace, known: Mapping[int, ClassColumns]
 ) -> tuple[ClassMemory, ...]:
-    plan = Plan.from_mapping(json_mapping(row["plan"], "plan"))
+    words = json_mapping(row["plan"], "plan")
+    plan = Plan.from_mapping(words)
 
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
         buckets = store.read("workload/buckets", **{"class": each["id"]})
-        columns = known.get(each["number"]) or read_class(store, each, edges=False)
+        columns = known.get(each["number"]) or joined_tasks(read_class(store, each, edges=False), words)
         return columns, {
             int(bucket["op"]): tuple(map(PlacedWeight, bucket["position"], bucket["weight"])) for bucket in buckets
         }
@@ -139,7 +143,21 @@ def class_memory(
     lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
     for kind in plan.workflow.ending:
         lengths[kind, 0] = sum(len(one.items[kind]) for one in made)
-    return ClassMemory(columns, made, Usage(lives(made, plan), tasks_of(columns), lengths))
+    tasks = tasks_of(columns)
+    together = {
+        tuple((task.kind, task.chunk) for task in tasks[begin:stop]): _together(columns, made, tasks[begin:stop])
+        for begin, stop in columns.pairs
+    }
+    return ClassMemory(columns, made, Usage(lives(made, plan), tasks, lengths, together, columns.pairs))
+
+
+def _together(columns: ClassColumns, made: tuple[Program, ...], tasks: Sequence[Task]) -> Together:
+    """The order of the items of tasks that run together."""
+    rows = [np.array([item.row for item in made[each.chunk].items[each.kind]], np.int64) for each in tasks]
+    found: list[list[int]] = [[] for _ in tasks]
+    for at, number in enumerate(number for number, part in interleaved(columns, rows) for _ in part):
+        found[number].append(at)
+    return Together(tuple(map(tuple, found)))
 
 
 def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:

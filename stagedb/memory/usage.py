@@ -1,7 +1,7 @@
 """Live bytes over a step: the sum of all lives by task and category, the peak, and the tensors that live there."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -29,10 +29,56 @@ class Point:
     index: int
     prepared: bool = False
 
-    @property
-    def place(self) -> int:
-        """Its place among two an item."""
-        return 2 * self.index + (not self.prepared)
+
+@dataclass(frozen=True)
+class Together:
+    """The items of a task, or of tasks that run together, in one order.
+
+    at: the place of each item of each task among the items of all.
+    """
+
+    at: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.at))
+
+    def place(self, task: int, moment: Moment, begins: bool) -> int:
+        """The place of a moment in a task, with two places an item, as `Moment.place` has it for a task alone."""
+        at, index = self.at[task], moment.index
+        if index and (index >= len(at) or not (begins or moment.prepared)):
+            # What an item frees is free when it ends, and not only when the next one of its task begins.
+            index = at[index - 1] + 1
+        elif index < len(at):
+            index = at[index]
+        return 2 * index + (begins is not moment.prepared)
+
+    def held(self, task: int, index: int, prepared: bool) -> int:
+        """The place of a point in a task: while an item runs, before it, or the end of the task."""
+        at = self.at[task]
+        if index < len(at):
+            return 2 * at[index] + (not prepared)
+        end = at[-1] + 1 if at else 0
+        return 2 * end + (not prepared and end == len(self))
+
+    def of_task(self, task: int) -> list[int]:
+        """The places of a task in ascending order, with two places an item; the end of all belongs to the last item."""
+        at = list(self.at[task])
+        return [2 * each + half for each in at + [len(self)] * (not at or at[-1] == len(self) - 1) for half in (0, 1)]
+
+    def point(self, task: int, place: int) -> tuple[int, bool]:
+        """The item of a place of a task, and whether the place is before it. The number of items is the end."""
+        item = place // 2
+        at = self.at[task]
+        return (at.index(item) if item in at else len(at)), place % 2 == 0
+
+
+def alone(length: int) -> Together:
+    """The items of a task that runs alone."""
+    return Together((tuple(range(length)),))
+
+
+Member = tuple[TaskKind, int, Marks]
+"""A task's kind, chunk, and place among those of its kind."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +97,15 @@ class Usage:
     """The memory of one rank of a class over a step.
 
     held: what it holds before and over the step. tasks: in the order in which it runs them. lengths: by (kind of task,
-    chunk), the number of operators and buckets that one such task runs.
+    chunk), the number of operators and buckets that one such task runs. together: by kinds and chunks, the order of
+    tasks that run together. pairs: their places, the first of each and the one after its last.
     """
 
     held: Lives
     tasks: Sequence[Task]
     lengths: Mapping[tuple[TaskKind, int], int]
+    together: Mapping[tuple[tuple[TaskKind, int], ...], Together] = field(default_factory=dict)
+    pairs: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def states(self) -> Levels:
@@ -72,46 +121,75 @@ class Usage:
         return list(marks_of(self.tasks))
 
     @cached_property
-    def _curves(self) -> dict[tuple[TaskKind, int, Marks], Levels]:
-        """By kind of task, chunk and place: bytes added since its start, before and while each item runs, and at its
-        end."""
-        curves = {
-            (task.kind, task.chunk, mark): np.zeros(
-                (len(CATEGORIES), 2 * self.lengths[task.kind, task.chunk] + 2), np.int64
-            )
-            for task, mark in zip(self.tasks, self.marks, strict=True)
+    def _runs(self) -> list[range]:
+        """The places of tasks that run at the same time: each task alone, or with others."""
+        found, end = [], 0
+        for begin, stop in (*self.pairs, (len(self.tasks), len(self.tasks))):
+            found += [range(at, at + 1) for at in range(end, begin)]
+            found += [range(begin, stop)] * (stop > begin)
+            end = stop
+        return found
+
+    @cached_property
+    def _run_of(self) -> list[int]:
+        """For each task the number of its run."""
+        return [number for number, run in enumerate(self._runs) for _ in run]
+
+    @cached_property
+    def _members(self) -> list[tuple[Member, ...]]:
+        """The tasks of each run."""
+        return [tuple((self.tasks[at].kind, self.tasks[at].chunk, self.marks[at]) for at in run) for run in self._runs]
+
+    @cached_property
+    def _items(self) -> dict[tuple[Member, ...], Together]:
+        """The order of the items of each run, by its tasks."""
+        return {
+            members: alone(self.lengths[members[0][:2]])
+            if len(members) == 1
+            else self.together[tuple(member[:2] for member in members)]
+            for members in dict.fromkeys(self._members)
         }
-        alike: dict[tuple[TaskKind, int], list[tuple[Marks, Levels]]] = {}
-        for (kind, chunk, mark), curve in curves.items():
-            alike.setdefault((kind, chunk), []).append((mark, curve))
+
+    @cached_property
+    def _curves(self) -> dict[tuple[Member, ...], Levels]:
+        """By the tasks of a run: bytes added since its start, before and while each item runs, and at its end."""
+        alike: dict[tuple[TaskKind, int], list[tuple[Marks, Levels, Together, int]]] = {}
+        curves = dict[tuple[Member, ...], Levels]()
+        for members, items in self._items.items():
+            curve = curves[members] = np.zeros((len(CATEGORIES), 2 * len(items) + 2), np.int64)
+            for number, (kind, chunk, mark) in enumerate(members):
+                alike.setdefault((kind, chunk), []).append((mark, curve, items, number))
         for life in self.held.lives:
             row = CATEGORIES.index(life.category)
             for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
                 for moment in moments:
-                    for mark, curve in alike.get((moment.kind, moment.chunk), ()):
+                    for mark, curve, items, number in alike.get((moment.kind, moment.chunk), ()):
                         if moment.which.fits(mark):
-                            curve[row, moment.place(sign > 0)] += sign * life.bytes
+                            curve[row, items.place(number, moment, sign > 0)] += sign * life.bytes
         return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
 
     @cached_property
     def _before(self) -> Levels:
-        """Bytes by category before each task, and after the last."""
+        """Bytes by category before each run, and after the last."""
         levels = [self.states]
-        for task, mark in zip(self.tasks, self.marks, strict=True):
-            levels.append(levels[-1] + self._curves[task.kind, task.chunk, mark][:, -1])
+        for members in self._members:
+            levels.append(levels[-1] + self._curves[members][:, -1])
         return np.stack(levels)
 
     def levels(self, task: int) -> Levels:
         """Bytes by category while each item of a task runs, or before it if more is held then, and at its end."""
-        found = self._places(task)
-        before, while_ = found[:, ::2], found[:, 1::2]
+        found, number, items = self._places(task)
+        ends = range(len(items.at[number]) + 1)
+        before = found[:, [items.held(number, index, True) for index in ends]]
+        while_ = found[:, [items.held(number, index, False) for index in ends]]
         return np.where(before.sum(axis=0) > while_.sum(axis=0), before, while_)
 
-    def _places(self, task: int) -> Levels:
-        """Bytes by category before each item of a task, and while it runs."""
-        curve = self._curves[self.tasks[task].kind, self.tasks[task].chunk, self.marks[task]]
-        levels: Levels = self._before[task][:, None] + curve
-        return levels
+    def _places(self, task: int) -> tuple[Levels, int, Together]:
+        """Bytes by category at the places of a task's run, the task's number in it, and the run's items."""
+        run = self._run_of[task]
+        members = self._members[run]
+        levels: Levels = self._before[run][:, None] + self._curves[members]
+        return levels, task - self._runs[run][0], self._items[members]
 
     def before(self) -> dict[Category, int]:
         """Bytes by category before the step."""
@@ -119,23 +197,36 @@ class Usage:
 
     def after(self, task: int) -> dict[Category, int]:
         """Bytes by category when a task is over."""
-        return _by_category(self._before[task + 1])
+        found, number, items = self._places(task)
+        return _by_category(found[:, items.held(number, len(items.at[number]), False)])
 
     def at(self, point: Point) -> dict[Category, int]:
         """Bytes by category at a point."""
-        return _by_category(self._places(point.task)[:, point.place])
+        found, number, items = self._places(point.task)
+        return _by_category(found[:, items.held(number, point.index, point.prepared)])
 
     def peak(self, kinds: Sequence[TaskKind] | None = None) -> Point:
         """The first point with the most bytes, in tasks of these kinds (None: in the step)."""
-        tops = {key: _top(curve.sum(axis=0)) for key, curve in self._curves.items()}
+        tops = dict[tuple[tuple[Member, ...], int], tuple[int, int]]()
+        for members, curve in self._curves.items():
+            items, totals = self._items[members], curve.sum(axis=0)
+            for number in range(len(members)):
+                places = items.of_task(number)
+                at = int(totals[places].argmax())
+                # An item's own time comes before the time before it.
+                first = places[at] + (places[at] % 2 == 0 and totals[places[at]] == totals[places[at + 1]])
+                tops[members, number] = int(totals[first]), first
         best: tuple[int, Point] | None = None
-        for index, (task, mark) in enumerate(zip(self.tasks, self.marks, strict=True)):
-            if kinds is not None and task.kind not in kinds:
+        for index, run in enumerate(self._runs):
+            members = self._members[index]
+            chosen = [at for at, member in enumerate(members) if kinds is None or member[0] in kinds]
+            if not chosen:
                 continue
-            top, at, prepared = tops[task.kind, task.chunk, mark]
+            number = max(chosen, key=lambda at: (tops[members, at][0], -tops[members, at][1]))
+            top, place = tops[members, number]
             level = int(self._before[index].sum()) + top
             if best is None or level > best[0]:
-                best = (level, Point(index, at, prepared))
+                best = (level, Point(run[number], *self._items[members].point(number, place)))
         if best is None:
             raise ValueError(f"no task of these kinds: {kinds}")
         return best[1]
@@ -151,10 +242,16 @@ class Usage:
 
     def _passed(self, moment: Moment, point: Point, begins: bool) -> int:
         """The number of times that a moment, at which a life begins or ends, has passed by a point."""
-        count = self._came[moment.kind, moment.chunk, moment.which][point.task]
-        task = self.tasks[point.task]
-        here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(self.marks[point.task])
-        return count + (here and moment.place(begins) <= point.place)
+        run = self._runs[self._run_of[point.task]]
+        members = self._members[self._run_of[point.task]]
+        items = self._items[members]
+        place = items.held(point.task - run[0], point.index, point.prepared)
+        here = (
+            items.place(number, moment, begins) <= place
+            for number, (kind, chunk, mark) in enumerate(members)
+            if (kind, chunk) == (moment.kind, moment.chunk) and moment.which.fits(mark)
+        )
+        return self._came[moment.kind, moment.chunk, moment.which][run[0]] + sum(here)
 
     @cached_property
     def _came(self) -> dict[tuple[TaskKind, int, Which], list[int]]:
@@ -168,12 +265,6 @@ class Usage:
             for kind, chunk in self.lengths
             for which in Which
         }
-
-
-def _top(totals: npt.NDArray[np.int64]) -> tuple[int, int, bool]:
-    """The most bytes of a task's places, the first item with them, and whether they are held only before it."""
-    item = int(totals.argmax()) // 2
-    return int(totals.max()), item, bool(totals[2 * item] > totals[2 * item + 1])
 
 
 def _by_category(levels: Levels) -> dict[Category, int]:

@@ -28,6 +28,7 @@ from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
+from stagedb.plans.overlap_checks import check_overlap
 from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.schedule_checks import (
@@ -93,6 +94,7 @@ class Plan(PlanFields):
         check_schedule(self)
         check_messages(self)
         self._settle(**(explicit(self) if self.schedule == EXPLICIT else placed(self)))
+        check_overlap(self)
         check_recomputed_halves(self)
         check_split(self)
 

@@ -86,7 +86,9 @@ class PlanFields(LayoutAspects, _Structure):
             return tuple(
                 parse_order(text, f"task_order[{stage}]", self.workflow) for stage, text in enumerate(self.task_order)
             )
-        return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages, self.workflow)
+        return stage_orders(
+            self.schedule, self.pp, self.microbatches, self.virtual_stages, self.workflow, self.overlap_experts
+        )
 
     def tasks(self) -> tuple[tuple[Task, ...], ...]:
         """The tasks that each stage's ranks run: the order of tasks as the framework's runtime runs it."""

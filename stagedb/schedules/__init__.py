@@ -32,7 +32,7 @@ from stagedb.schedules.posted_receives import (
     posted,
 )
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Marks, Order, Task, marks, splits, whole, whole_backwards
+from stagedb.schedules.task import Marks, Order, Task, marks, pairs, splits, whole, whole_backwards
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 from stagedb.schedules.zero_bubble_v import ZERO_BUBBLE_V
 from stagedb.workflows import DEFAULT as TRAINING
@@ -81,6 +81,7 @@ __all__ = [
     "mapped",
     "marks",
     "order_text",
+    "pairs",
     "parse_order",
     "placement_of",
     "posted",
@@ -98,10 +99,18 @@ __all__ = [
 
 
 def stage_orders(
-    schedule: str, stages: int, microbatches: int, chunks: int = 1, workflow: Workflow = TRAINING
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    chunks: int = 1,
+    workflow: Workflow = TRAINING,
+    paired: bool = False,
 ) -> tuple[tuple[Task, ...], ...]:
-    """The order of every stage under the schedule with this name, without tasks that the workflow does not have."""
-    orders = SCHEDULES[schedule].orders(stages, microbatches, chunks)
+    """The order of every stage under the schedule with this name, without tasks that the workflow does not have.
+
+    paired: with forwards and backwards that run together, where the schedule has them.
+    """
+    orders = SCHEDULES[schedule].orders(stages, microbatches, chunks, paired)
     return tuple(tuple(task for task in order if task.kind in workflow.kinds) for order in orders)
 
 

@@ -21,6 +21,7 @@ UP, DOWN = 0, 1
 class _Issued:
     """The tasks so far. waiting: weight gradients that were put off, the oldest first."""
 
+    pairs: bool
     tasks: list[Task] = field(default_factory=list)
     counts: dict[tuple[TaskKind, int], int] = field(default_factory=dict)
     waiting: deque[Task] = field(default_factory=deque)
@@ -34,11 +35,14 @@ class _Issued:
         """Run the next forward of a chunk."""
         self.tasks.append(Task(FORWARD_TASK, self._next(FORWARD_TASK, chunk), chunk))
 
-    def backward(self, chunk: int, *, late: bool = False) -> None:
-        """Run the next backward of a chunk; its weight gradients at once, or late."""
-        number = self._next(INPUT_GRADIENT_TASK, chunk)
-        self.tasks.append(Task(INPUT_GRADIENT_TASK, number, chunk))
-        (self.waiting if late else self.tasks).append(Task(WEIGHT_GRADIENT_TASK, number, chunk))
+    def backward(self, chunk: int, *, late: bool = False, joined: bool = False) -> None:
+        """Run the next backward of a chunk; its weight gradients at once, or late.
+
+        joined: together with the forward before it, if the order has pairs.
+        """
+        number, joined = self._next(INPUT_GRADIENT_TASK, chunk), joined and self.pairs
+        self.tasks.append(Task(INPUT_GRADIENT_TASK, number, chunk, joined))
+        (self.waiting if late else self.tasks).append(Task(WEIGHT_GRADIENT_TASK, number, chunk, joined))
 
     def weights(self) -> None:
         """Run the oldest weight gradient that waits, if one does."""
@@ -48,8 +52,16 @@ class _Issued:
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
     """The eight steps of the publication; from the fourth to the fifth a forward and a backward make a pair."""
-    del chunks
-    now, rest = _Issued(), stages - stage - 1
+    return _order(stage, stages, microbatches, pairs=False)
+
+
+def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
+    """The same with the pairs as one task each (torch's `OVERLAP_F_B`), but the last stage's first."""
+    return _order(stage, stages, microbatches, pairs=True)
+
+
+def _order(stage: int, stages: int, microbatches: int, pairs: bool) -> tuple[Task, ...]:
+    now, rest = _Issued(pairs), stages - stage - 1
     for _ in range(2 * rest):
         now.forward(UP)
     for _ in range(stage + 1):
@@ -59,15 +71,15 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
         now.backward(DOWN, late=True)
         now.weights()
         now.forward(DOWN)
-    for _ in range(microbatches - 2 * stages + stage + 1):
+    for turn in range(microbatches - 2 * stages + stage + 1):
         now.forward(UP)
-        now.backward(DOWN)
+        now.backward(DOWN, joined=turn > 0 or rest > 0)
         now.forward(DOWN)
-        now.backward(UP)
+        now.backward(UP, joined=True)
     for _ in range(rest):
         now.backward(DOWN)
         now.forward(DOWN)
-        now.backward(UP)
+        now.backward(UP, joined=True)
     late = False
     for turn in range(stage + 1):
         # The second half of these puts weight gradients off, from the middle pair's first or second backward on.
@@ -88,6 +100,7 @@ DUAL_PIPE_V = Schedule(
     "DeepSeek's DualPipe over two chunks a stage, up and down the stages",
     order,
     several_chunks=True,
+    paired=paired_order,
     chunks=2,
     one_stage="schedule {name} with pp 1 has no bubble to fill",
     fewest="schedule {name} takes at least {least} micro-batches, two for each of its {stages} stages",

@@ -1,4 +1,8 @@
-"""Interleaved 1F1B (Narayanan et al. 2021, section 2.2), with Megatron's count of warm-up forwards."""
+"""Interleaved 1F1B (Narayanan et al. 2021, section 2.2), with Megatron's count of warm-up forwards.
+
+In pairs it is the order of Megatron-Core's combined 1F1B (`overlap_moe_expert_parallel_comm`): one more forward warms
+up (`get_pp_rank_microbatches`), so that no backward needs the forward that it runs together with.
+"""
 
 from stagedb.schedules.schedule import Schedule
 from stagedb.schedules.task import Task
@@ -8,19 +12,29 @@ from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
     """Groups of `stages` micro-batches run through one chunk, then the next. Micro-batches come in whole groups."""
-    total = microbatches * chunks
-    warm_up = min(_warm_up_forwards(stage, stages, chunks), total)
+    return _order(stage, stages, microbatches, chunks, paired=False)
 
-    def at(kind: TaskKind, index: int) -> Task:
+
+def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
+    """The same with one more forward before the first backward; then each forward runs together with a backward."""
+    return _order(stage, stages, microbatches, chunks, paired=True)
+
+
+def _order(stage: int, stages: int, microbatches: int, chunks: int, paired: bool) -> tuple[Task, ...]:
+    total = microbatches * chunks
+    warm_up = min(_warm_up_forwards(stage, stages, chunks) + paired, total)
+
+    def at(kind: TaskKind, index: int, joined: bool = False) -> Task:
         group, rest = divmod(index, stages * chunks)
         chunk, inside = divmod(rest, stages)
-        return Task(kind, group * stages + inside, chunk if kind.upward else chunks - 1 - chunk)
+        return Task(kind, group * stages + inside, chunk if kind.upward else chunks - 1 - chunk, joined)
 
     found = [at(FORWARD_TASK, index) for index in range(warm_up)]
     for index in range(total):
-        if warm_up + index < total:
+        steady = warm_up + index < total
+        if steady:
             found.append(at(FORWARD_TASK, warm_up + index))
-        found.append(at(BACKWARD_TASK, index))
+        found.append(at(BACKWARD_TASK, index, joined=paired and steady))
     return (*found, Task(STEP_TASK))
 
 
@@ -34,6 +48,7 @@ INTERLEAVED = Schedule(
     "1F1B over several chunks of layers a stage",
     order,
     several_chunks=True,
+    paired=paired_order,
     one_stage="virtual_stages {chunks} with pp 1 interleaves nothing",
     groups=(
         "interleaved 1F1B runs micro-batches in groups of pp {stages}, which do not divide the plan's {microbatches}"

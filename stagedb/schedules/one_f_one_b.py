@@ -1,5 +1,6 @@
-"""1F1B (Narayanan et al. 2021)."""
+"""1F1B (Narayanan et al. 2021). On one stage it runs in pairs as Megatron-Core's combined 1F1B without a pipeline."""
 
+from stagedb.schedules.interleaved import paired_order
 from stagedb.schedules.schedule import Schedule
 from stagedb.schedules.task import Task
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
@@ -23,4 +24,6 @@ ONE_F_ONE_B = Schedule(
     order,
     chunked="interleaved",
     alternates=True,
+    paired=paired_order,
+    pairs_alone=True,
 )

@@ -51,6 +51,7 @@ def replay(
     placement: ChunkPlacement = LOOP,
 ) -> tuple[tuple[Span, ...], ...]:
     """Run the orders, and return the spans of every stage. A stage runs one task at a time, after those it depends on.
+    Tasks that run together are one: it begins when nothing is missing, and all its results are there when it ends.
 
     A forward depends on the previous forward in the pipeline. A backward depends on the next one's and on its own
     forward. A weight gradient depends on its input gradient. A whole backward is both halves. Raises UsageError, which
@@ -68,18 +69,18 @@ def replay(
     while ready:
         stage = ready.pop()
         while positions[stage] < len(orders[stage]):
-            task = orders[stage][positions[stage]]
-            needs = pipeline.needs(stage, task)
+            tasks = _together(orders[stage], positions[stage])
+            needs = pipeline.needs_of(stage, tasks)
             missing = next((need for need in needs if need not in ends), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(stage)
                 break
-            start = max([clocks[stage], *(ends[need] for need in needs)])
-            clocks[stage] = start + cost(task)
-            spans[stage].append(Span(task, start, clocks[stage]))
-            positions[stage] += 1
-            for template in task.kind.templates:
-                made = (stage, (template, task.microbatch, task.chunk))
+            clocks[stage] = max([clocks[stage], *(ends[need] for need in needs)])
+            for task in tasks:
+                start, clocks[stage] = clocks[stage], clocks[stage] + cost(task)
+                spans[stage].append(Span(task, start, clocks[stage]))
+            positions[stage] += len(tasks)
+            for made in (each for task in tasks for each in _made(stage, task)):
                 ends[made] = clocks[stage]
                 ready += waiting.pop(made, [])
     stuck = [
@@ -90,6 +91,18 @@ def replay(
     if stuck:
         raise UsageError("this schedule never ends: " + "; ".join(stuck))
     return tuple(tuple(stage) for stage in spans)
+
+
+def _together(order: Order, begin: int) -> Order:
+    """The task at a place of an order, and those that run together with it."""
+    end = begin + 1
+    while end < len(order) and order[end].joined:
+        end += 1
+    return order[begin:end]
+
+
+def _made(stage: int, task: Task) -> list[tuple[int, Result]]:
+    return [(stage, (template, task.microbatch, task.chunk)) for template in task.kind.templates]
 
 
 def unit_cost(task: Task) -> int:
@@ -125,6 +138,14 @@ class _Pipeline:
         found = [] if place is None else [(place[0], (task.kind.templates[0], task.microbatch, place[1]))]
         if task.kind.after is not None:
             found.append((stage, (task.kind.after.templates[0], task.microbatch, task.chunk)))
+        return found
+
+    def needs_of(self, stage: int, tasks: Order) -> list[tuple[int, Result]]:
+        """The same for tasks that run together. A half of a backward has what the half before it makes."""
+        found, halves = [], set[tuple[int, Result]]()
+        for task in tasks:
+            found += [need for need in self.needs(stage, task) if need not in halves]
+            halves |= set(_made(stage, task)) if task.kind.half else set()
         return found
 
 

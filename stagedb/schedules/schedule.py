@@ -19,6 +19,8 @@ class Schedule:
     groups: why micro-batches must be a multiple of the stages, a text with {stages} and {microbatches}; empty if
     any number suits. fewest: why fewer micro-batches than two a stage are refused, a text with {name}, {least} and
     {stages}; empty if they suit. rounds: the same for micro-batches // stages equal rounds, a text with {rounds} too.
+    paired: the order in which forwards and backwards run together in pairs; None if the schedule has none.
+    pairs_alone: whether it has pairs on one stage only, because its warm-up is too short for those of a pipeline.
     alternates: whether, with one stage, the backward of each micro-batch follows its forward at once.
     placement: the places of chunks in the pipeline.
     """
@@ -35,6 +37,8 @@ class Schedule:
     fewest: str = ""
     alternates: bool = False
     placement: ChunkPlacement = LOOP
+    paired: Callable[[int, int, int, int], tuple[Task, ...]] | None = None
+    pairs_alone: bool = False
 
     def misfit(self, stages: int, microbatches: int) -> str:
         """Why so many micro-batches do not suit; empty if they do. A multiple of twice the stages suits
@@ -47,6 +51,13 @@ class Schedule:
         why = why or (self.rounds if microbatches % rounds else "")
         return why.format(stages=stages, microbatches=microbatches, rounds=rounds)
 
-    def orders(self, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
-        """The order of every stage."""
-        return tuple(self.order(stage, stages, microbatches, chunks) for stage in range(stages))
+    def has_pairs(self, stages: int) -> bool:
+        """Whether forwards and backwards can run together on so many stages."""
+        return self.paired is not None and not (self.pairs_alone and stages > 1)
+
+    def orders(
+        self, stages: int, microbatches: int, chunks: int = 1, pairs: bool = False
+    ) -> tuple[tuple[Task, ...], ...]:
+        """The order of every stage. pairs: with forwards and backwards that run together, where it has them."""
+        order = self.paired if pairs and self.paired is not None else self.order
+        return tuple(order(stage, stages, microbatches, chunks) for stage in range(stages))

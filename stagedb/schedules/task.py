@@ -1,7 +1,7 @@
 """Tasks of a pipeline stage, and facts about an order of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stagedb.workflows import TaskKind
@@ -9,11 +9,16 @@ from stagedb.workflows import TaskKind
 
 @dataclass(frozen=True)
 class Task:
-    """One run of a kind of task, for a micro-batch of a chunk (virtual stage). Both are 0 if it runs once a step."""
+    """One run of a kind of task, for a micro-batch of a chunk (virtual stage). Both are 0 if it runs once a step.
+
+    joined: it runs together with the task before it, operator by operator, in place of after it. It is the same task
+    either way.
+    """
 
     kind: TaskKind
     microbatch: int = 0
     chunk: int = 0
+    joined: bool = field(default=False, compare=False)
 
 
 Order = Sequence[Task]
@@ -33,6 +38,16 @@ class Marks(NamedTuple):
     opened: bool = False
     pending: bool = False
     passed: bool = False
+
+
+def pairs(order: Order) -> Iterator[range]:
+    """The places of tasks that run together, pair by pair: a forward, and a backward or its two halves."""
+    begin = 0
+    for index in range(1, len(order) + 1):
+        if index == len(order) or not order[index].joined:
+            if index - begin > 1:
+                yield range(begin, index)
+            begin = index
 
 
 def splits(order: Order) -> bool:
@@ -76,4 +91,4 @@ def whole_backwards(order: Order, chunk: int) -> tuple[Task, ...]:
 
 def whole(task: Task) -> Task:
     """The task that runs both halves of a backward in the place of this half."""
-    return task if task.kind.whole is None else Task(task.kind.whole, task.microbatch, task.chunk)
+    return task if task.kind.whole is None else replace(task, kind=task.kind.whole)

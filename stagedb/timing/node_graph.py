@@ -185,7 +185,7 @@ class _Part:
     @classmethod
     def of(cls, columns: ClassColumns, nodes: Nodes, axes: Sequence[str]) -> "_Part":
         counts = np.array([len(layout.ops) for layout in nodes.layouts], np.int64)[nodes.layout]
-        task = np.repeat(np.arange(len(counts)), counts)
+        task = np.repeat(nodes.task, counts)
         op = np.concatenate([nodes.layouts[layout].ops for layout in nodes.layout.tolist()])
         kind = columns.ops.type[op]
         number = {axis: index for index, axis in enumerate(axes, 1)}

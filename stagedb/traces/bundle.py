@@ -101,9 +101,12 @@ def _simulated(job: SimulatedJob, simulator: Simulator) -> dict[str, Any]:
 
 
 def _tasks(columns: ClassColumns, nodes: Nodes) -> list[str]:
-    """Each task's ids: `forward 0: 1-120` is the forward of microbatch 0."""
+    """Each task's ids: `forward 0: 1-120` is the forward of microbatch 0. The parts of tasks that run together have a
+    row each.
+    """
     ends = [*(nodes.base[1:] - 1).tolist(), nodes.nodes]
-    rows = zip(columns.tasks.kind.tolist(), columns.tasks.microbatch.tolist(), nodes.base.tolist(), ends, strict=True)
+    kinds, microbatches = (each[nodes.task].tolist() for each in (columns.tasks.kind, columns.tasks.microbatch))
+    rows = zip(kinds, microbatches, nodes.base.tolist(), ends, strict=True)
     return [f"{TASK_KINDS[kind]} {microbatch}: {first}-{last}" for kind, microbatch, first, last in rows]
 
 

@@ -109,7 +109,7 @@ def encode(
     templates = [beginning, *(_template(nodes.ops, layout, attributes, width, own) for layout in nodes.layouts)]
     # A reference is the first id of a task; the last one is the tag of the task's messages.
     bases = np.where(nodes.sources >= 0, nodes.base[nodes.sources], 0)
-    references = np.concatenate([bases, tags[:, None]], axis=1)
+    references = np.concatenate([bases, tags[nodes.task][:, None]], axis=1)
     tag_ref = references.shape[1] - 1
     return EncodedClass(
         width=np.array([width], np.int64),

@@ -6,7 +6,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.store import Store, read_whole
+from stagedb.store import Store, json_mapping, read_whole
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
@@ -37,6 +37,7 @@ from stagedb.traces.traffic import traffic_of
 from stagedb.traces.workload_checks import check_workload
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.issue_order import sequence
+from stagedb.workload.overlapped_pairs import joined_tasks
 from stagedb.workload.store_reading import find, read_class, read_workload
 
 
@@ -88,9 +89,10 @@ def _check_counts(store: Store, instance: str, request: Request, world: int) -> 
     most = sum(int(row["ranks"]) * int(row["ops"]) * tasks.get(row["number"], 1) for row in rows) * MOST_NODE
     if max(most, world * BLOCK) <= free_space(request.out)[1]:
         return
-    nodes = 0
+    nodes, plan = 0, json_mapping(find(store, instance)["plan"], "plan")
     for row in rows:
-        nodes += int(row["ranks"]) * int(sequence(read_class(store, row), request.granularity).nodes)
+        columns = joined_tasks(read_class(store, row), plan)
+        nodes += int(row["ranks"]) * int(sequence(columns, request.granularity).nodes)
     check_counts(request, world, nodes)
 
 

@@ -123,7 +123,7 @@ def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int, ring
     own = ops.tags(columns.tasks)
     found = [
         (tag + int(own[row]), int(ops.size[row]))
-        for layout, tag in zip(nodes.layout.tolist(), columns.tasks.tags.tolist(), strict=True)
+        for layout, tag in zip(nodes.layout.tolist(), columns.tasks.tags[nodes.task].tolist(), strict=True)
         for row in by_layout[layout].tolist()
     ]
     return sorted(found, key=lambda message: message[0])

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
@@ -24,6 +26,7 @@ from stagedb.validation.op_order import Apart, Event, Posted, compare_order, tra
 from stagedb.validation.published_memory import compare_memory, memory_notes
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 from stagedb.workload.issue_order import sequence
+from stagedb.workload.overlapped_pairs import joined_tasks
 from stagedb.workload.store_reading import class_of_rank, read_class
 
 
@@ -133,7 +136,9 @@ def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> Posted 
     classes = db.store.read("workload/classes", instance=instance)
     columns = next(read_class(db.store, each) for each in classes if each["number"] == number)
     stage = Mesh.of(plan).coordinates(rank)["pp"]
-    return Posted(sequence(columns).base.tolist(), _postings(plan, stage), _apart(plan))
+    nodes = sequence(joined_tasks(columns, plan.to_dict()))
+    firsts = np.unique(nodes.task, return_index=True)[1]
+    return Posted(nodes.base[firsts].tolist(), _postings(plan, stage), _apart(plan))
 
 
 def _apart(plan: Plan) -> Callable[[str], Apart | None]:

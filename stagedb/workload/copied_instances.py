@@ -24,6 +24,7 @@ from stagedb.store.statements import load
 from stagedb.store.stored_graphs import graph_rows
 from stagedb.workload.instance_columns import ClassColumns, Workload
 from stagedb.workload.message_routes import placed
+from stagedb.workload.overlapped_pairs import joined_tasks
 from stagedb.workload.store_reading import class_of, group_table, rank_table, with_calls
 
 Edge = tuple[str, str, str]
@@ -123,7 +124,7 @@ def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
         model=graph.stored.name,
         plan=words,
         degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
-        classes=with_calls([placed(each, words) for each in classes]),
+        classes=with_calls([joined_tasks(placed(each, words), words) for each in classes]),
         ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
         groups=group_table(made.groups),
     )

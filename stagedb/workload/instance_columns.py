@@ -170,7 +170,10 @@ class Origins:
 
 @dataclass(frozen=True)
 class ClassColumns:
-    """A rank class: the columns that all its ranks have in common."""
+    """A rank class: the columns that all its ranks have in common.
+
+    pairs: tasks that run together, operator by operator: the place of the first of each pair, and that after its last.
+    """
 
     number: int
     digest: str
@@ -179,6 +182,7 @@ class ClassColumns:
     edges: Edges
     tasks: Tasks
     origins: Origins = Origins()
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def layer_in_model(self, op: int, stage: int) -> int | None:
         """The number of an op's layer in the model, on one of the class's stages; None outside layers."""

@@ -4,6 +4,9 @@ Most tasks of one kind repeat each other with shifted ids. A `NodeLayout` has th
 every id written as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
 microbatch … So a step of many microbatches has about ten layouts, and a row of references for each task.
 
+Tasks that run together are in parts (`overlapped_pairs`), each laid out as a task of its own. A part waits for those
+before it in both tasks, as a task does; but its communication only waits for what it reads.
+
 A node is an op. With granularity `block` it is all compute of a task between two communications that is of one phase:
 an op of its own, with the sums of the ops that it represents.
 """
@@ -27,10 +30,12 @@ from stagedb.workload.instance_columns import (
     RECV,
     RUNS,
     SEND,
+    UPWARD,
     ClassColumns,
     Ints,
     Ops,
 )
+from stagedb.workload.overlapped_pairs import interleaved
 
 CTRL_DEPS, DATA_DEPS = 0, 1
 
@@ -56,6 +61,7 @@ class NodeLayout:
 class Sequence:
     """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
 
+    Tasks that run together have a row for each of their parts; `task` is the task of each row.
     `ops` are the class's ops, followed by ops that represent several: `merged` has the rows of each. `sources` has a
     row for each task: the tasks of its layout's references, itself first; -1 for none.
     """
@@ -66,6 +72,7 @@ class Sequence:
     base: Ints
     sources: Ints
     nodes: int
+    task: Ints
     merged: tuple[tuple[int, ...], ...] = ()
 
     def with_sums(self, column: Ints) -> Ints:
@@ -109,7 +116,8 @@ class _Sequencer:
     """The tables for laying out tasks.
 
     By variant: `run_ops` are the ops that its tasks run, `rows` the nodes of its tasks as rows of `ops`, and `place`
-    the node of each op of the class.
+    the node of each op of the class. There is a row for each task, or for each part of tasks that run together: `task`
+    is its task. `runs_in`: equal for ops that run in the same variants.
     """
 
     def __init__(self, columns: ClassColumns, merge: bool) -> None:
@@ -122,10 +130,17 @@ class _Sequencer:
         found, variant = np.unique(keys, axis=0, return_inverse=True)
         self.variant: Ints = variant.reshape(-1).astype(np.int64)
         self.run_ops = [self._rows_of(*(int(part) for part in key)) for key in found]
+        self.task = np.arange(len(tasks))
+        self.later_parts = np.zeros(len(found), bool)
+        if columns.pairs:
+            self._take_turns()
         nodes = [_blocks(ops, rows) if merge else np.arange(len(rows)) for rows in self.run_ops]
-        self.place = np.full((len(found), len(ops)), -1, np.int64)
+        self.place = np.full((len(self.run_ops), len(ops)), -1, np.int64)
         for index, rows in enumerate(self.run_ops):
             self.place[index, rows] = nodes[index]
+        # Ops of one chunk, template and `when` run in the same tasks, but not in the same parts.
+        pattern = self.place >= 0 if columns.pairs else np.zeros((1, len(ops)), bool)
+        self.runs_in: Ints = np.unique(pattern, axis=1, return_inverse=True)[1].reshape(-1)
         self.merged, self.rows = _merged(ops, self.run_ops, nodes) if merge else ((), self.run_ops)
         self.ops = _with_merged(ops, self.merged)
         counts = np.array([len(rows) for rows in self.rows], np.int64)[self.variant]
@@ -136,7 +151,7 @@ class _Sequencer:
         self.nodes = int(counts.sum())
 
     def run(self) -> Sequence:
-        tasks = len(self.columns.tasks)
+        tasks = len(self.task)
         layouts: list[NodeLayout] = []
         layout = np.zeros(tasks, np.int64)
         sources: list[tuple[Ints, Ints]] = []
@@ -157,7 +172,30 @@ class _Sequencer:
         all_sources = np.full((tasks, width), -1, np.int64)
         for chosen, table in sources:
             all_sources[chosen, : table.shape[1]] = table
-        return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes, self.merged)
+        return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes, self.task, self.merged)
+
+    def _take_turns(self) -> None:
+        """Replace tasks that run together by their parts, in the order of these."""
+        alone, known = len(self.run_ops), dict[tuple[int, ...], list[tuple[int, int]]]()
+        rows: list[tuple[int, int]] = []
+        end = 0
+        for begin, stop in self.columns.pairs:
+            rows += [(task, int(self.variant[task])) for task in range(end, begin)]
+            pair, end = tuple(self.variant[begin:stop].tolist()), stop
+            if pair not in known:
+                parts = interleaved(self.columns, [self.run_ops[each] for each in pair])
+                first = len(self.run_ops)
+                known[pair] = [(number, first + at) for at, (number, _) in enumerate(parts)]
+                self.run_ops += [ops for _, ops in parts]
+                _check_parts(self.columns, [self.run_ops[each] for _, each in known[pair]])
+            rows += [(begin + number, variant) for number, variant in known[pair]]
+        rows += [(task, int(self.variant[task])) for task in range(end, len(self.columns.tasks))]
+        self.task, variant = (np.array(each, np.int64) for each in zip(*rows, strict=True))
+        # Some tasks run in pairs only.
+        used, self.variant = np.unique(variant, return_inverse=True)
+        firsts = {parts[0][1] for parts in known.values()}
+        self.later_parts = np.array([at >= alone and at not in firsts for at in used.tolist()])
+        self.run_ops = [self.run_ops[at] for at in used.tolist()]
 
     def _rows_of(self, kind: int, chunk: int, first: int, last: int, opened: int) -> Ints:
         """The ops that a task of this variant runs, in issue order."""
@@ -188,7 +226,10 @@ class _Sequencer:
         waits = np.zeros(len(ops), bool)
         waits[target[inside & (ops.type[source] != RECV)]] = True
         run = self.run_ops[variant]
-        roots = np.unique(place[run[~waits[run] & (ops.type[run] != RECV)]])
+        begins = ~waits[run] & (ops.type[run] != RECV)
+        if self.later_parts[variant]:
+            begins &= ops.type[run] == COMPUTE
+        roots = np.unique(place[run[begins]])
         apart = ~inside | (place[source] != place[target]) | (source == target)
         source, target, kind, inside = source[apart], target[apart], kind[apart], inside[apart]
         if (inside & (place[source] >= place[target])).any():
@@ -206,10 +247,9 @@ class _Sequencer:
         ]
         reference = np.zeros(len(source), np.int64)
         outside = np.flatnonzero(~inside)
-        runs = np.stack([ops.chunk[source], ops.template[source], ops.when[source]], axis=1)
-        # Ops of one chunk, template and `when` run in the same tasks.
+        runs = np.stack([ops.chunk[source], ops.template[source], ops.when[source], self.runs_in[source]], axis=1)
         found, which = np.unique(runs[outside], axis=0, return_inverse=True)
-        for number, (_, template, _) in enumerate(found):
+        for number, (_, template, _, _) in enumerate(found):
             one = outside[which.reshape(-1) == number]
             reference[one] = len(table)
             table.append(self._source_tasks(chosen, int(source[one[0]]), int(template)))
@@ -231,12 +271,12 @@ class _Sequencer:
         tasks = self.columns.tasks
         runs = self.place[self.variant, op] >= 0
         latest = self._before(chosen, runs)
-        if ONCE[template] or ONCE_A_STEP[tasks.kind[chosen]].any():
+        if ONCE[template] or ONCE_A_STEP[tasks.kind[self.task[chosen]]].any():
             return latest
         where = np.flatnonzero(runs)
         same = np.full(int(tasks.microbatch.max()) + 1, -1, np.int64)
-        same[tasks.microbatch[where]] = where
-        wanted = same[tasks.microbatch[chosen]]
+        same[tasks.microbatch[self.task[where]]] = where
+        wanted = same[tasks.microbatch[self.task[chosen]]]
         return np.where((wanted >= 0) & (wanted < chosen), wanted, latest)
 
     def _layout(self, variant: int, sources: Ints, same: Ints, slots: "_Slots") -> NodeLayout:
@@ -254,6 +294,23 @@ class _Sequencer:
         row, field, ref, offset = row[fresh], field[fresh], ref[fresh], offset[fresh]
         order = np.lexsort((self.base[sources[ref]] + offset, field, row))
         return NodeLayout(self.rows[variant], row[order], field[order], ref[order], offset[order])
+
+
+def _check_parts(columns: ClassColumns, parts: list[Ints]) -> None:
+    """Raise StagedbError if an op of tasks that run together comes before what it reads."""
+    place = np.full(len(columns.ops), -1, np.int64)
+    place[np.concatenate(parts)] = np.arange(sum(map(len, parts)))
+    source, target = columns.edges.source, columns.edges.target
+    both = (place[source] >= 0) & (place[target] >= 0)
+    # The forward of a pair is of another micro-batch or chunk than the backward.
+    forward = UPWARD[columns.ops.template]
+    wrong = np.flatnonzero(both & (forward[source] == forward[target]) & (place[source] >= place[target]))
+    if len(wrong):
+        first, second = (columns.ops.name[int(each[wrong[0]])] for each in (source, target))
+        raise StagedbError(
+            f"class {columns.number}: {second} waits for {first}, which is issued later in tasks that run together: "
+            "leave --overlap-experts out"
+        )
 
 
 def _communicate(types: Ints) -> npt.NDArray[np.bool_]:

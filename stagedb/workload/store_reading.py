@@ -32,6 +32,7 @@ from stagedb.workload.instance_columns import (
     Workload,
 )
 from stagedb.workload.message_routes import placed, steps, towards
+from stagedb.workload.overlapped_pairs import joined_tasks
 
 READERS = 4
 """How many statements of an instance run at the same time."""
@@ -73,7 +74,7 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
         model=row["model"],
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=with_calls([placed(each, plan) for each in classes]),
+        classes=with_calls([joined_tasks(placed(each, plan), plan) for each in classes]),
         ranks=ranks.result(),
         groups=groups.result(),
     )

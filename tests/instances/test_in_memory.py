@@ -40,6 +40,16 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "heads in a ring": ("llama", {"cp": 4, "ulysses": 2, "cp_kind": "ulysses-ring"}),
     "experts": ("moe", {"dp": 4, "ep": 2, "pp": 2, "tp": 2, "global_batch_size": 8, "zero": 1, "recipe": "megatron"}),
     "uneven experts": ("deepseek", {"dp": 4, "ep": 4, "expert_load": (3, 1, 2, 2)}),
+    "overlapped experts": (
+        "moe",
+        {"dp": 4, "ep": 2, "pp": 2, "virtual_stages": 2, "tp": 2, "global_batch_size": 16, "recipe": "megatron"}
+        | {"overlap_experts": True},
+    ),
+    "overlapped experts, split backwards": (
+        "deepseek",
+        {"dp": 2, "ep": 2, "pp": 2, "virtual_stages": 2, "schedule": "dualpipev", "global_batch_size": 10, "zero": 2}
+        | {"overlap_experts": True},
+    ),
     "repeated key heads": ("llama", {"tp": 4, "dp": 2, "zero": 1}),
     "forward only": ("llama", {"workflow": "forward-only", "pp": 2, "global_batch_size": 4}),
     "tied": ("qwen3", {"pp": 2, "tp": 2, "tied": True}),

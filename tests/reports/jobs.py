@@ -17,6 +17,16 @@ PLANS: dict[str, dict[str, Any]] = {
     "zb-h1": {"pp": 4, "schedule": "zb-h1", "tp": 2, "global_batch_size": 6},
     "one rank": {"recompute": "full", "global_batch_size": 2},
     "experts": {"style": "moe", "dp": 4, "ep": 2, "pp": 2, "global_batch_size": 8},
+    "overlapped experts": {
+        "style": "moe",
+        "dp": 2,
+        "ep": 2,
+        "pp": 2,
+        "virtual_stages": 2,
+        "zero": 1,
+        "overlap_experts": True,
+        "global_batch_size": 8,
+    },
 }
 
 

@@ -129,6 +129,29 @@ PLANS: dict[str, dict[str, Any]] = {
     "sends": {"recipe": "megatron", "cp": 4, "pp": 2, "tp": 2, "sp": True, "zero": 1, "global_batch_size": 4},
     "parts": {"cp": 4, "cp_kind": "ring-p2p", "cp_chunks": "contiguous", "pp": 2, "global_batch_size": 2},
     "both": {"recipe": "megatron", "cp": 6, "ulysses": 2, "pp": 2, "dp": 2, "recompute": "full", "seq_len": 384},
+    "overlapped": {
+        "style": "moe",
+        "recipe": "megatron",
+        "dp": 2,
+        "ep": 2,
+        "tp": 2,
+        "pp": 2,
+        "virtual_stages": 2,
+        "zero": 1,
+        "overlap_experts": True,
+        "global_batch_size": 8,
+    },
+    "overlapped-halves": {
+        "style": "moe",
+        "dp": 2,
+        "ep": 2,
+        "pp": 2,
+        "virtual_stages": 2,
+        "schedule": "dualpipev",
+        "zero": 2,
+        "overlap_experts": True,
+        "global_batch_size": 10,
+    },
     "order": {"tp": 2, "dp": 2, "pp": 2, "rank_order": "pp,dp,cp,tp", "global_batch_size": 4},
 }
 
@@ -180,7 +203,7 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
         run_step(net, took, blocking=("pp",))
 
 
-DELAYED = ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring", "sends", "parts"]
+DELAYED = ["interleaved", "tied", "experts", "overlapped", "zb-h1", "fsdp", "ring", "sends", "parts"]
 
 
 @pytest.mark.parametrize("plan", DELAYED)

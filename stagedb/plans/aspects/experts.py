@@ -7,7 +7,7 @@ from stagedb.plans.aspects.word import About, aspect
 
 @aspect
 class Experts:
-    """How many tokens go to each expert."""
+    """How many tokens go to each expert, and what runs while they are exchanged."""
 
     capacity_factor: Annotated[
         float | None,
@@ -27,6 +27,17 @@ class Experts:
             file=True,
         ),
     ] = ()
+    overlap_experts: Annotated[
+        bool,
+        About(
+            "Run the forward of one micro-batch and the backward of another together, so that each computes while the "
+            "other exchanges tokens.",
+            property="forwards and backwards run together, each during the exchanges of the other",
+            needs="gradients",
+            later=True,
+        ),
+    ] = False
+    """Megatron-Core's `overlap_moe_expert_parallel_comm`, and the pairs of DualPipeV."""
 
 
 @aspect
