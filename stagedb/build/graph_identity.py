@@ -10,6 +10,7 @@ from stagedb.frameworks import Framework
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models.card import Card
 from stagedb.models.kinds import PARTS
+from stagedb.models.kinds.head_sizes import own_symbols
 from stagedb.plans.graph_options import RINGS, GraphOptions
 from stagedb.plans.strategies import crossed
 
@@ -127,4 +128,5 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
         "V": vocabulary,
         "S": card.usual_length.tokens,
         **{name: size for name, size in parts.items() if size},
+        **own_symbols(card, card.kinds),
     }

@@ -266,9 +266,13 @@ class Card:
         """All parts that layers of the model may have: those of stagedb, and its own blocks."""
         return (*PARTS, *map(part_of, self.blocks))
 
-    def word(self, name: str) -> int:
-        """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several."""
-        sizes = {int(kind.settings[name]) for kind in self.kinds.values() if name in kind.settings}
+    def word(self, name: str, mixer: str = "") -> int:
+        """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several.
+
+        mixer: the word of this mixer alone.
+        """
+        kinds = [kind for kind in self.kinds.values() if mixer in ("", kind.mixer)]
+        sizes = {int(kind.settings[name]) for kind in kinds if name in kind.settings}
         if len(sizes) > 1:
             raise UsageError(
                 f"{self.name}: layer kinds have {name} of several sizes, {shown(sorted(sizes))}: one is read"

@@ -95,6 +95,7 @@ from stagedb.ir.operators.norm import (
     UnitRMSGradient,
 )
 from stagedb.ir.operators.optimizer import AdamW
+from stagedb.ir.operators.packed_rows import PackRows, SplitRows
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
 from stagedb.ir.operators.redistribution import Exchange, PutTogether, Receive, Redistribution, Rotate, Send
@@ -189,6 +190,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Normalise,
         NormaliseGradient,
         PackHeads,
+        PackRows,
         PackKeys,
         PartAttention,
         PartAttentionGradient,
@@ -225,6 +227,7 @@ OPERATORS: dict[str, type[Operator]] = {
         SparseMixer,
         SparseMixerGradient,
         SplitHeads,
+        SplitRows,
         SplitLast,
         SplitLastViews,
         SplitViews,
@@ -332,6 +335,7 @@ __all__ = [
     "Operator",
     "PackHeads",
     "PackKeys",
+    "PackRows",
     "PartAttention",
     "PartAttentionGradient",
     "Passing",
@@ -371,6 +375,7 @@ __all__ = [
     "SplitHeads",
     "SplitLast",
     "SplitLastViews",
+    "SplitRows",
     "SplitViews",
     "SumExp",
     "SumProduct",
