@@ -106,7 +106,7 @@ def _runs_ahead(card: Card) -> bool:
 
 def _normalises_sums(card: Card) -> bool:
     """Whether norms read sums that ranks of tp share: results of parts, or the embedding."""
-    after = any(kind.residual in ("post_norm", "sandwich") for kind in card.kinds.values())
+    after = any(kind.residual in ("post_norm", "sandwich", "sandwich_scaled") for kind in card.kinds.values())
     return after or card.embedding_norm or card.further_tokens > 0
 
 

@@ -46,6 +46,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "apart": ("gpt", {"qkv": "apart"}, {}),
     "post-norm": ("llama", {"residual": "post_norm"}, {}),
     "sandwich": ("llama", {"residual": "sandwich"}, {}),
+    "sandwich, scaled": ("llama", {"residual": "sandwich_scaled"}, {}),
     "sandwich with biases": ("gpt", {"residual": "sandwich"}, {}),
     "latent": ("llama", LATENT, {}),
     "latent queries": ("llama", {**LATENT, "q_rank": 7, "latent_bias": True}, {}),

@@ -11,10 +11,12 @@ from stagedb.models.kinds.part import Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
 
 if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
     from stagedb.models.style import Style
 else:
+    ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")
 
 
@@ -42,6 +44,20 @@ def _sandwich(
     return x
 
 
+def _sandwich_scaled(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    return _times_scalar(t, _sandwich(t, card, style, mixer, channel_mixer, x))
+
+
+def _times_scalar(t: "Tracer", x: "Tensor") -> "Tensor":
+    """The stream times a number of the layer, which is no parameter: a checkpoint sets it, and training starts at 1."""
+    t.enter("between")
+    y = t.activation("scaled", x.axes)
+    t.emit("scaled", ops.Multiple(1.0), (x,), y)
+    return y
+
+
 def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
     """A part's result after its norm, with its bias added before."""
     t.enter("between")
@@ -61,4 +77,5 @@ def _after_sum(
 SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
 SANDWICH = Residual("sandwich", 4, _sandwich)
+SANDWICH_SCALED = Residual("sandwich_scaled", 4, _sandwich_scaled)
 AFTER_SUM = Residual("after_sum", 2, _after_sum)

@@ -142,7 +142,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "scoring_noise",
             "swiglu_alpha",
             "swiglu_limit",
-            "attention_value_scale",
             "clip_qkv",
             "attention_softmax_in_fp32",
             "scale_attention_softmax_in_fp32",
