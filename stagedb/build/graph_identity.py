@@ -48,6 +48,10 @@ LOOK_UPS = 2
 """Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
 
 
+_NORMED_AFTER = ("post_norm", "sandwich", "sandwich_scaled", "sandwich_of_stream")
+"""Residuals that normalise the results of parts."""
+
+
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
     content: dict[str, object] = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
@@ -106,7 +110,7 @@ def _runs_ahead(card: Card) -> bool:
 
 def _normalises_sums(card: Card) -> bool:
     """Whether norms read sums that ranks of tp share: results of parts, or the embedding."""
-    after = any(kind.residual in ("post_norm", "sandwich", "sandwich_scaled") for kind in card.kinds.values())
+    after = any(kind.residual in _NORMED_AFTER for kind in card.kinds.values())
     return after or card.embedding_norm or card.further_tokens > 0
 
 
@@ -114,7 +118,8 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
     `S` is the sequence length of plans that name none. `P` is the number of rows of the table of learned positions,
-    where there is one. The parts of layers add their symbols (`stagedb.models.kinds`).
+    where there is one, `FD` the width of a feed-forward in parallel with experts. The parts of layers add their symbols
+    (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.position_rows} if card.positions == "learned" else {}
@@ -129,4 +134,5 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
         "S": card.usual_length.tokens,
         **{name: size for name, size in parts.items() if size},
         **own_symbols(card, card.kinds),
+        **({"FD": card.ffn} if _has(card, "channel_mixer", "dense_and_experts") else {}),
     }

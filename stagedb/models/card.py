@@ -13,7 +13,7 @@ from stagedb.inputs import shown
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
-from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
+from stagedb.models.layer_pattern import check_known, check_reads, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -250,6 +250,7 @@ class Card:
         for kind in self.kinds.values():
             for part in kind.parts:
                 part.check_values(self, kind.settings)
+            check_reads(self.name, kind)
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
 

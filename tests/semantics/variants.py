@@ -8,6 +8,7 @@ from stagedb.models import Card
 from tests.ir.tiny import card
 
 LATENT = {"mixer": "latent_attention", "kv_rank": 6, "nope_dim": 4, "rope_dim": 2, "value_dim": 5}
+BOTH = {"channel_mixer": "dense_and_experts", "residual": "sandwich_of_stream"}
 
 VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "window": ("llama", {"mixer": "sliding_window", "window": 3}, {}),
@@ -66,6 +67,8 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"channel_mixer": "experts", "scores": "sparsemixer", "normalised": False, "jitter": 0.4},
         {},
     ),
+    "a feed-forward and experts": ("moe", BOTH, {"experts": 8}),
+    "a feed-forward and experts, scores of all": ("moe", {**BOTH, "scores": "softmax", "router_bias": True}, {}),
     "clamped gate": ("llama", {}, {"activation": "clamped_swiglu"}),
     "squared relu": ("gpt", {}, {"activation": "relu2"}),
     "tanh gelu": ("gpt", {}, {"activation": "gelu_tanh"}),

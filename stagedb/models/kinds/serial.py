@@ -1,7 +1,8 @@
 """Serial layers: the mixer, then the channel mixer; each is added to the stream.
 
 A pre-norm layer normalises what its parts read. A post-norm layer normalises their results (OLMo 2), a sandwich both
-(Gemma 2). With norms after sums the stream itself is normalised (Vaswani et al. 2017).
+(Gemma 2); it may multiply the stream by a number of the layer (Gemma 4). With norms after sums the stream itself is
+normalised (Vaswani et al. 2017).
 """
 
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def _post_norm(
     t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
 ) -> "Tensor":
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
-        x = shared.residual(t, card, style, f"{word}.add", x, _normed(t, card, style, f"{word}_norm", part(x)))
+        x = shared.residual(t, card, style, f"{word}.add", x, normed_branch(t, card, style, f"{word}_norm", part(x)))
     return x
 
 
@@ -40,7 +41,7 @@ def _sandwich(
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
         t.enter("between")
         made = part(shared.norm(t, card, style, f"{word}_norm", x))
-        x = shared.residual(t, card, style, f"{word}.add", x, _normed(t, card, style, f"{word}_post_norm", made))
+        x = shared.residual(t, card, style, f"{word}.add", x, normed_branch(t, card, style, f"{word}_post_norm", made))
     return x
 
 
@@ -48,6 +49,16 @@ def _sandwich_scaled(
     t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
 ) -> "Tensor":
     return _times_scalar(t, _sandwich(t, card, style, mixer, channel_mixer, x))
+
+
+def _sandwich_of_stream(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    t.enter("between")
+    made = mixer(shared.norm(t, card, style, "attn_norm", x))
+    x = shared.residual(t, card, style, "attn.add", x, normed_branch(t, card, style, "attn_post_norm", made))
+    made = normed_branch(t, card, style, "ffn_post_norm", channel_mixer(x))
+    return _times_scalar(t, shared.residual(t, card, style, "ffn.add", x, made))
 
 
 def _times_scalar(t: "Tracer", x: "Tensor") -> "Tensor":
@@ -58,7 +69,7 @@ def _times_scalar(t: "Tracer", x: "Tensor") -> "Tensor":
     return y
 
 
-def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
+def normed_branch(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
     """A part's result after its norm, with its bias added before."""
     t.enter("between")
     result = made.result if made.bias is None else shared.add(t, f"{name}.biased", made.result, made.bias)
@@ -78,4 +89,5 @@ SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
 SANDWICH = Residual("sandwich", 4, _sandwich)
 SANDWICH_SCALED = Residual("sandwich_scaled", 4, _sandwich_scaled)
+SANDWICH_OF_STREAM = Residual("sandwich_of_stream", 3, _sandwich_of_stream, reads_stream=True)
 AFTER_SUM = Residual("after_sum", 2, _after_sum)

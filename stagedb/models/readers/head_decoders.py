@@ -68,7 +68,7 @@ def _mimo_window(config: Config) -> int:
 
 
 def gemma4(config: Config, name: str) -> Card:
-    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values are keys in some, and norms of values."""
+    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some."""
     _refuse_of_small_ones(config)
     act = activation(config, "hidden_activation", default="gelu_pytorch_tanh")
     scale = math.sqrt(config.count("hidden_size"))
@@ -87,6 +87,10 @@ def gemma4(config: Config, name: str) -> Card:
     layers = [Layer(window=window, words=local) if kind == "window" else Layer(words=full) for kind in types]
     usual = biases("all" if config.flag("attention_bias") else "none", False)
     usual |= {"residual": "sandwich_scaled", "scale": 1.0, "qk_norm": "head", "value_norm": True}
+    if config.flag("enable_moe_block"):
+        named = config.changed(num_experts_per_tok=config.count("top_k_experts"))
+        card = with_experts(named, card, config.count("moe_intermediate_size"))
+        usual |= {"residual": "sandwich_of_stream", "channel_mixer": "dense_and_experts", "scores": "softmax"}
     cap = config.number("final_logit_softcapping", default=0.0)
     return with_layers(replace(card, logit_softcap=cap), layers, usual)
 
@@ -138,18 +142,22 @@ def _heads(card: Card, **sizes: int) -> dict[str, Value]:
 
 
 def _turned(config: Config, default: float, full: float | None = None) -> dict[str, float]:
-    """The part of a head that rotary positions turn, in layers with a window and in full ones."""
-    named = config.number("partial_rotary_factor", default=default)
-    given = config.get("rope_parameters", default={})
-    if not isinstance(given, Mapping):
-        raise UsageError(f"rope_parameters must be a mapping, not {shown(given)}")
+    """The part of a head that rotary positions turn, in layers with a window and in full ones.
+
+    full: that of full layers in a config without rope_parameters; given: the code of `default` positions turns all.
+    """
+    named, given = config.number("partial_rotary_factor", default=default), config.get("rope_parameters", default={})
+    if not isinstance(given, Mapping) or not ({*given} <= {*_TYPES} or not {*given} & {*_TYPES}):
+        raise UsageError(f"rope_parameters {shown(given)} is not supported: by the type of layers, or for all of them")
     found = {}
     for key, kind in _TYPES.items():
-        own = given.get(key) or {}
+        own = given.get(key) if {*given} & {*_TYPES} else given
         usual = named if full is None or given or kind == "window" else full
-        found[kind] = Config(own if isinstance(own, Mapping) else {}).number("partial_rotary_factor", default=usual)
-        if not 0 < found[kind] <= 1:
-            raise UsageError(f"partial_rotary_factor must be above 0 and at most 1, not {shown(found[kind])}")
+        read = Config(own if isinstance(own, Mapping) else {})
+        part = read.number("partial_rotary_factor", default=usual)
+        found[kind] = 1.0 if full is not None and read.get("rope_type") == "default" else part
+        if not 0 < part <= 1:
+            raise UsageError(f"partial_rotary_factor must be above 0 and at most 1, not {shown(part)}")
     return found
 
 
