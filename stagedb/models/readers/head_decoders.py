@@ -24,7 +24,7 @@ def mimo_v2_flash(config: Config, name: str) -> Card:
     config.uses("layernorm_epsilon", "swa_rope_theta", "attention_chunk_size")
     card = with_experts(config, decoder(config, name, "mimo-v2"), config.count("moe_intermediate_size"))
     types, sparse = _mimo_types(config, card.layers), experts_from(config, card.layers, 1)
-    window = _mimo_window(config) if "window" in types else 0
+    window = _mimo_window(config)
     turns, value = _turned(config, 0.334), config.count("v_head_dim", default=128)
     local = _heads(
         card,
@@ -83,7 +83,7 @@ def gemma4(config: Config, name: str) -> Card:
     turns = _turned(config, 1.0, full=0.25)
     local = _heads(card, kv_heads=near.kv_heads, head_dim=near.head_dim) | _turned_part(near.head_dim, turns["window"])
     full: dict[str, Value] = {"shared_values": shared, **_turned_part(size, turns["full"])}
-    window = config.count("sliding_window", default=512) if "window" in types else 0
+    window = config.count("sliding_window", default=512)
     layers = [Layer(window=window, words=local) if kind == "window" else Layer(words=full) for kind in types]
     usual = biases("all" if config.flag("attention_bias") else "none", False)
     usual |= {"residual": "sandwich_scaled", "scale": 1.0, "qk_norm": "head", "value_norm": True}
