@@ -69,7 +69,17 @@ def _mimo_window(config: Config) -> int:
 
 def gemma4(config: Config, name: str) -> Card:
     """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some."""
-    _refuse_of_small_ones(config)
+    return _gemma4(config, name, 256)
+
+
+def gemma4_unified(config: Config, name: str) -> Card:
+    """Gemma 4 12B, text: as other dense ones of Gemma 4."""
+    return _gemma4(config, name, 0)
+
+
+def _gemma4(config: Config, name: str, width: int) -> Card:
+    """width: that of embeddings for each layer in a config that does not name it."""
+    _refuse_of_small_ones(config, width)
     act = activation(config, "hidden_activation", default="gelu_pytorch_tanh")
     scale = math.sqrt(config.count("hidden_size"))
     near = decoder(config, name, "gemma4", activation=act, tied_default=True, embedding_scale=scale)
@@ -95,13 +105,13 @@ def gemma4(config: Config, name: str) -> Card:
     return with_layers(replace(card, logit_softcap=cap), layers, usual)
 
 
-def _refuse_of_small_ones(config: Config) -> None:
+def _refuse_of_small_ones(config: Config, width: int) -> None:
     """Raise UsageError for what E2B and E4B have, and cards cannot express."""
     config.only("use_double_wide_mlp", False, "feed-forwards of one width only")
     if config.get("use_bidirectional_attention") == "all":
         raise UsageError("use_bidirectional_attention all is not supported: queries see earlier keys only")
     for key, default, why in (
-        ("hidden_size_per_layer_input", 256, "a table of embeddings for each layer is not built: 0 only"),
+        ("hidden_size_per_layer_input", width, "a table of embeddings for each layer is not built: 0 only"),
         ("num_kv_shared_layers", 0, "layers that read keys and values of an earlier one are not built: 0 only"),
     ):
         found = config.count(key, default=default, least=0)
@@ -171,5 +181,7 @@ READERS = {
     "MiMoV2FlashForCausalLM": mimo_v2_flash,
     "Gemma4ForCausalLM": gemma4,
     "Gemma4ForConditionalGeneration": gemma4,
+    "Gemma4UnifiedForCausalLM": gemma4_unified,
+    "Gemma4UnifiedForConditionalGeneration": gemma4_unified,
 }
 """The reader of each architecture."""
