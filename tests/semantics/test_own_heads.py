@@ -33,6 +33,7 @@ MESHES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "copies of the card's heads": ({"sp": True, "zero": 1}, {"tp": 4}),
     "zero 3, recomputed": ({"sp": True, "zero": 3, "recompute": "full"}, {"tp": 2, "dp": 2}),
     "eager, math": ({"kernels": "eager", "attention": "math"}, {"tp": 4}),
+    "keys gathered": ({"cp_kind": "allgather-kv"}, {"cp": 2, "tp": 2}),
     "ulysses": ({"cp_kind": "ulysses"}, {"cp": 2}),
     "megatron": ({"recipe": "megatron", "sp": True}, {"tp": 2, "dp": 2}),
 }
@@ -47,14 +48,15 @@ def test_layers_with_other_heads_compute_the_same(words: str) -> None:
     assert_same(some.run_pipelined(pipeline(some.graph, "1f1b", (1, 1), 2), **degrees), whole.run_whole())
 
 
-@pytest.mark.parametrize("kind", ["ring-alltoall", "ring-allgather", "allgather-kv"])
+@pytest.mark.parametrize("kind", ["ring-alltoall", "ring-allgather", "allgather-kv", "ulysses-ring"])
 def test_rings_pass_heads_of_each_kind(kind: Any) -> None:
     """Rings compute whole causal attention with values of the size of keys, of any number and size of heads."""
     kinds: Any = {"local": {"heads": 8, "kv_heads": 4, "head_dim": 6}}
     model = dataclasses.replace(card("llama", kv_heads=2), layers=2, layer_kinds=kinds, pattern=("local", "layer"))
     whole = example(build_graph(model, GraphOptions()), microbatches=2)
     some = dataclasses.replace(whole, graph=build_graph(model, GraphOptions(cp_kind=kind)))
-    assert_same(some.run_pipelined(pipeline(some.graph, "1f1b", (1, 1), 2), cp=2, tp=2), whole.run_whole())
+    degrees = {"cp": 4, "cpa": 2} if kind == "ulysses-ring" else {"cp": 2, "tp": 2}
+    assert_same(some.run_pipelined(pipeline(some.graph, "1f1b", (1, 1), 2), **degrees), whole.run_whole())
 
 
 def test_rings_refuse_values_of_another_size() -> None:

@@ -24,6 +24,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "own heads": ("llama", {"heads": 8, "kv_heads": 4, "head_dim": 6}, {"kv_heads": 2}),
+    "own heads, a further token": ("llama", {"heads": 8, "head_dim": 6}, {"further_tokens": 1}),
     "values of their own size": ("llama", {"value_dim": 6, "bias": "all", "sinks": True}, {}),
     "own heads of each size, with norms": (
         "llama",
