@@ -98,7 +98,7 @@ WHOLE: Mapping[str, Any] = {
 
 def shape(card: Card) -> dict[str, Any]:
     """What shapes a card's graph."""
-    about = {"name": "x", "source": "x", "train_seq_len": 0, "train_seq_len_source": "", "family": "x"}
+    about: dict[str, Any] = {"name": "x", "source": "x", "train_seq_len": 0, "train_seq_len_source": "", "family": "x"}
     return replace(card, **about).to_dict()
 
 
