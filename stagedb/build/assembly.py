@@ -45,7 +45,8 @@ class Assembled:
 
 def assemble(
     blocks: tuple[LaidOut, ...],
-    sizes: Sizes,
+    usual: Sizes,
+    own: Mapping[str, Sizes],
     reduction_rules: ReductionRules,
     tie: Tie | None,
     buffers: tuple[tuple[Tensor, Layout], ...] = (),
@@ -53,13 +54,16 @@ def assemble(
 ) -> Assembled:
     """All rows of a graph whose blocks are in this order. `buffers` are held on every stage, in their layouts.
 
+    usual: the sizes of axes. own: those of blocks that have others, by the block's name.
     scattered: ranks of tp hold the same tensor, and each sends a part of it to the next stage, which gathers the parts.
     """
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     parameters: dict[str, Parameter] = {}
     for block in blocks:
-        once_a_step, step_tensors, layouts, buckets = step(block, reduction_rules, tie)
+        sizes = own.get(block.plan.name, usual)
+        repeats = "kv_heads" in sizes.replicable
+        once_a_step, step_tensors, layouts, buckets = step(block, reduction_rules, tie, repeats)
         rows = [*block.operations, *once_a_step]
         ops += [sym_op(block, op, i, sizes, layouts, reduction_rules, tie) for i, op in enumerate(rows)]
         parameters |= _parameters(block, rows, sizes, layouts, buckets, reduction_rules, tie)
@@ -83,17 +87,17 @@ def assemble(
     parameters = _share_tied_gradients(parameters, tie)
     tensors |= {name: dataclasses.replace(tensors[name], parameter=each) for name, each in parameters.items()}
     ops += bucket_ops([bucket for bucket in all_buckets(reduction_rules) if bucket.name in used])
-    cut_ops, cut_tensors = _cut(blocks, sizes, scattered)
+    cut_ops, cut_tensors = _cut(blocks, usual, scattered)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
-    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
+    tensors |= {tensor.name: _sym_tensor("stage", tensor, usual, layout) for tensor, layout in buffers}
     specs = tuple(_spec(block) for block in blocks)
     grads = () if tie is None else parameters[tie.first].grads
     tied = (grads[-1], f"{blocks[0].plan.name}.optimizer") if grads else None
     edges = with_bypasses(ops, data_edges(specs, ops, tied))
-    repeats = {name: of for block in blocks for name, of in block.repeats.items()}
-    if repeats:
-        once = without_repeats(ops, repeats)
+    again = {name: of for block in blocks for name, of in block.repeats.items()}
+    if again:
+        once = without_repeats(ops, again)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
         ops = [_if_again(op) if op.phase == RECOMPUTE else op for op in ops]
     return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)

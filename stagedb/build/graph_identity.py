@@ -10,6 +10,7 @@ from stagedb.frameworks import Framework
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models.card import Card
 from stagedb.models.kinds import PARTS
+from stagedb.models.kinds.head_sizes import own_symbols
 from stagedb.plans.graph_options import RINGS, GraphOptions
 from stagedb.plans.strategies import crossed
 
@@ -48,6 +49,10 @@ ROUTED = 2
 
 LOOK_UPS = 2
 """Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
+
+
+_NORMED_AFTER = ("post_norm", "sandwich", "sandwich_scaled", "sandwich_of_stream")
+"""Residuals that normalise the results of parts."""
 
 
 def graph_key(card: Card, options: GraphOptions) -> str:
@@ -110,7 +115,7 @@ def _runs_ahead(card: Card) -> bool:
 
 def _normalises_sums(card: Card) -> bool:
     """Whether norms read sums that ranks of tp share: results of parts, or the embedding."""
-    after = any(kind.residual in ("post_norm", "sandwich") for kind in card.kinds.values())
+    after = any(kind.residual in _NORMED_AFTER for kind in card.kinds.values())
     return after or card.embedding_norm or card.further_tokens > 0
 
 
@@ -118,7 +123,8 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
     `S` is the sequence length of plans that name none. `P` is the number of rows of the table of learned positions,
-    where there is one. The parts of layers add their symbols (`stagedb.models.kinds`).
+    where there is one, `FD` the width of a feed-forward in parallel with experts. The parts of layers add their symbols
+    (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.position_rows} if card.positions == "learned" else {}
@@ -132,4 +138,6 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
         "V": vocabulary,
         "S": card.usual_length.tokens,
         **{name: size for name, size in parts.items() if size},
+        **own_symbols(card, card.kinds),
+        **({"FD": card.ffn} if _has(card, "channel_mixer", "dense_and_experts") else {}),
     }

@@ -29,6 +29,7 @@ from stagedb.models.card import Card
 from stagedb.models.further_tokens import name_in_layer, recomputed_with
 from stagedb.models.kinds import LayerKind
 from stagedb.models.kinds.experts import dealers
+from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.strategies import kept, rules
@@ -86,9 +87,23 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts["embedded"] = "HE"
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
+    texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
     axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
     return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in card.parts for axis in part.replicable))
+
+
+def _own_sizes(card: Card, usual: Sizes) -> dict[str, Sizes]:
+    """The sizes of axes in blocks whose heads differ from the card's, by the block's name."""
+    found = {}
+    last = card.kinds[card.sequence[-1]]
+    blocks = {**card.kinds, **({"head": last} if card.further_tokens else {})}
+    for name, kind in blocks.items():
+        if axes := own_axes(card, kind):
+            without = frozenset() if repeats_heads(card, kind) else frozenset({"kv_heads"})
+            made = {axis: parse(text) for axis, text in axes.items()}
+            found[name] = Sizes({**usual.axes, **made}, usual.replicable - without)
+    return found
 
 
 def _in_layer(name: str) -> str:
@@ -244,7 +259,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     held = blocks.buffers(card, _style(card, options, framework), card.kinds.values())
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     shared = reduction_rules(options, framework, card.routes)
-    rows = assemble(laid_out, _sizes(card, framework, options), shared, tie, buffers, options.scatter_gather)
+    sizes = _sizes(card, framework, options)
+    rows = assemble(laid_out, sizes, _own_sizes(card, sizes), shared, tie, buffers, options.scatter_gather)
     if card.routes and not options.ep_sync and options.cp_kind != "none":
         check_synced(rows.ops, shared.alone.values())
     return SymGraph(

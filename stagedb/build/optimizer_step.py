@@ -26,12 +26,12 @@ MASTER = symbol("copies") - 1
 
 
 def step(
-    block: LaidOut, reduction_rules: ReductionRules, tie: Tie | None
+    block: LaidOut, reduction_rules: ReductionRules, tie: Tie | None, repeats: bool = True
 ) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
     """The once-a-step operations of a block: reductions of single gradients, then the optimizer.
 
     Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes. Without
-    gradients there are no operations.
+    gradients there are no operations. repeats: ranks may hold copies of the heads of keys and values.
     """
     if not block.gradients:
         return [], [], dict(block.layouts), {weight.name: [] for weight in block.weights}
@@ -48,7 +48,7 @@ def step(
         if "tp" in partial and early:
             names += [bucket.name for bucket in reduction_rules.partial]
         names += [bucket.name for bucket in reducing(reduction_rules, layouts[weight.name], partial)]
-        if "kv_heads" in weight.axes and "packed" not in weight.axes:
+        if repeats and "kv_heads" in weight.axes and not {"packed", "packed_rows", "packed_keys"} & {*weight.axes}:
             names.append(REPLICATED_HEADS)
         if "tp" in partial and not early:
             names += [bucket.name for bucket in reduction_rules.partial]

@@ -91,13 +91,13 @@ class Interpreter:
         return {t.name: t for t in self.graph.tensors}
 
     @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The whole size of each tensor axis."""
-        return {
-            axis: evaluate(expr, self.env, what=t.name)
-            for t in self.graph.tensors
-            for axis, expr in zip(t.axes, t.shape, strict=True)
-        }
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """The whole size of each tensor axis, by block: heads may differ by the kind of layer."""
+        found: dict[str, dict[str, int]] = {}
+        for t in self.graph.tensors:
+            sizes = {axis: evaluate(expr, self.env, what=t.name) for axis, expr in zip(t.axes, t.shape, strict=True)}
+            found.setdefault(t.block, {}).update(sizes)
+        return found
 
     @cached_property
     def operators(self) -> Mapping[str, Operator]:
@@ -152,9 +152,10 @@ class _OneRank(Interpreter):
             made = inputs
         else:
             axes = dict.fromkeys(axis for name in (*op.reads, *op.writes) for axis in self.tensors[name].axes)
-            lengths = {axis: self.sizes[axis] for axis in axes}
+            sizes = self.sizes[op.block]
+            lengths = {axis: sizes[axis] for axis in axes}
             place = RankPlace(
-                self.sizes, dict.fromkeys(axes, 0), lengths, member=dict.fromkeys(MESH_AXES, 0), degrees=self.env
+                sizes, dict.fromkeys(axes, 0), lengths, member=dict.fromkeys(MESH_AXES, 0), degrees=self.env
             )
             made = self.apply(op, place, inputs)
         for name, array in zip(op.writes, made, strict=True):

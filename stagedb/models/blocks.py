@@ -24,6 +24,7 @@ from stagedb.ir.operators import (
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.further_tokens import further_layer, labels, part_of
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind
+from stagedb.models.kinds.head_sizes import own_rotary
 from stagedb.models.shared_operations import add, dropout, linear, norm, projected, scaled
 from stagedb.models.style import Style
 
@@ -32,8 +33,8 @@ __all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer"]
 
 def buffers(card: Architecture, style: Style, kinds: Iterable[LayerKind]) -> tuple[tuple[Tensor, str], ...]:
     """The tensors that all parts of the model hold in addition to weights, each with the region that reads it."""
-    parts = dict.fromkeys(part for kind in kinds for part in kind.parts)
-    return tuple(dict.fromkeys(held for part in parts for held in part.buffers(card, style)))
+    found = [own_rotary(card, kind, part.buffers(card, style)) for kind in kinds for part in kind.parts]
+    return tuple(dict.fromkeys(held for buffers in found for held in buffers))
 
 
 def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:

@@ -13,7 +13,7 @@ from stagedb.inputs import shown
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
-from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
+from stagedb.models.layer_pattern import check_known, check_reads, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -250,6 +250,7 @@ class Card:
         for kind in self.kinds.values():
             for part in kind.parts:
                 part.check_values(self, kind.settings)
+            check_reads(self.name, kind)
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
 
@@ -266,9 +267,13 @@ class Card:
         """All parts that layers of the model may have: those of stagedb, and its own blocks."""
         return (*PARTS, *map(part_of, self.blocks))
 
-    def word(self, name: str) -> int:
-        """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several."""
-        sizes = {int(kind.settings[name]) for kind in self.kinds.values() if name in kind.settings}
+    def word(self, name: str, mixer: str = "") -> int:
+        """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several.
+
+        mixer: the word of this mixer alone.
+        """
+        kinds = [kind for kind in self.kinds.values() if mixer in ("", kind.mixer)]
+        sizes = {int(kind.settings[name]) for kind in kinds if name in kind.settings}
         if len(sizes) > 1:
             raise UsageError(
                 f"{self.name}: layer kinds have {name} of several sizes, {shown(sorted(sizes))}: one is read"

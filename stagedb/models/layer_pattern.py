@@ -117,6 +117,17 @@ def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: 
             raise UsageError(f"layer_kinds: {name} is the kind of no layer: name it in pattern, or leave it out")
 
 
+def check_reads(model: str, kind: LayerKind) -> None:
+    """Raise UsageError for a channel mixer that does not read what the residual gives it."""
+    channel_mixer, residual = kind.parts[1], RESIDUALS[kind.residual]
+    if channel_mixer.reads_stream != residual.reads_stream:
+        fit = [name for name, each in RESIDUALS.items() if each.reads_stream == channel_mixer.reads_stream]
+        raise UsageError(
+            f"{model}: layer_kinds: {kind.name} has channel_mixer: {channel_mixer.name}, which goes with residual: "
+            f"{' or '.join(fit)}, and not with {kind.residual}"
+        )
+
+
 def _near(word: str, known: tuple[str, ...]) -> str:
     near = get_close_matches(word, known, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""

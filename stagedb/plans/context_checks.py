@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
+from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.graph_options import CpKind, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples, nearest
 from stagedb.plans.plan_fields import PlanFields
@@ -106,19 +107,25 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     kind = plan.options.cp_kind
     if kind not in ("ulysses", "ulysses-ring"):
         return
-    heads, kv_heads = sizes["A"] // plan.tp, sizes["KV"] // plan.tp
+    numbers = [(heads, kv_heads) for heads, kv_heads, _ in numbers_of_heads(sizes)]
     inner = kind == "ulysses-ring"
     word, degree = ("ulysses", plan.ulysses) if inner else ("cp", plan.cp)
 
+    def shares(heads: int, over: int) -> bool:
+        return heads // plan.tp % over == 0 and heads >= plan.tp
+
     def fits(over: int) -> bool:
         divides = not inner or (plan.cp % over == 0 and over < plan.cp)
-        return heads % over == 0 and kv_heads % over == 0 and kv_heads > 0 and divides
+        return divides and all(shares(heads, over) and shares(kv_heads, over) for heads, kv_heads in numbers)
 
     if not fits(degree):
+        heads, kv_heads = next(
+            (each for each in numbers if not all(shares(count, degree) for count in each)), numbers[0]
+        )
         raise Misfit(
-            f"{kind} spreads the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {plan.tp} x "
+            f"{kind} spreads the {heads} attention heads and {kv_heads} key/value heads over tp {plan.tp} x "
             f"{word} {degree} = {plan.tp * degree}, which does not divide both",
-            nearest(word, degree, heads, fits, least=2),
+            nearest(word, degree, heads // plan.tp, fits, least=2),
             [RING if inner else Way({"cp_kind": "allgather-kv"})],
         )
 

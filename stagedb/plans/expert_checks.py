@@ -259,7 +259,7 @@ def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
         return [sizes["F"]]
     found = [sizes["FE"]] if plan.options.expert_tp else []
     found += [sizes["FS"]] if "FS" in sizes else []
-    return found + ([sizes["F"]] if "LD" in sizes else [])
+    return found + ([sizes["F"]] if "LD" in sizes or "FD" in sizes else [])
 
 
 def capacity(plan: PlanFields) -> dict[str, int]:

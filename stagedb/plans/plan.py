@@ -10,6 +10,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import check_context, check_heads, check_kind_given, check_sequence, with_default_kind
@@ -240,17 +241,18 @@ class Plan(PlanFields):
             )
 
     def _tp_rules(self, sizes: Mapping[str, int]) -> list[tuple[str, Callable[[int], bool]]]:
-        heads, kv_heads = sizes["A"], sizes["KV"]
+        numbers = [*numbers_of_heads(sizes)]
         rules: list[tuple[str, Callable[[int], bool]]] = [
-            (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
+            (f"does not divide the {heads} attention heads", _divides(heads)) for heads, _, _ in numbers
         ]
         rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
-        if self.options.framework.fused_projections == "always":
-            # A fused projection cannot repeat a K/V head.
-            rules.append((f"does not divide the {kv_heads} key/value heads", _divides(kv_heads)))
-        else:
-            repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
-            rules.append((repeats, lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0))
+        for _, kv_heads, own in numbers:
+            # A fused projection cannot repeat a K/V head. Layers with a number of their own do not.
+            if own or self.options.framework.fused_projections == "always":
+                rules.append((f"does not divide the {kv_heads} key/value heads", _divides(kv_heads)))
+            else:
+                repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
+                rules.append((repeats, _divides_or_repeats(kv_heads)))
         if self.options.framework.vocabulary_multiple is None:
             rules.append((f"does not divide the vocabulary of {sizes['V']}", _divides(sizes["V"])))
         return rules
@@ -293,6 +295,10 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
             ways=[Way({"ranks": given * unit}), Way({"dp": None}, "leave --dp out")],
         )
     return int(ranks // unit)
+
+
+def _divides_or_repeats(size: int) -> Callable[[int], bool]:
+    return lambda degree: size % degree == 0 or degree % size == 0
 
 
 def _divides(size: int) -> Callable[[int], bool]:

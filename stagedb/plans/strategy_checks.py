@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from stagedb.errors import UsageError
+from stagedb.models.kinds.head_sizes import sizes_like
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.nearest_plans import Misfit, nearest
 from stagedb.plans.plan_fields import PlanFields
@@ -64,7 +65,8 @@ def _cuts(plan: PlanFields) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def _lengths(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """The lengths of axes without padding, all ranks together. The ffn axis is also that of shared experts."""
     names = {"heads": ("A",), "kv_heads": ("KV",), "head_dim": ("D",), "hidden": ("H",), "ffn": ("F", "FS")}
-    model = {axis: tuple(sizes[name] for name in each if sizes.get(name)) for axis, each in names.items()}
+    like = {axis: tuple(name for word in each for name in sizes_like(sizes, word)) for axis, each in names.items()}
+    model = {axis: tuple(sizes[name] for name in each if sizes.get(name)) for axis, each in like.items()}
     return {"batch": (plan.micro_batch_size * plan.dp,), "seq": (plan.seq_len,), **model}
 
 

@@ -70,6 +70,12 @@ PARTS = (
     (r"attn\.kv_a_layernorm", "attn.kv_a_norm"),
     (r"attn\.kv_b_proj", "attn.wkv_b"),
     (r"attn\.sinks", "attn.sinks"),
+    (r"router\.proj", "ffn.router"),
+    (r"router\.scale", "ffn.router.input"),
+    (r"router\.per_expert_scale", "ffn.router.expert_scale"),
+    (r"post_feedforward_layernorm_1", "ffn.dense_post_norm"),
+    (r"pre_feedforward_layernorm_2", "ffn.experts_norm"),
+    (r"post_feedforward_layernorm_2", "ffn.experts_post_norm"),
     (r"shared_expert_gate", "ffn.shared_gate"),
     (r"shared_(expert|experts|mlp)\.gate_proj", "ffn.shared.w1"),
     (r"shared_(expert|experts|mlp)\.up_proj", "ffn.shared.w3"),
@@ -174,7 +180,7 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         yield f"ffn.{'w3' if gated else 'w1'}.{ending}", value
     else:
         ours = next(our for pattern, our in PARTS if re.search(pattern, part))
-        own = ours if ours == "attn.sinks" else f"{ours}.{ending}"
+        own = ours if ours in ("attn.sinks", "ffn.router.expert_scale") else f"{ours}.{ending}"
         yield own, value.T if config["model_type"] in TRANSPOSED and value.ndim == 2 else value
 
 

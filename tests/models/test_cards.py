@@ -82,6 +82,10 @@ EXACT = {
     "granite-3-8b": 8_170_848_256,
     "llama4-scout-text": 107_769_861_120,
     "minimax-m2": 228_689_748_992,
+    "mimo-v2-flash": 308_778_768_832,
+    # The checkpoints have 572,792,112 and 575,741,232 more for images, of which 1152 x hidden project into the text.
+    "gemma-4-26b-a4b-text": 25_233_141_760,
+    "gemma-4-31b-text": 30_697_345_280,
     "mistral-nemo-12b": 12_247_782_400,
     "nemotron4-15b": 15_628_775_424,
     "olmo-3-32b": 32_233_522_176,

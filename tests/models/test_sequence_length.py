@@ -62,6 +62,9 @@ LENGTHS = {
         (
             "gemma-3-12b-text",
             "gemma-3-27b-text",
+            "gemma-4-26b-a4b-text",
+            "gemma-4-31b-text",
+            "mimo-v2-flash",
         ),
         32768,
     ),

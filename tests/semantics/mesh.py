@@ -255,7 +255,7 @@ class SimulatedMesh(Interpreter):
     def gather(self, value: Value, row: SymTensor) -> Array:
         """A weight-shaped value put together; AssertionError where replicas of a part differ."""
         layout = self.layouts[row.name]
-        whole = np.full([self.sizes[axis] for axis in row.axes], np.nan)
+        whole = np.full([self.sizes[row.block][axis] for axis in row.axes], np.nan)
         for rank, array in zip(self.ranks, value, strict=True):
             window = self._window(row, layout, rank)
             known = whole[window]
@@ -293,7 +293,7 @@ class SimulatedMesh(Interpreter):
     def columns(self, row: SymTensor, rank: Mapping[str, int]) -> bool:
         """Whether ranks cut a weight along its second axis: that of few experts that are divided."""
         cuts = find_framework(self.graph.recipe).cuts_columns and self.sharing(row) == "edp"
-        _, experts = self._part(row.axes[0], self.layouts[row.name].cuts(row.axes[0]), rank)
+        _, experts = self._part(row.block, row.axes[0], self.layouts[row.name].cuts(row.axes[0]), rank)
         return cuts and self.sharers(row) > experts
 
     def join(self, value: Value, row: SymTensor, axis: str = "", padded: bool = False) -> Value:
@@ -308,7 +308,8 @@ class SimulatedMesh(Interpreter):
             if padded:
                 out.append(rows)
                 continue
-            shape = [length for _, length in (self._part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
+            window = self._window(row, self.layouts[row.name], rank)
+            shape = [part.stop - part.start for part in window]
             wanted = int(np.prod(shape[: parameter(row).rows]))
             if len(rows) - wanted >= self.sharers(row):
                 raise ValueError(f"{row.name}: {len(rows)} rows are gathered, and it has {wanted}")
@@ -357,18 +358,18 @@ class SimulatedMesh(Interpreter):
             for axis in self.tensors[name].axes:
                 cut = layout.cuts(axis)
                 if axis not in lengths or cut:
-                    starts[axis], lengths[axis] = self._part(axis, cut, rank)
+                    starts[axis], lengths[axis] = self._part(self.tensors[name].block, axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
         load, share = self.expert_load, self.loss_share
-        return RankPlace(self.sizes, starts, lengths, leader, rank, step, self.order, load, self.env, share)
+        return RankPlace(self.sizes[op.block], starts, lengths, leader, rank, step, self.order, load, self.env, share)
 
-    def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
-        """The first index and the length of a rank's part of an axis."""
+    def _part(self, block: str, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
+        """The first index and the length of a rank's part of an axis in a block."""
         index, parts = 0, 1
         for mesh_axis in cuts:
             index, parts = index * self.env[mesh_axis] + rank[mesh_axis], parts * self.env[mesh_axis]
-        size = self.sizes[axis]
+        size = self.sizes[block][axis]
         if axis in REPLICABLE and parts > size:
             return index * size // parts, 1
         if size % parts:
@@ -376,7 +377,7 @@ class SimulatedMesh(Interpreter):
         return index * (size // parts), size // parts
 
     def _window(self, row: SymTensor, layout: Layout, rank: Mapping[str, int]) -> tuple[slice, ...]:
-        parts = [self._part(axis, layout.cuts(axis), rank) for axis in row.axes]
+        parts = [self._part(row.block, axis, layout.cuts(axis), rank) for axis in row.axes]
         return tuple(slice(start, start + length) for start, length in parts)
 
     def _before(self, axis: str, rank: Mapping[str, int]) -> int:

@@ -8,6 +8,7 @@ from stagedb.models import Card
 from tests.ir.tiny import card
 
 LATENT = {"mixer": "latent_attention", "kv_rank": 6, "nope_dim": 4, "rope_dim": 2, "value_dim": 5}
+BOTH = {"channel_mixer": "dense_and_experts", "residual": "sandwich_of_stream"}
 
 VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "window": ("llama", {"mixer": "sliding_window", "window": 3}, {}),
@@ -22,6 +23,18 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"mixer": "sliding_window", "window": 3, "sinks": True, "softcap": 2.0},
         {},
     ),
+    "own heads": ("llama", {"heads": 8, "kv_heads": 4, "head_dim": 6}, {"kv_heads": 2}),
+    "own heads, a further token": ("llama", {"heads": 8, "head_dim": 6}, {"further_tokens": 1}),
+    "values of their own size": ("llama", {"value_dim": 6, "bias": "all", "sinks": True}, {}),
+    "own heads of each size, with norms": (
+        "llama",
+        {"mixer": "sliding_window", "window": 3, "heads": 8, "head_dim": 6, "value_dim": 2, "qk_norm": "each_head"},
+        {},
+    ),
+    "values that are keys": ("llama", {"shared_values": True, "value_norm": True, "qk_norm": "head"}, {}),
+    "values that are keys, as they are": ("llama", {"shared_values": True, "rotary": False, "bias": "qkv"}, {}),
+    "norms and a factor of values": ("llama", {"value_norm": True, "value_scale": 0.7, "kv_heads": 8, "heads": 8}, {}),
+    "a factor of values": ("llama", {"value_scale": 0.7, "rotary": False}, {}),
     "gated": ("llama", {"gated": True}, {}),
     "gated, with norms and biases": ("llama", {"gated": True, "qk_norm": "head", "bias": "qkv"}, {}),
     "gate of its own matmul": ("llama", {"gate": "values", "qk_norm": "head"}, {}),
@@ -40,6 +53,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "post-norm": ("llama", {"residual": "post_norm"}, {}),
     "sandwich": ("llama", {"residual": "sandwich"}, {}),
     "a norm after the channel mixer": ("llama", {"residual": "serial_ffn_post_norm"}, {}),
+    "sandwich, scaled": ("llama", {"residual": "sandwich_scaled"}, {}),
     "sandwich with biases": ("gpt", {"residual": "sandwich"}, {}),
     "latent": ("llama", LATENT, {}),
     "latent queries": ("llama", {**LATENT, "q_rank": 7, "latent_bias": True}, {}),
@@ -61,6 +75,8 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"channel_mixer": "experts", "scores": "sparsemixer", "normalised": False, "jitter": 0.4},
         {},
     ),
+    "a feed-forward and experts": ("moe", BOTH, {"experts": 8}),
+    "a feed-forward and experts, scores of all": ("moe", {**BOTH, "scores": "softmax", "router_bias": True}, {}),
     "clamped gate": ("llama", {}, {"activation": "clamped_swiglu"}),
     "squared relu": ("gpt", {}, {"activation": "relu2"}),
     "tanh gelu": ("gpt", {}, {"activation": "gelu_tanh"}),

@@ -95,6 +95,15 @@ FIRST = "first_k_dense_replace"
 INDEX: dict[str, list[Any]] = {"index_topk": [8, 100], "index_n_heads": [2, 4], "index_head_dim": [16, 32]}
 WINDOW: dict[str, list[Any]] = {"sliding_window": [8, 16, 100]}
 
+GEMMA4: dict[str, list[Any]] = {
+    **WINDOW,
+    "hidden_size_per_layer_input": [0],
+    "attention_k_eq_v": BIAS,
+    "attention_bias": BIAS,
+    "global_head_dim": [16, 40],
+    "num_global_key_value_heads": [None, 1],
+}
+
 
 def _without_experts(words: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {word: values for word, values in words.items() if word not in {*ROUTED, FIRST, "n_group", "topk_group"}}
@@ -134,6 +143,29 @@ DRAWN: dict[str, tuple[str, st.SearchStrategy[dict[str, Any]]]] = {
         some(**EXPERTS, **WINDOW, num_experts=[8, 12], num_shared_experts=[1, 2], first_k_dense_replace=[0, 1]),
     ),
     "Glm4MoeLiteForCausalLM": ("glm4_moe_lite", some(**{k: v for k, v in LATENT.items() if k != FIRST})),
+    "MiMoV2FlashForCausalLM": (
+        "mimo_v2_flash",
+        some(
+            **{word: values for word, values in ROUTED.items() if word != "n_shared_experts"},
+            **WINDOW,
+            v_head_dim=[16, 24, 32],
+            attention_bias=BIAS,
+            mlp_layer_types=[None],
+        ),
+    ),
+    "Gemma4ForCausalLM": (
+        "gemma4_text",
+        st.one_of(
+            some(**GEMMA4),
+            some(
+                **GEMMA4,
+                enable_moe_block=[True],
+                num_experts=[8, 12],
+                top_k_experts=[1, 3],
+                moe_intermediate_size=[40, 72],
+            ),
+        ),
+    ),
     "YoutuForCausalLM": ("youtu", some(**_without_experts(LATENT))),
     "DeepseekV3ForCausalLM": ("deepseek_v3", some(**LATENT)),
     "DeepseekV32ForCausalLM": ("deepseek_v32", some(**LATENT, **INDEX)),
@@ -154,6 +186,9 @@ def test_graphs_of_drawn_configs_have_the_parameters_and_matmuls_of_the_models_o
         config = {**usual, **own, "architectures": [architecture], "model_type": model_type}
         if "qk_rope_head_dim" in own:
             config |= {"num_key_value_heads": usual["num_attention_heads"], "head_dim": own["qk_rope_head_dim"]}
+        if architecture.startswith("MiMoV2") and usual["num_attention_heads"] % (2 * usual["num_key_value_heads"]):
+            # Layers with a window have twice as many heads of keys as others.
+            config["num_key_value_heads"] = 1
         if "head_dim" not in own and architecture in ("Starcoder2ForCausalLM", "Olmo3ForCausalLM"):
             # Their code takes the head from the hidden size.
             config["hidden_size"] = usual["num_attention_heads"] * config.pop("head_dim")

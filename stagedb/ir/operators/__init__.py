@@ -1,6 +1,7 @@
 """Operators: small frozen classes that define shape, FLOPs, gradient rule and numpy meaning; one module a family.
 
 `OPERATORS` maps a class's name to the class, which restores an operator from the store (`dump`, `load`).
+Long because it names every operator.
 """
 
 import dataclasses
@@ -95,6 +96,7 @@ from stagedb.ir.operators.norm import (
     UnitRMSGradient,
 )
 from stagedb.ir.operators.optimizer import AdamW
+from stagedb.ir.operators.packed_rows import PackRows, SplitRows
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
 from stagedb.ir.operators.redistribution import Exchange, PutTogether, Receive, Redistribution, Rotate, Send
@@ -116,6 +118,8 @@ from stagedb.ir.operators.routing_variants import (
     ChoiceSum,
     ChoiceSumGradient,
     DispatchChoices,
+    ExpertScale,
+    ExpertScaleGradient,
     SparseMixer,
     SparseMixerGradient,
 )
@@ -158,6 +162,8 @@ OPERATORS: dict[str, type[Operator]] = {
         DetachedEinsum,
         Dispatch,
         DispatchChoices,
+        ExpertScale,
+        ExpertScaleGradient,
         DispatchGradient,
         Dropout,
         DropoutGradient,
@@ -189,6 +195,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Normalise,
         NormaliseGradient,
         PackHeads,
+        PackRows,
         PackKeys,
         PartAttention,
         PartAttentionGradient,
@@ -225,6 +232,7 @@ OPERATORS: dict[str, type[Operator]] = {
         SparseMixer,
         SparseMixerGradient,
         SplitHeads,
+        SplitRows,
         SplitLast,
         SplitLastViews,
         SplitViews,
@@ -305,6 +313,8 @@ __all__ = [
     "Embedding",
     "EmbeddingGradient",
     "Exchange",
+    "ExpertScale",
+    "ExpertScaleGradient",
     "FoldHeads",
     "Gate",
     "GateGradient",
@@ -332,6 +342,7 @@ __all__ = [
     "Operator",
     "PackHeads",
     "PackKeys",
+    "PackRows",
     "PartAttention",
     "PartAttentionGradient",
     "Passing",
@@ -371,6 +382,7 @@ __all__ = [
     "SplitHeads",
     "SplitLast",
     "SplitLastViews",
+    "SplitRows",
     "SplitViews",
     "SumExp",
     "SumProduct",

@@ -47,6 +47,39 @@ class ChoiceScaleGradient(Operator):
 
 
 @dataclass(frozen=True)
+class ExpertScale(Operator):
+    """Weights of choices (batch, seq, choices) times a factor of their experts, (experts). The third input names these.
+
+    Gemma 4.
+    """
+
+    kind: ClassVar[str] = "elementwise"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        name, learnt = f"{op.name}.input_gradient", op.inputs[:2]
+        made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(learnt)]
+        tracer.emit(name, ExpertScaleGradient(), (arriving(grads), *op.inputs), *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        weights, scale, chosen = inputs
+        return [weights * scale[chosen]]
+
+
+@dataclass(frozen=True)
+class ExpertScaleGradient(Operator):
+    """The gradients of the weights, and of the factors: the sum over all choices of an expert."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, weights, scale, chosen = inputs
+        found = np.zeros_like(scale)
+        np.add.at(found, chosen, dy * weights)
+        return [dy * scale[chosen], found]
+
+
+@dataclass(frozen=True)
 class DispatchChoices(Operator):
     """A value of each choice moved to a slot of its expert: (batch, seq, choices, hidden) to (experts, slots, hidden).
 

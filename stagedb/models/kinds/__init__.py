@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stagedb.models.kinds.attention import ATTENTION
+from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
@@ -15,17 +16,36 @@ from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
 from stagedb.models.kinds.residual import Residual
-from stagedb.models.kinds.serial import AFTER_SUM, FFN_POST_NORM, POST_NORM, SANDWICH, SERIAL
+from stagedb.models.kinds.serial import (
+    AFTER_SUM,
+    FFN_POST_NORM,
+    POST_NORM,
+    SANDWICH,
+    SANDWICH_OF_STREAM,
+    SANDWICH_SCALED,
+    SERIAL,
+)
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
 
 MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION)}
 """Mixers by the name that a card uses."""
 
-CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}
+CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS, DENSE_AND_EXPERTS)}
 """Channel mixers by the name that a card uses."""
 
 RESIDUALS: Mapping[str, Residual] = {
-    each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS, POST_NORM, SANDWICH, AFTER_SUM, FFN_POST_NORM)
+    each.name: each
+    for each in (
+        SERIAL,
+        PARALLEL,
+        PARALLEL_TWO_NORMS,
+        POST_NORM,
+        SANDWICH,
+        SANDWICH_SCALED,
+        SANDWICH_OF_STREAM,
+        AFTER_SUM,
+        FFN_POST_NORM,
+    )
 }
 """Residuals, which combine a mixer and a channel mixer, by the name that a card uses."""
 

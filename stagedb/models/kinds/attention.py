@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
-from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, core_of
+from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, USUAL_HEADS, HeadAxes, core_of
 from stagedb.models.kinds.context import CONTEXT_WORDS, check_context, context_parameters, finished, gates_of
+from stagedb.models.kinds.head_sizes import HEAD_WORDS, check_head_sizes, head_sizes
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,
@@ -49,14 +50,21 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     # A parameter of the attention itself, which come before those of its parts.
     sinks = (t.weight("attn.sinks", ("heads",)),) if values["sinks"] else ()
     qkv, gates = _queries_keys_values(t, card, style, values, x)
-    own_gates = gates_of(t, style, values, x, QUERY)
-    context = core_of(t, card, style, (*qkv, *sinks), values)
+    heads = heads_of(card, values)
+    own_gates = gates_of(t, style, values, x, heads.context)
+    context = core_of(t, card, style, (*qkv, *sinks), values, heads)
     t.enter("attention")
     if gates is not None:
         context = _gated(t, context, gates)
     context = finished(t, values, context, own_gates)
     bias = bias_of(card, values) in ("all", "out")
-    return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
+    return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", heads.value), bias)
+
+
+def heads_of(card: Architecture, values: Values) -> HeadAxes:
+    """The axes of heads: values may have a size of their own."""
+    made = head_sizes(card, values)
+    return USUAL_HEADS if made.value_dim == made.head_dim else HeadAxes(value="value_dim")
 
 
 def bias_of(card: Architecture, values: Values) -> str:
@@ -84,14 +92,17 @@ def _queries_keys_values(
 ) -> "tuple[tuple[Tensor, ...], Tensor | None]":
     """One packed tensor or three, with rotary positions applied. The gates of the result, if it has some."""
     bias, rotary, normed = bias_of(card, values) in ("all", "qkv"), _rotates(card, values), norm_of(card, values)
-    size, gates = int(values["rotary_dim"]), None
+    size, gates, heads = int(values["rotary_dim"]), None, heads_of(card, values)
     if _packs(style, values) and values["gated"]:
         q, k, v, gates = _packed_with_gates(t, style, x, bias)
+    elif _packs(style, values) and (heads != USUAL_HEADS or values["shared_values"]):
+        q, k, v = _packed_rows(t, style, values, x, bias, heads)
     elif _packs(style, values):
         qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
-        if not rotary and normed == "none":
+        plain = normed == "none" and not values["value_norm"] and not values["value_scale"]
+        if not rotary and plain:
             return (qkv,), None
-        if normed == "none":
+        if plain:
             turned = t.activation("attn.rotary", PACKED)
             t.emit("attn.rotary", ops.Rotary(packed=True, size=size), (qkv,), turned)
             return (turned,), None
@@ -99,8 +110,10 @@ def _queries_keys_values(
         t.emit("attn.split", ops.SplitHeads(), (qkv,), q, k, v)
     else:
         q, gates = _queries(t, style, values, x, bias)
-        k = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
-        v = shared.linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        k = v = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        if not values["shared_values"]:
+            axes = ("kv_heads", heads.value, "hidden")
+            v = shared.linear(t, "attn.wv", x, axes, (*KEY[:-1], heads.value), bias, style.fp8)
     if normed != "none" and not values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
     if rotary:
@@ -110,7 +123,24 @@ def _queries_keys_values(
         q, k = turned_q, turned_k
     if normed != "none" and values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
-    return (q, k, v), gates
+    if values["value_norm"]:
+        v = _normed(t, card, style, "l2", "attn.v_norm", v)
+    return (q, k, shared.scaled(t, "attn.value_scale", v, float(values["value_scale"]))), gates
+
+
+def _packed_rows(
+    t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: bool, heads: HeadAxes
+) -> "tuple[Tensor, ...]":
+    """Queries, keys and values of one matmul, apart, where values have another size or are the keys."""
+    own = not values["shared_values"]
+    rows = "packed_rows" if own else "packed_keys"
+    made = shared.linear(
+        t, "attn.wqkv", x, ("kv_heads", rows, "hidden"), ("batch", "seq", "kv_heads", rows), bias, style.fp8
+    )
+    q, k = t.activation("attn.q", QUERY), t.activation("attn.k", KEY)
+    v = t.activation("attn.v", (*KEY[:-1], heads.value)) if own else k
+    t.emit("attn.split", ops.SplitRows(heads.value if own else ""), (made,), q, k, *((v,) if own else ()))
+    return q, k, v
 
 
 def _queries(t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor | None]":
@@ -159,22 +189,25 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: 
 
 
 def _parameters(card: Architecture, values: Values) -> int:
-    queries, keys = card.heads * card.head_dim, card.kv_heads * card.head_dim
+    heads = head_sizes(card, values)
+    queries, keys = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+    contexts, of_values = heads.heads * heads.value_dim, heads.kv_heads * heads.value_dim
     gates = queries if values["gated"] else 0
     bias, normed = bias_of(card, values), norm_of(card, values)
-    made = queries + gates + 2 * keys
+    made = queries + gates + keys + (0 if values["shared_values"] else of_values)
     biases = {"none": 0, "qkv": made, "out": card.hidden, "all": made + card.hidden}[bias]
-    norms = {"none": 0, "l2": 0, "head": 2 * card.head_dim}.get(normed, queries + keys)
+    norms = {"none": 0, "l2": 0, "head": 2 * heads.head_dim}.get(normed, queries + keys)
     norms *= 1 if normed == "all" else norm_values(card, biased=normed != "each_head_no_bias")
-    around = context_parameters(card, values, card.heads, card.head_dim) + (card.heads if values["sinks"] else 0)
-    return card.hidden * (made + queries) + biases + norms + around
+    around = context_parameters(card, values, heads.heads, heads.value_dim) + (heads.heads if values["sinks"] else 0)
+    return card.hidden * (made + contexts) + biases + norms + around
 
 
 def _check_values(card: Architecture, values: Values) -> None:
     check_context(card, values)
-    size = int(values["rotary_dim"])
-    if size > card.head_dim or size % 2:
-        raise UsageError(f"{card.name}: rotary_dim must be even and at most head_dim={card.head_dim}, not {size}")
+    check_head_sizes(card, values)
+    size, most = int(values["rotary_dim"]), head_sizes(card, values).head_dim
+    if size > most or size % 2:
+        raise UsageError(f"{card.name}: rotary_dim must be even and at most head_dim={most}, not {size}")
     if size and not _rotates(card, values):
         raise UsageError(f"{card.name}: rotary_dim={size}, and these layers have no rotary positions: leave it out")
 
@@ -218,6 +251,7 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
 
 
 WORDS: Mapping[str, KindWord] = {
+    **HEAD_WORDS,
     **CONTEXT_WORDS,
     "bias": KindWord(
         "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "out", "all")
@@ -234,8 +268,11 @@ WORDS: Mapping[str, KindWord] = {
     "rotary_dim": KindWord("how many of a head's dimensions rotary positions turn (0: all)", 0),
     "rotary_first": KindWord("whether queries and keys are turned before they are normalised", False),
     "scale": KindWord("the factor of scores (0: one over the root of the head's size)", 0.0),
+    "shared_values": KindWord("whether values are the keys, before their norm and positions", False),
     "sinks": KindWord("whether each head has a learned score without a value in its softmax", False),
     "softcap": KindWord("the bound of scores, by a tanh (0: none)", 0.0),
+    "value_norm": KindWord("whether values are normalised head by head, without a weight", False),
+    "value_scale": KindWord("the factor of values (0: none)", 0.0),
 }
 """What a layer kind may set for attention."""
 
@@ -261,6 +298,9 @@ ATTENTION = LayerPart(
         "gated_dim": "2 * D",
         "gate_dim": "D",
         "packed_gated": "2 * A / KV + 2",
+        # The rows of a K/V head where values have another size, or are the keys.
+        "packed_rows": "D * A / KV + D + DV",
+        "packed_keys": "D * A / KV + D",
         "state": "3",
     },
     replicable=frozenset({"kv_heads"}),

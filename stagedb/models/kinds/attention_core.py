@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
 from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.head_sizes import head_sizes
 from stagedb.models.kinds.part import Architecture, Values
 
 if TYPE_CHECKING:
@@ -150,8 +151,9 @@ _REACH = {
 def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes) -> None:
     """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
     if heads != USUAL_HEADS:
+        kind = "values with a size of their own" if heads.kv_heads == "kv_heads" else "latent attention"
         raise UsageError(
-            f"{card.name} has latent attention, and rings and calls by part send keys and values of one size: take "
+            f"{card.name} has {kind}, and rings and calls by part send keys and values of one size: take "
             "--cp-kind ulysses"
         )
     for word, about in _REACH.items():
@@ -184,8 +186,9 @@ def _plain_core(
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
     q, k, v = _split(t, qkv)
     t.enter("attention_core", Tag.ATTENTION_CORE)
-    if heads.kv_heads == "kv_heads" and card.heads != card.kv_heads:
-        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
+    numbers = head_sizes(card, values)
+    if heads.kv_heads == "kv_heads" and numbers.heads != numbers.kv_heads:
+        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", heads.context)
         t.emit("attn.wide_k", ops.RepeatHeads(), (k,), wide_k)
         t.emit("attn.wide_v", ops.RepeatHeads(), (v,), wide_v)
         k, v = wide_k, wide_v

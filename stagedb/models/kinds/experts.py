@@ -52,10 +52,26 @@ PACKED_EXPERT_WEIGHT = ("experts", "expert_ffn", "two", "hidden")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    weights, chosen = chosen_experts(t, values, x)
+    y = routed(t, card, style, values, x, weights, chosen)
+    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
+
+
+def chosen_experts(t: "Tracer", values: Values, x: "Tensor", scaled: bool = False) -> "tuple[Tensor, Tensor]":
+    """The weights of a token's experts, and which they are, from what the router reads.
+
+    scaled: each expert has a learned factor of its weights.
+    """
     t.enter("router")
     router_bias = bool(values["router_bias"])
     logits = shared.linear(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"), router_bias)
-    weights, chosen = _chosen(t, values, logits)
+    return _chosen(t, values, logits, scaled)
+
+
+def routed(
+    t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", weights: "Tensor", chosen: "Tensor"
+) -> "Tensor":
+    """The sum of the results of each token's experts."""
     order = t.activation("ffn.order", CHOICE_AXES, "int64")
     t.emit("ffn.order", ops.Route(), (chosen,), order)
     slots, before = t.activation("ffn.dispatch", SLOTS), bool(values["scale_inputs"])
@@ -76,11 +92,11 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
     t.emit("ffn.combine", ops.Combine(), (out, order), back)
     t.emit("ffn.sum", *((ops.ChoiceSum(), (back,)) if before else (ops.WeightedSum(), (back, weights))), y)
-    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
+    return y
 
 
-def _chosen(t: "Tracer", values: Values, logits: "Tensor") -> "tuple[Tensor, Tensor]":
-    """The weights of a token's experts, and which they are: (batch, seq, choices) each.
+def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tuple[Tensor, Tensor]":
+    """The weights of a token's experts, and which they are: (batch, seq, choices) each. scaled: by a learned factor.
 
     Without `scores` the softmax is over the logits of the chosen experts.
     """
@@ -103,14 +119,22 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor") -> "tuple[Tensor, Ten
             t.emit("ffn.shares", ops.Normalise(), (best,), shares, t.activation("ffn.total", ("batch", "seq"), "fp32"))
             best = shares
         best = shared.scaled(t, "ffn.routing_scale", best, float(values["routing_scale"]))
+        best = _by_expert(t, best, chosen) if scaled else best
         t.emit("ffn.weights", ops.Cast(), (best,), weights)
         return weights, chosen
     best, wide = t.activation("ffn.topk", CHOICE_AXES), t.activation("ffn.wide", CHOICE_AXES, "fp32")
     t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
     t.emit("ffn.wide", ops.Cast(), (best,), wide)
     t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
-    t.emit("ffn.weights", ops.Cast(), (shares,), weights)
+    t.emit("ffn.weights", ops.Cast(), (_by_expert(t, shares, chosen) if scaled else shares,), weights)
     return weights, chosen
+
+
+def _by_expert(t: "Tracer", best: "Tensor", chosen: "Tensor") -> "Tensor":
+    """Weights of choices times the learned factors of their experts."""
+    y = t.activation("ffn.by_expert", CHOICE_AXES, "fp32")
+    t.emit("ffn.by_expert", ops.ExpertScale(), (best, t.weight("ffn.router.expert_scale", ("experts",)), chosen), y)
+    return y
 
 
 def _with_shared(

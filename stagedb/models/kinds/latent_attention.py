@@ -139,7 +139,9 @@ LATENT_ATTENTION = LayerPart(
         "RK": SizeSymbol("kv_rank", "size of the latent of keys and values", lambda card: card.word("kv_rank")),
         "DN": SizeSymbol("nope_dim", "part of a head without positions", lambda card: card.word("nope_dim")),
         "DR": SizeSymbol("rope_dim", "part of a head with rotary positions", lambda card: card.word("rope_dim")),
-        "DV": SizeSymbol("value_dim", "size of a head of values", lambda card: card.word("value_dim")),
+        "DV": SizeSymbol(
+            "value_dim", "size of a head of values", lambda card: card.word("value_dim", "latent_attention")
+        ),
         **key_index.SYMBOLS,
     },
     axes={

@@ -65,7 +65,7 @@ class Architecture(Protocol):
     def dense_layers(self) -> int: ...
     @property
     def layers_without_experts(self) -> int: ...
-    def word(self, name: str) -> int: ...
+    def word(self, name: str, mixer: str = "") -> int: ...
     @property
     def tied(self) -> bool: ...
     @property
@@ -192,7 +192,8 @@ class LayerPart:
     rows: its rows of the built-in sharding table. planned: rows that follow from the others and the plan, for every
     user's strategy. user: the regions that a user's strategy may name. left: the regions that it leaves to the plan,
     and the options that decide them.
-    buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them.
+    buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them. reads_stream: it reads
+    the residual stream, and normalises that itself.
     """
 
     name: str
@@ -211,6 +212,7 @@ class LayerPart:
     left: Mapping[str, str] = field(default_factory=dict)
     buffers: Callable[[Architecture, "Style"], Buffers] = lambda card, style: ()
     routes: bool = False
+    reads_stream: bool = False
 
 
 def norm_parameters(card: Architecture) -> int:

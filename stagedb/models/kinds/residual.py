@@ -19,9 +19,11 @@ class Residual:
     """One kind of layer around its parts.
 
     name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
-    with its mixer and its channel mixer, and returns the stream after it.
+    with its mixer and its channel mixer, and returns the stream after it. reads_stream: its channel mixer reads the
+    stream itself, and has norms of its own.
     """
 
     name: str
     norms: int
     forward: Callable[["Tracer", Architecture, "Style", Part, Part, "Tensor"], "Tensor"]
+    reads_stream: bool = False

@@ -1,8 +1,9 @@
 """Serial layers: the mixer, then the channel mixer; each is added to the stream.
 
 A pre-norm layer normalises what its parts read. A post-norm layer normalises their results (OLMo 2), a sandwich both
-(Gemma 2); with `serial_ffn_post_norm` the result of the channel mixer alone has a norm too (A.X K1). With norms after
-sums the stream itself is normalised (Vaswani et al. 2017).
+(Gemma 2); it may multiply the stream by a number of the layer (Gemma 4). With `serial_ffn_post_norm` the result of the
+channel mixer alone has a norm too (A.X K1). With norms after sums the stream itself is normalised (Vaswani et al.
+2017).
 """
 
 from typing import TYPE_CHECKING
@@ -12,10 +13,12 @@ from stagedb.models.kinds.part import Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
 
 if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
     from stagedb.models.style import Style
 else:
+    ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")
 
 
@@ -29,7 +32,7 @@ def _post_norm(
     t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
 ) -> "Tensor":
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
-        x = shared.residual(t, card, style, f"{word}.add", x, _normed(t, card, style, f"{word}_norm", part(x)))
+        x = shared.residual(t, card, style, f"{word}.add", x, normed_branch(t, card, style, f"{word}_norm", part(x)))
     return x
 
 
@@ -39,7 +42,7 @@ def _sandwich(
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
         t.enter("between")
         made = part(shared.norm(t, card, style, f"{word}_norm", x))
-        x = shared.residual(t, card, style, f"{word}.add", x, _normed(t, card, style, f"{word}_post_norm", made))
+        x = shared.residual(t, card, style, f"{word}.add", x, normed_branch(t, card, style, f"{word}_post_norm", made))
     return x
 
 
@@ -49,10 +52,34 @@ def _ffn_post_norm(
     t.enter("between")
     x = shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
     made = channel_mixer(shared.norm(t, card, style, "ffn_norm", x))
-    return shared.residual(t, card, style, "ffn.add", x, _normed(t, card, style, "ffn_post_norm", made))
+    return shared.residual(t, card, style, "ffn.add", x, normed_branch(t, card, style, "ffn_post_norm", made))
 
 
-def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
+def _sandwich_scaled(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    return _times_scalar(t, _sandwich(t, card, style, mixer, channel_mixer, x))
+
+
+def _sandwich_of_stream(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    t.enter("between")
+    made = mixer(shared.norm(t, card, style, "attn_norm", x))
+    x = shared.residual(t, card, style, "attn.add", x, normed_branch(t, card, style, "attn_post_norm", made))
+    made = normed_branch(t, card, style, "ffn_post_norm", channel_mixer(x))
+    return _times_scalar(t, shared.residual(t, card, style, "ffn.add", x, made))
+
+
+def _times_scalar(t: "Tracer", x: "Tensor") -> "Tensor":
+    """The stream times a number of the layer, which is no parameter: a checkpoint sets it, and training starts at 1."""
+    t.enter("between")
+    y = t.activation("scaled", x.axes)
+    t.emit("scaled", ops.Multiple(1.0), (x,), y)
+    return y
+
+
+def normed_branch(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
     """A part's result after its norm, with its bias added before."""
     t.enter("between")
     result = made.result if made.bias is None else shared.add(t, f"{name}.biased", made.result, made.bias)
@@ -72,4 +99,6 @@ SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
 SANDWICH = Residual("sandwich", 4, _sandwich)
 FFN_POST_NORM = Residual("serial_ffn_post_norm", 3, _ffn_post_norm)
+SANDWICH_SCALED = Residual("sandwich_scaled", 4, _sandwich_scaled)
+SANDWICH_OF_STREAM = Residual("sandwich_of_stream", 3, _sandwich_of_stream, reads_stream=True)
 AFTER_SUM = Residual("after_sum", 2, _after_sum)

@@ -7,6 +7,7 @@ from stagedb.models.readers import (
     expert_decoders,
     first_decoders,
     gated_decoders,
+    head_decoders,
     latent_decoders,
     older_decoders,
     plain_decoders,
@@ -22,6 +23,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **latent_decoders.READERS,
     **windowed_decoders.READERS,
     **older_decoders.READERS,
+    **head_decoders.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

@@ -90,7 +90,7 @@ class OwnBlock:
         return self.size(axis) == "seq"
 
     def in_graph(self, axis: str) -> str:
-        """The name of an axis in a graph, in which every axis has one size."""
+        """The name of an axis in a graph, in whose blocks every axis has one size."""
         return axis if axis in STREAM else f"{self.name}__{axis}"
 
     def length(self, axis: str, card: Architecture) -> int:

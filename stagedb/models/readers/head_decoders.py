@@ -1,0 +1,187 @@
+"""Decoders whose layers differ in their heads: MiMo-V2-Flash, and the text models of Gemma 4."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.models.card import Card
+from stagedb.models.kinds import Value
+from stagedb.models.readers.config import Config
+from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
+from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
+from stagedb.models.readers.parts import activation, biases, decoder
+
+_TYPES = {"sliding_attention": "window", "full_attention": "full"}
+
+
+def mimo_v2_flash(config: Config, name: str) -> Card:
+    """MiMo-V2-Flash: values of another size than keys; layers with a window have more K/V heads, and sinks."""
+    config.only("scoring_func", "sigmoid", "its experts have sigmoid scores")
+    config.only("n_shared_experts", 0, "its layers have no shared experts")
+    config.uses("layernorm_epsilon", "swa_rope_theta", "attention_chunk_size")
+    card = with_experts(config, decoder(config, name, "mimo-v2"), config.count("moe_intermediate_size"))
+    types, sparse = _mimo_types(config, card.layers), experts_from(config, card.layers, 1)
+    window = _mimo_window(config)
+    turns, value = _turned(config, 0.334), config.count("v_head_dim", default=128)
+    local = _heads(
+        card,
+        heads=config.count("swa_num_attention_heads", default=card.heads),
+        kv_heads=config.count("swa_num_key_value_heads", default=2 * card.kv_heads),
+        head_dim=config.count("swa_head_dim", default=card.head_dim),
+        value_dim=config.count("swa_v_head_dim", default=value),
+    )
+    local |= {"sinks": config.flag("add_swa_attention_sink_bias", default=True)}
+    local |= _turned_part(int(local.get("head_dim", card.head_dim)), turns["window"])
+    full = _heads(card, value_dim=value) | _turned_part(card.head_dim, turns["full"])
+    full |= {"sinks": config.flag("add_full_attention_sink_bias")}
+    layers = [
+        Layer(window=window if kind == "window" else 0, dense=not each, words=local if kind == "window" else full)
+        for kind, each in zip(types, sparse, strict=True)
+    ]
+    usual = biases("qkv" if config.flag("attention_bias") else "none", False)
+    usual |= {"value_scale": config.number("attention_value_scale", default=0.707), **sigmoid_scores(config)}
+    return with_layers(card, layers, usual)
+
+
+def _mimo_types(config: Config, layers: int) -> list[str]:
+    """What each layer sees. A pattern of the checkpoint has 1 for a window."""
+    pattern = config.get("hybrid_layer_pattern")
+    types = layer_types(config, layers, _TYPES)
+    if types is not None:
+        return types
+    if pattern is None:
+        return ["full" if number == 0 or (number + 1) % 6 == 0 else "window" for number in range(layers)]
+    if not isinstance(pattern, list) or len(pattern) != layers or any(each not in (0, 1) for each in pattern):
+        raise UsageError(f"hybrid_layer_pattern is not supported: 0 or 1 for each of {layers} layers only")
+    return ["window" if each else "full" for each in pattern]
+
+
+def _mimo_window(config: Config) -> int:
+    """The keys that a query sees. `sliding_window_size` counts those before its own."""
+    if config.get("sliding_window_size") is not None:
+        config.uses("sliding_window")
+        return config.count("sliding_window_size") + 1
+    return config.count("sliding_window", default=129)
+
+
+def gemma4(config: Config, name: str) -> Card:
+    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some."""
+    return _gemma4(config, name, 256)
+
+
+def gemma4_unified(config: Config, name: str) -> Card:
+    """Gemma 4 12B, text: as other dense ones of Gemma 4."""
+    return _gemma4(config, name, 0)
+
+
+def _gemma4(config: Config, name: str, width: int) -> Card:
+    """width: that of embeddings for each layer in a config that does not name it."""
+    _refuse_of_small_ones(config, width)
+    act = activation(config, "hidden_activation", default="gelu_pytorch_tanh")
+    scale = math.sqrt(config.count("hidden_size"))
+    near = decoder(config, name, "gemma4", activation=act, tied_default=True, embedding_scale=scale)
+    types = layer_types(config, near.layers, _TYPES)
+    types = types or ["full" if number % 6 == 5 else "window" for number in range(near.layers)]
+    types[-1] = "full"
+    shared = config.flag("attention_k_eq_v")
+    heads, size = _full_heads(config, near, types, shared)
+    # The card has the heads of full layers, of which ranks of tp may hold copies: they are the fewest.
+    card = replace(near, kv_heads=heads, head_dim=size)
+    turns = _turned(config, 1.0, full=0.25)
+    local = _heads(card, kv_heads=near.kv_heads, head_dim=near.head_dim) | _turned_part(near.head_dim, turns["window"])
+    full: dict[str, Value] = {"shared_values": shared, **_turned_part(size, turns["full"])}
+    window = config.count("sliding_window", default=512)
+    layers = [Layer(window=window, words=local) if kind == "window" else Layer(words=full) for kind in types]
+    usual = biases("all" if config.flag("attention_bias") else "none", False)
+    usual |= {"residual": "sandwich_scaled", "scale": 1.0, "qk_norm": "head", "value_norm": True}
+    if config.flag("enable_moe_block"):
+        named = config.changed(num_experts_per_tok=config.count("top_k_experts"))
+        card = with_experts(named, card, config.count("moe_intermediate_size"))
+        usual |= {"residual": "sandwich_of_stream", "channel_mixer": "dense_and_experts", "scores": "softmax"}
+    cap = config.number("final_logit_softcapping", default=0.0)
+    return with_layers(replace(card, logit_softcap=cap), layers, usual)
+
+
+def _refuse_of_small_ones(config: Config, width: int) -> None:
+    """Raise UsageError for what E2B and E4B have, and cards cannot express."""
+    config.only("use_double_wide_mlp", False, "feed-forwards of one width only")
+    if config.get("use_bidirectional_attention") == "all":
+        raise UsageError("use_bidirectional_attention all is not supported: queries see earlier keys only")
+    for key, default, why in (
+        ("hidden_size_per_layer_input", width, "a table of embeddings for each layer is not built: 0 only"),
+        ("num_kv_shared_layers", 0, "layers that read keys and values of an earlier one are not built: 0 only"),
+    ):
+        found = config.count(key, default=default, least=0)
+        if found:
+            raise UsageError(f"{key} {found} is not supported: {why}")
+    config.uses("vocab_size_per_layer_input")
+
+
+def _full_heads(config: Config, card: Card, types: list[str], shared: bool) -> tuple[int, int]:
+    """The key/value heads, and the size of a head, of full layers."""
+    given = config.get("per_layer_config")
+    size = config.count("global_head_dim", default=512)
+    heads = config.count("num_global_key_value_heads", default=card.kv_heads)
+    if given is None:
+        return heads if shared else card.kv_heads, size
+    full = [number for number, kind in enumerate(types) if kind == "full"]
+    if not isinstance(given, Mapping) or {str(key) for key in given} != {str(number) for number in full}:
+        raise UsageError("per_layer_config is not supported: the numbers of all layers with full_attention only")
+    made = {_of_layer(each, card) for each in given.values()}
+    if len(made) != 1:
+        raise UsageError("per_layer_config is not supported: layers with full_attention have the same heads only")
+    return made.pop()
+
+
+def _of_layer(content: Any, card: Card) -> tuple[int, int]:
+    if not isinstance(content, Mapping) or not {*content} <= {"head_dim", "num_key_value_heads"}:
+        raise UsageError(f"per_layer_config {shown(content)} is not supported: head_dim and num_key_value_heads only")
+    own = Config(content)
+    kv_heads = own.count("num_key_value_heads", default=card.kv_heads)
+    return kv_heads, own.count("head_dim", default=card.head_dim)
+
+
+def _heads(card: Card, **sizes: int) -> dict[str, Value]:
+    """The words for heads that differ from the card's, and from each other in values."""
+    own = {word: size for word, size in sizes.items() if word != "value_dim" and size != getattr(card, word)}
+    values = {"value_dim": sizes["value_dim"]} if "value_dim" in sizes else {}
+    return {**own, **({} if values.get("value_dim") == sizes.get("head_dim", card.head_dim) else values)}
+
+
+def _turned(config: Config, default: float, full: float | None = None) -> dict[str, float]:
+    """The part of a head that rotary positions turn, in layers with a window and in full ones.
+
+    full: that of full layers in a config without rope_parameters; given: the code of `default` positions turns all.
+    """
+    named, given = config.number("partial_rotary_factor", default=default), config.get("rope_parameters", default={})
+    if not isinstance(given, Mapping) or not ({*given} <= {*_TYPES} or not {*given} & {*_TYPES}):
+        raise UsageError(f"rope_parameters {shown(given)} is not supported: by the type of layers, or for all of them")
+    found = {}
+    for key, kind in _TYPES.items():
+        own = given.get(key) if {*given} & {*_TYPES} else given
+        usual = named if full is None or given or kind == "window" else full
+        read = Config(own if isinstance(own, Mapping) else {})
+        part = read.number("partial_rotary_factor", default=usual)
+        found[kind] = 1.0 if full is not None and read.get("rope_type") == "default" else part
+        if not 0 < part <= 1:
+            raise UsageError(f"partial_rotary_factor must be above 0 and at most 1, not {shown(part)}")
+    return found
+
+
+def _turned_part(size: int, part: float) -> dict[str, Value]:
+    """The word for rotary positions on a part of a head of this size."""
+    turned = int(size * part)
+    return {} if turned == size else {"rotary_dim": turned - turned % 2}
+
+
+READERS = {
+    "MiMoV2FlashForCausalLM": mimo_v2_flash,
+    "Gemma4ForCausalLM": gemma4,
+    "Gemma4ForConditionalGeneration": gemma4,
+    "Gemma4UnifiedForCausalLM": gemma4_unified,
+    "Gemma4UnifiedForConditionalGeneration": gemma4_unified,
+}
+"""The reader of each architecture."""
