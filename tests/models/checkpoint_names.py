@@ -64,6 +64,8 @@ PARTS = (
     (r"attn\.kv_a_layernorm", "attn.kv_a_norm"),
     (r"attn\.kv_b_proj", "attn.wkv_b"),
     (r"attn\.sinks", "attn.sinks"),
+    (r"fc1_latent_proj", "ffn.latent"),
+    (r"fc2_latent_proj", "ffn.latent_back"),
     (r"shared_expert_gate", "ffn.shared_gate"),
     (r"shared_(expert|experts|mlp)\.gate_proj", "ffn.shared.w1"),
     (r"shared_(expert|experts|mlp)\.up_proj", "ffn.shared.w3"),
@@ -90,6 +92,12 @@ PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "e
 GROUPED = ("bloom", "gpt_neox", "falcon")
 """Models whose fused projections have the rows of a key's heads together: its queries, the key, the value."""
 
+HALVES = ("nemotron_h",)
+"""Models whose layers have one part each: two of them are a layer of a graph."""
+
+PLAIN = ("nemotron_h",)
+"""Models whose experts have one matmul up."""
+
 TRANSPOSED = ("gpt2",)
 ONE_HEAD = re.compile(r"attn\.(?P<of>[qk])_layernorm\.norms\.(?P<head>\d+)\.weight")
 """The norm of one head, where each has a module of its own."""
@@ -104,6 +112,7 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     grads: they are gradients.
     """
     found: dict[Key, Array] = {}
+    named = {_paired(name): value for name, value in named.items()} if config["model_type"] in HALVES else named
     blocks = {place: name.split(".")[0] for name, place in shapes}
     names = {match["part"].split(".")[0] for name in named if (match := LAYER.search(name))}
     norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
@@ -138,6 +147,18 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
 Named = Iterator[tuple[str, Array]]
 
 
+def _paired(name: str) -> str:
+    """A name of a model whose layers have one part each, as that of one whose layers have two."""
+    match = LAYER.search(name.replace(".embeddings.", ".embed_tokens."))
+    if match is None:
+        return name.replace(".embeddings.", ".embed_tokens.")
+    number, second = divmod(int(match["number"]), 2)
+    norm, part = ("post_attention_layernorm", "mlp") if second else ("input_layernorm", "self_attn")
+    own = match["part"]
+    own = f"{part}.{own.removeprefix('mixer.')}" if own.startswith("mixer.") else own.replace("norm", norm, 1)
+    return f"model.layers.{number}.{own}"
+
+
 def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes, config: Config, key: Key) -> Named:
     """The weights of a layer that one value of the model's own code has. key: the layer's block and place."""
     head, ending = part.split(".")[0], "bias" if part.endswith("bias") else "weight"
@@ -153,6 +174,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         yield from _queries_keys_values(
             value.T if config["model_type"] in TRANSPOSED else value, ending, shapes, config, key
         )
+    elif "shared_experts.up_proj" in part and config["model_type"] in PLAIN:
+        yield f"ffn.shared.w1.{ending}", value
     elif "experts." in part and "shared" not in part:
         yield from _experts(part, ending, value, config)
     elif "gate_up_proj" in part:
@@ -198,6 +221,9 @@ def _experts(part: str, ending: str, value: Array, config: Config) -> Named:
     turned = value if columns or ending == "bias" else value.swapaxes(1, 2)
     if "down_proj" in part:
         yield f"ffn.experts.w2.{ending}", turned
+        return
+    if config["model_type"] in PLAIN:
+        yield f"ffn.experts.w1.{ending}", turned
         return
     in_turn = config["model_type"] == "gpt_oss"
     gate, up = (turned[..., ::2], turned[..., 1::2]) if in_turn else np.split(turned, 2, axis=-1)

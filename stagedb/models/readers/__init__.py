@@ -3,7 +3,14 @@
 from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
-from stagedb.models.readers import expert_decoders, first_decoders, gated_decoders, latent_decoders, plain_decoders
+from stagedb.models.readers import (
+    expert_decoders,
+    first_decoders,
+    gated_decoders,
+    latent_decoders,
+    nemotron_h,
+    plain_decoders,
+)
 from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
 
 READERS: Mapping[str, Callable[[Config, str], Card]] = {
@@ -12,6 +19,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **plain_decoders.READERS,
     **expert_decoders.READERS,
     **latent_decoders.READERS,
+    **nemotron_h.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 
