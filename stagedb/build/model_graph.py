@@ -27,7 +27,7 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import name_in_layer, recomputed_with
-from stagedb.models.kinds import LayerKind
+from stagedb.models.kinds import LayerKind, streams
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
@@ -82,7 +82,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
-    texts["embedded"] = "HE"
+    texts |= {"embedded": "HE", **streams.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     dealing = f"({'*'.join(dealers(options))})"
     axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
@@ -186,8 +186,8 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
         return framework.weight_gradient_first and not has_bias
 
     table, stored = rules(options, parts=card.parts), kept(options)
-    workflow = find_workflow(options.workflow)
-    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored, workflow) for plan in plans)
+    workflow, port = find_workflow(options.workflow), blocks.stream(card)
+    laid_out = tuple(lay_out(plan, table, matching, port, weight_first, stored, workflow) for plan in plans)
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, tuple(op for block in laid_out[1:-1] for op in block.operations))
     return laid_out

@@ -97,6 +97,13 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {**LATENT, "channel_mixer": "experts", "scores": "sigmoid"},
         {"further_tokens": 2},
     ),
+    "streams": ("llama", {"residual": "streams"}, {"streams": 3, "stream_rounds": 4}),
+    "streams, one round, with biases": (
+        "gpt",
+        {"residual": "streams"},
+        {"streams": 2, "stream_rounds": 1, "residual_scale": 0.5},
+    ),
+    "streams of experts": ("deepseek", {"residual": "streams", "channel_mixer": "experts"}, {"streams": 4}),
 }
 """By name: the style of `tests.ir.tiny.card`, the words of its layers, and fields of the card that differ."""
 

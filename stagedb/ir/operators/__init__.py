@@ -6,6 +6,7 @@
 import dataclasses
 import json
 
+from stagedb.ir.operators import streams
 from stagedb.ir.operators._base import Array, Operator, RankPlace
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -246,6 +247,7 @@ OPERATORS: dict[str, type[Operator]] = {
         XIELUGradient,
         UnpackGradients,
         UnpackKeys,
+        *streams.OPERATORS,
     )
 }
 
@@ -391,4 +393,5 @@ __all__ = [
     "XIELUGradient",
     "dump",
     "load",
+    "streams",
 ]

@@ -17,6 +17,7 @@ from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, La
 from stagedb.models.kinds.residual import Residual
 from stagedb.models.kinds.serial import AFTER_SUM, POST_NORM, SANDWICH, SERIAL
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
+from stagedb.models.kinds.streams import SEVERAL
 
 MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION)}
 """Mixers by the name that a card uses."""
@@ -25,7 +26,7 @@ CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FOR
 """Channel mixers by the name that a card uses."""
 
 RESIDUALS: Mapping[str, Residual] = {
-    each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS, POST_NORM, SANDWICH, AFTER_SUM)
+    each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS, POST_NORM, SANDWICH, AFTER_SUM, SEVERAL)
 }
 """Residuals, which combine a mixer and a channel mixer, by the name that a card uses."""
 

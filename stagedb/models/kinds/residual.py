@@ -19,9 +19,12 @@ class Residual:
     """One kind of layer around its parts.
 
     name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
-    with its mixer and its channel mixer, and returns the stream after it.
+    with its mixer and its channel mixer, and returns the stream after it. parameters: those of a layer in addition to
+    norms. several: it is for models with several streams, (batch, seq, streams, hidden).
     """
 
     name: str
     norms: int
     forward: Callable[["Tracer", Architecture, "Style", Part, Part, "Tensor"], "Tensor"]
+    parameters: Callable[[Architecture], int] = lambda card: 0
+    several: bool = False
