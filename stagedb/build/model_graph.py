@@ -222,6 +222,15 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
         )
 
 
+def _check_context(card: Card, options: GraphOptions) -> None:
+    """Raise UsageError for ranks of cp that would divide a sequence that a part needs whole."""
+    for part in (part for kind in card.kinds.values() for part in kind.parts if part.alone):
+        if options.cp_kind != "none":
+            raise UsageError(
+                f"{card.name} has {part.name}, which {part.alone}: take --cp 1 (tp and dp divide the work)"
+            )
+
+
 def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
@@ -234,6 +243,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework = options.framework
     check_blocks(card, options)
+    _check_context(card, options)
     laid_out = _lay_out_blocks(card, options, framework)
     tie = _tie(card)
     if options.strategy:

@@ -207,7 +207,10 @@ class Card:
             )
 
     def check_tp(self, tp: int) -> None:
-        """Raise UsageError if ranks of tp cannot have equal parts of its own blocks."""
+        """Raise UsageError if ranks of tp cannot have equal parts of its own blocks, or of its groups of heads."""
+        groups = self.word("out_groups")
+        if groups % tp:
+            raise UsageError(f"tp {tp} does not divide the {groups} out_groups of {self.name}: take a tp that does")
         for block in self.blocks:
             check_tp(block, self, tp)
 

@@ -26,6 +26,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("embedding", r"embed_tokens|\bwte\b|word_embeddings|\bembeddings\.weight|embed_in\b|tok_embeddings"),
     ("positions", r"embed_positions|\bwpe\b|position_embeddings"),
     ("head", r"lm_head|embed_out"),
+    ("streams", r"\b(attn|ffn)_hc\b|hc_head"),
     ("shared experts", r"shared"),
     ("experts", r"experts"),
     ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer"),

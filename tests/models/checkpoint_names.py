@@ -5,6 +5,7 @@ Each form is linear, so that it holds for weights and for their gradients.
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,9 @@ ENDS = (
     (r"word_embeddings_layernorm\.", "embedding.norm"),
     (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f)\.", "head.norm"),
     (r"lm_head\.", "head.out"),
+    (r"hc_head\.hc_fn", "head.streams.fn"),
+    (r"hc_head\.hc_base", "head.streams.base"),
+    (r"hc_head\.hc_scale", "head.streams.scale"),
     (r"project_in\.", "embedding.project_in"),
     (r"project_out\.", "head.project_out"),
 )
@@ -48,6 +52,19 @@ NORMS = (
 )  # fmt: skip
 
 PARTS = (
+    *((rf"{part}_hc\.{word}", f"{part}_streams.{word}") for part in ("attn", "ffn") for word in ("fn", "base", "scale")),
+    *(
+        (rf"{theirs}\.{word}", f"{ours}.{name}")
+        for theirs, ours in (("indexer", "attn.index"), ("compressor", "attn.compressed"))
+        for word, name in (("kv_proj", "wkv"), ("gate_proj", "gate"), ("position_bias", "added"), ("kv_norm", "norm"))
+    ),
+    (r"indexer\.q_b_proj", "attn.index.wq"),
+    (r"scorer\.weights_proj", "attn.index.weights"),
+    (r"attn\.kv_proj", "attn.wkv"),
+    (r"attn\.kv_norm", "attn.kv_norm"),
+    (r"attn\.q_a_norm", "attn.q_a_norm"),
+    (r"attn\.o_a_proj", "attn.wo_a"),
+    (r"attn\.o_b_proj", "attn.wo"),
     (r"attn\.indexer\.wq_b", "attn.index.wq"),
     (r"attn\.indexer\.wk", "attn.index.wk"),
     (r"attn\.indexer\.k_norm", "attn.index.k_norm"),
@@ -161,7 +178,8 @@ def _paired(name: str) -> str:
 
 def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes, config: Config, key: Key) -> Named:
     """The weights of a layer that one value of the model's own code has. key: the layer's block and place."""
-    head, ending = part.split(".")[0], "bias" if part.endswith("bias") else "weight"
+    biased = part.endswith("bias") and not part.endswith("position_bias")
+    head, ending = part.split(".")[0], "bias" if biased else "weight"
     block, place = key
     if head in norms:
         yield f"{norms[head]}.{ending}", value
@@ -231,8 +249,27 @@ def _experts(part: str, ending: str, value: Array, config: Config) -> Named:
     yield f"ffn.experts.w3.{ending}", up
 
 
+LAST_TURNED = {r"attn\.wq\.|attn\.wkv\.|index\.wq\.|added\.": 1, r"norm\.|\.wkv\.|\.gate\.": 0, r"wo_a\.": 3}
+"""Weights of shared keys, each with its axis of heads: of the first of these that its name has."""
+
+
+def _last_turned(name: str, value: Array, config: Mapping[str, Any]) -> Array:
+    """The weights of DeepSeek V4, whose pairs of neighbours at the end of each head are turned together."""
+    size = config["index_head_dim"] if ".index." in name else config["head_dim"]
+    turned = int(config["head_dim"] * config["partial_rotary_factor"])
+    axis = next((axis for pattern, axis in LAST_TURNED.items() if re.search(pattern, name)), None)
+    if axis is None or "q_a_norm" in name or "index.weights" in name:
+        return value
+    start = size - turned
+    order = np.concatenate([np.arange(start), start + np.arange(0, turned, 2), start + np.arange(1, turned, 2)])
+    heads = np.arange(value.shape[axis] // size)[:, None] * size
+    return value.take((heads + order).reshape(-1), axis=axis)
+
+
 def _turned(name: str, value: Array, config: Config) -> Array:
     """Pairs of neighbours that are turned together, as the two halves that the graph turns."""
+    if config["model_type"] == "deepseek_v4" and ".attn." in name:
+        return _last_turned(name, value, config)
     if config["model_type"] not in PAIRS or not re.search(r"attn\.(wq|wk|wkv_a)\.", name):
         return value
     axis, last = (0 if "wkv_a" in name else 1), "qk_rope_head_dim" in config

@@ -97,6 +97,11 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {**LATENT, "channel_mixer": "experts", "scores": "sigmoid"},
         {"further_tokens": 2},
     ),
+    "scores by roots": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sqrtsoftplus", "routing_scale": 1.5},
+        {},
+    ),
     "streams": ("llama", {"residual": "streams"}, {"streams": 3, "stream_rounds": 4}),
     "streams, one round, with biases": (
         "gpt",

@@ -6,7 +6,7 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators import streams
+from stagedb.ir.operators import compressed, streams
 from stagedb.ir.operators._base import Array, Operator, RankPlace
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -247,6 +247,7 @@ OPERATORS: dict[str, type[Operator]] = {
         XIELUGradient,
         UnpackGradients,
         UnpackKeys,
+        *compressed.OPERATORS,
         *streams.OPERATORS,
     )
 }
@@ -391,6 +392,7 @@ __all__ = [
     "WeightedSum",
     "WeightedSumGradient",
     "XIELUGradient",
+    "compressed",
     "dump",
     "load",
     "streams",

@@ -16,10 +16,17 @@ from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
 from stagedb.models.kinds.residual import Residual
 from stagedb.models.kinds.serial import AFTER_SUM, POST_NORM, SANDWICH, SERIAL
+from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
 from stagedb.models.kinds.streams import SEVERAL
 
-MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION)}
+MIXERS: Mapping[str, LayerPart] = {
+    each.name: each
+    for each in (
+        *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
+        *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
+    )
+}
 """Mixers by the name that a card uses."""
 
 CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}

@@ -133,7 +133,7 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor") -> "tuple[Tensor, Ten
             t.emit("ffn.shares", ops.SparseMixer(float(values["jitter"])), (every,), best, chosen)
             t.emit("ffn.weights", ops.Cast(), (best,), weights)
             return weights, chosen
-        score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation("sigmoid")
+        score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation(str(values["scores"]))
         t.emit("ffn.scores", score, (every,), scores)
         best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
         t.emit("ffn.topk", ops.TopK(), (scores,), best, chosen)
@@ -296,7 +296,7 @@ EXPERTS = LayerPart(
         "scores": KindWord(
             "the function that scores all experts; without it a softmax over the logits of the chosen ones",
             "",
-            ("softmax", "sigmoid", "sparsemixer"),
+            ("softmax", "sigmoid", "sqrtsoftplus", "sparsemixer"),
         ),
         "shared_gate": KindWord("whether the shared experts' result has a gate", False),
     },

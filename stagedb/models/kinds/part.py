@@ -196,7 +196,8 @@ class LayerPart:
     rows: its rows of the built-in sharding table. planned: rows that follow from the others and the plan, for every
     user's strategy. user: the regions that a user's strategy may name. left: the regions that it leaves to the plan,
     and the options that decide them.
-    buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them.
+    buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them. alone: why ranks of cp
+    cannot divide its sequence; empty: they can.
     """
 
     name: str
@@ -215,6 +216,7 @@ class LayerPart:
     left: Mapping[str, str] = field(default_factory=dict)
     buffers: Callable[[Architecture, "Style"], Buffers] = lambda card, style: ()
     routes: bool = False
+    alone: str = ""
 
 
 def norm_parameters(card: Architecture) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
 from stagedb.models.readers import (
+    deepseek_v4,
     expert_decoders,
     first_decoders,
     gated_decoders,
@@ -20,6 +21,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **expert_decoders.READERS,
     **latent_decoders.READERS,
     **nemotron_h.READERS,
+    **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

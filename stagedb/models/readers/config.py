@@ -160,6 +160,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "alibi_bias_max",
             "bias_dropout_fusion",
             "masked_softmax_fusion",
+            "hc_eps",
             "offset_alibi",
             "seq_length",
             "is_causal",
