@@ -52,7 +52,11 @@ NORMS = (
 )  # fmt: skip
 
 PARTS = (
-    *((rf"{part}_hc\.{word}", f"{part}_streams.{word}") for part in ("attn", "ffn") for word in ("fn", "base", "scale")),
+    *(
+        (rf"{part}_hc\.{word}", f"{part}_streams.{word}")
+        for part in ("attn", "ffn")
+        for word in ("fn", "base", "scale")
+    ),
     *(
         (rf"{theirs}\.{word}", f"{ours}.{name}")
         for theirs, ours in (("indexer", "attn.index"), ("compressor", "attn.compressed"))
@@ -263,7 +267,7 @@ def _last_turned(name: str, value: Array, config: Mapping[str, Any]) -> Array:
     start = size - turned
     order = np.concatenate([np.arange(start), start + np.arange(0, turned, 2), start + np.arange(1, turned, 2)])
     heads = np.arange(value.shape[axis] // size)[:, None] * size
-    return value.take((heads + order).reshape(-1), axis=axis)
+    return np.asarray(value.take((heads + order).reshape(-1), axis=axis))
 
 
 def _turned(name: str, value: Array, config: Config) -> Array:

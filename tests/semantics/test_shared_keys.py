@@ -10,6 +10,7 @@ import pytest
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.ir.interpreter import run_block
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment
@@ -35,13 +36,13 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def model(name: str, **words: Any) -> Card:
-    """Two layers of each kind."""
+def model(name: str, layers: int = 2) -> Card:
+    """Layers of each kind in turn."""
     kinds: Any = KINDS[name]
     several = "streams" in name
-    usual = dataclasses.replace(card("llama"), kv_heads=1)
+    usual = dataclasses.replace(card("llama"), kv_heads=4)
     return dataclasses.replace(
-        usual, layers=2, layer_kinds=kinds, pattern=tuple(kinds), streams=3 if several else 0, **words
+        usual, layers=layers, layer_kinds=kinds, pattern=tuple(kinds)[:layers], streams=3 if several else 0
     )
 
 
@@ -53,7 +54,8 @@ STYLES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [(name, words) for name in KINDS for words in STYLES if words == "torch" or "streams" not in name]
+    ("name", "words"),
+    [(name, words) for name in KINDS for words in STYLES if words == "torch" or "streams" not in name],
 )
 def test_gradients_are_the_slopes_of_the_loss(name: str, words: str) -> None:
     made = model(name)
@@ -94,3 +96,67 @@ def test_a_window_alone_is_divided_over_a_context() -> None:
     whole = example(build_graph(model("window"), GraphOptions()))
     graph = build_graph(model("window"), GraphOptions(cp_kind="ulysses"))
     assert_same(dataclasses.replace(whole, graph=graph).run(cp=2, tp=2), whole.run_whole())
+
+
+@pytest.mark.parametrize("name", ["window", "heavy", "sparse, all blocks"])
+def test_a_query_sees_its_window_and_the_blocks_that_have_ended(name: str) -> None:
+    graph = build_graph(model(name, layers=1), GraphOptions())
+    env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
+    weights = {key: value for (key, place), value in made.weights.items() if place == 1}
+    x = rng.normal(size=(env["B"], env["S"], env["H"]))
+    ratio = {"window": 0, "heavy": 3, "sparse, all blocks": 2}[name]
+
+    def result(stream: Any) -> Any:
+        return run_block(graph, env, "layer", weights, {"layer.input": stream})["layer.attn.wo"]
+
+    plain = result(x)
+    for token in range(env["S"]):
+        changed = x.copy()
+        changed[:, token] += rng.normal(size=env["H"])
+        moved = np.abs(result(changed) - plain).max(axis=(0, 2)) > 1e-9
+        near = [token <= query < token + 3 for query in range(env["S"])]
+        ends = (token // ratio + 1) * ratio - 1 if ratio else env["S"]
+        inside = bool(ratio) and token < env["S"] // ratio * ratio
+        assert list(moved) == [seen or (inside and query >= ends) for query, seen in enumerate(near)]
+
+
+def test_a_kernel_counts_its_window_and_the_blocks() -> None:
+    found: dict[tuple[str, str], int] = {}
+    for name in ("window", "heavy", "sparse"):
+        graph = build_graph(model(name, layers=1), GraphOptions())
+        env = environment(graph)
+        found |= {(name, op.name): evaluate(flops(op), env) for op in graph.ops}
+    pairs = 4 * env["B"] * env["A"] * env["S"] * env["D"]
+    assert found["window", "layer.attn.core"] == pairs * 3
+    assert found["heavy", "layer.attn.core"] == pairs * (3 + 8 // 3)
+    assert found["sparse", "layer.attn.core"] == pairs * (3 + 2)
+    assert found["sparse", "layer.attn.index"] == 2 * env["B"] * env["S"] * 3 * (8 // 2) * 2
+    assert found["window", "layer.attn.wo_a"] == 2 * env["B"] * env["S"] * env["A"] * env["D"] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("heavy", GraphOptions(cp_kind="ulysses"), "heavily_compressed, which reads blocks of the whole sequence"),
+        ("sparse", GraphOptions(cp_kind="allgather-kv"), "compressed_sparse, which reads blocks of the whole sequence"),
+        ("window", GraphOptions(cp_kind="ring-alltoall"), "whose attention is one kernel: take --cp-kind ulysses"),
+        ("window", GraphOptions(attention="math"), "take --attention fused"),
+    ],
+)
+def test_what_is_not_built_is_refused(name: str, options: GraphOptions, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        build_graph(model(name), options)
+
+
+def test_words_that_do_not_suit_are_refused() -> None:
+    card = model("sparse")
+    for words, reason in (
+        ({"out_groups": 3}, "heads=4 do not divide into out_groups=3"),
+        ({"rope_dim": 3}, "rope_dim=3 must be even"),
+        ({"rope_dim": 4}, "rope_dim=4 must be even, and at most the size"),
+    ):
+        kinds: Any = {"layer": {**SPARSE, **words}}
+        with pytest.raises(UsageError, match=reason):
+            dataclasses.replace(card, layer_kinds=kinds)
+    with pytest.raises(UsageError, match="tp 8 does not divide the 4 out_groups"):
+        card.check_tp(8)

@@ -137,7 +137,6 @@ class Attention(ScoredPairs):
             yield len(own), index_loss(tracer, op, best, IndexTarget(self.scale, self.head), reads)
 
     def _mask(self, place: RankPlace, inputs: Sequence[Array], keys: int) -> Array:
-        """Whether each query of a rank sees each of so many keys."""
         return np.asarray(self.seen(place.indices("seq"), np.arange(keys)) & among(self._chosen(inputs), keys))
 
     def _weights(

@@ -68,10 +68,10 @@ SPARSE = _Blocks("sparse_ratio", "sparse_blocks", "sparse_keys", True)
 
 def _forward_with(behind: _Blocks | None) -> Forward:
     def forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
-        if style.attention == "math" or style.core is not None or style.explicit_mask:
-            raise UsageError(
-                f"{card.name} has the attention of DeepSeek V4, which is one kernel: take --attention fused"
-            )
+        if style.attention == "math":
+            raise UsageError(f"{card.name} has shared keys, whose attention is one kernel: take --attention fused")
+        if style.core is not None or style.explicit_mask:
+            raise UsageError(f"{card.name} has shared keys, whose attention is one kernel: take --cp-kind ulysses")
         t.enter("attention")
         sinks = t.weight("attn.sinks", ("heads",))
         size = int(values["rope_dim"])
@@ -226,10 +226,9 @@ def _check(behind: _Blocks | None, card: Architecture, values: Values) -> None:
         )
     if card.heads % groups:
         raise UsageError(f"{card.name}: heads={card.heads} do not divide into out_groups={groups}")
-    if card.norm != "rmsnorm" or card.positions != "rotary" or card.kv_heads != 1:
+    if card.norm != "rmsnorm" or card.positions != "rotary":
         raise UsageError(
-            f"{card.name}: shared keys are for rmsnorm, rotary positions and kv_heads: 1, not {card.norm}, "
-            f"{card.positions} and {card.kv_heads}"
+            f"{card.name}: shared keys are for rmsnorm and rotary positions, not {card.norm} and {card.positions}"
         )
 
 

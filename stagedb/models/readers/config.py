@@ -42,7 +42,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("dtype", "torch_dtype", "quantization_config", "compression_config", "use_fp8"),
-            *("fp32_residual", "residual_in_fp32"),
+            *("fp32_residual", "residual_in_fp32", "expert_dtype"),
         ),
         "the plan decides number formats",
     ),

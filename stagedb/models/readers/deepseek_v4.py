@@ -32,6 +32,8 @@ def deepseek_v4(config: Config, name: str) -> Card:
     config.only("n_shared_experts", 1, "its code has one shared expert")
     config.only("norm_topk_prob", True, "its code divides the scores of a token's experts by their sum")
     config.only("num_nextn_predict_layers", 0, "layers that predict further tokens from several streams are not built")
+    # No axis of the graph has heads of keys: each rank of tp has the one.
+    config = config.changed(num_key_value_heads=config.count("num_attention_heads"))
     card = with_experts(config, decoder(config, name, "deepseek", ffn=width), width, width)
     kinds = _kinds(config, card.layers)
     shared: dict[str, Value] = {
@@ -40,7 +42,9 @@ def deepseek_v4(config: Config, name: str) -> Card:
         "window": config.count("sliding_window", default=128),
         "out_groups": config.count("o_groups", default=8),
         "out_rank": config.count("o_lora_rank", default=1024),
-        **{"residual": "streams", "channel_mixer": "experts", **_scores(config)},
+        "residual": "streams",
+        "channel_mixer": "experts",
+        **_scores(config),
     }
     own: dict[str, dict[str, Value]] = {
         "window": {"mixer": "shared_keys"},
