@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stagedb.api.forward_flops import forward_flops
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
@@ -132,6 +133,21 @@ def test_a_kernel_counts_its_window_and_the_blocks() -> None:
     assert found["sparse", "layer.attn.core"] == pairs * (3 + 2)
     assert found["sparse", "layer.attn.index"] == 2 * env["B"] * env["S"] * 3 * (8 // 2) * 2
     assert found["window", "layer.attn.wo_a"] == 2 * env["B"] * env["S"] * env["A"] * env["D"] * 3
+
+
+@pytest.mark.parametrize(("name", "ratio", "top"), [("heavy", 3, 99), ("sparse", 2, 2), ("sparse, all blocks", 2, 99)])
+@pytest.mark.parametrize("tokens", [4, 8, 11])
+def test_flops_without_masked_pairs_are_those_of_the_mask(name: str, ratio: int, top: int, tokens: int) -> None:
+    card = model(name, layers=1)
+    found = forward_flops(card, tokens)
+    blocks = tokens // ratio
+    ended = [min((token + 1) // ratio, blocks) for token in range(tokens)]
+    near = [min(token + 1, 3) for token in range(tokens)]
+    seen = sum(own + min(each, top) for own, each in zip(near, ended, strict=True))
+    index = (2 * 3 * 2) if "sparse" in name else 0
+    pair = 4 * card.heads * card.head_dim
+    assert found.attention == pair * tokens * (min(tokens, 3) + min(blocks, top)) + index * tokens * blocks
+    assert found.seen == pair * seen + index * sum(ended)
 
 
 @pytest.mark.parametrize(

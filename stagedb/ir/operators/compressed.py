@@ -33,6 +33,12 @@ def _ended(rows: Array, blocks: int, ratio: int) -> Array:
     return np.asarray(np.arange(blocks)[None, :] < ((rows + 1) // ratio)[:, None])
 
 
+def ended_pairs(positions: int, ratio: int, most: int) -> int:
+    """The pairs of a query and a block that has ended, of so many positions, with at most so many blocks a query."""
+    most = min(most, positions // ratio)
+    return most * (positions + 1) - ratio * most * (most + 1) // 2
+
+
 @dataclass(frozen=True)
 class Compress(Operator):
     """The key of each whole block: a softmax-weighted sum of its tokens, channel by channel.
