@@ -7,7 +7,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
-from stagedb.ir.operators import Attention, KeyIndex, ScoredPairs, load
+from stagedb.ir.operators import Attention, KeyIndex, ScoredPairs, compressed, load
 from stagedb.ir.symbolic_graph import Compute, SymOp
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
@@ -66,8 +66,15 @@ def _seen(op: SymOp, work: Compute, flops: int, env: dict[str, int]) -> int:
     operator, tokens = load(op.semantics), env["S"]
     if isinstance(operator, KeyIndex):
         return flops * ScoredPairs().pairs_seen(tokens) // tokens**2
+    if isinstance(operator, compressed.BlockIndex):
+        blocks = evaluate(work.dims[2], env)
+        return flops // (tokens * blocks) * compressed.ended_pairs(tokens, operator.ratio, blocks)
     if not isinstance(operator, Attention):
         return flops
     keys = evaluate(work.dims[4], env)
+    if isinstance(operator, compressed.BlockAttention):
+        own = min(tokens, operator.window or tokens)
+        seen = operator.pairs_seen(tokens) + compressed.ended_pairs(tokens, operator.ratio, keys - own)
+        return flops // (tokens * keys) * seen
     pairs = ScoredPairs(window=keys) if operator.chosen else operator
     return flops // (tokens * keys) * pairs.pairs_seen(tokens)

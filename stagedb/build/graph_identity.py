@@ -129,10 +129,12 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.position_rows} if card.positions == "learned" else {}
     narrow = {"HE": card.embedding_width} if card.embedding_width else {}
+    several = {"NS": card.streams} if card.streams else {}
     parts = {name: each.size(card) for part in PARTS for name, each in part.symbols.items()}
     return {
         **learned,
         **narrow,
+        **several,
         "L": card.layers,
         "H": card.hidden,
         "V": vocabulary,

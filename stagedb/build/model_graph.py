@@ -27,7 +27,7 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import name_in_layer, recomputed_with
-from stagedb.models.kinds import LayerKind
+from stagedb.models.kinds import LayerKind, streams
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
 from stagedb.models.style import Style
@@ -85,7 +85,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
-    texts["embedded"] = "HE"
+    texts |= {"embedded": "HE", **streams.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
@@ -203,8 +203,8 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
         return framework.weight_gradient_first and not has_bias
 
     table, stored = rules(options, parts=card.parts), kept(options)
-    workflow = find_workflow(options.workflow)
-    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored, workflow) for plan in plans)
+    workflow, port = find_workflow(options.workflow), blocks.stream(card)
+    laid_out = tuple(lay_out(plan, table, matching, port, weight_first, stored, workflow) for plan in plans)
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, tuple(op for block in laid_out[1:-1] for op in block.operations))
     return laid_out
@@ -239,6 +239,15 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
         )
 
 
+def _check_context(card: Card, options: GraphOptions) -> None:
+    """Raise UsageError for ranks of cp that would divide a sequence that a part needs whole."""
+    for part in (part for kind in card.kinds.values() for part in kind.parts if part.alone):
+        if options.cp_kind != "none":
+            raise UsageError(
+                f"{card.name} has {part.name}, which {part.alone}: take --cp 1 (tp and dp divide the work)"
+            )
+
+
 def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
@@ -251,6 +260,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework = options.framework
     check_blocks(card, options)
+    _check_context(card, options)
     laid_out = _lay_out_blocks(card, options, framework)
     tie = _tie(card)
     if options.strategy:

@@ -16,7 +16,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 
 MAX_LENGTH = 16_384
-MAX_TOKENS = 3_000
+MAX_TOKENS = 6_000
 MAX_DIGITS = 120
 MAX_NESTING = 32
 MAX_EXPONENT = 64

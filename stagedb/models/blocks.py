@@ -23,12 +23,12 @@ from stagedb.ir.operators import (
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.further_tokens import further_layer, labels, part_of
-from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind
+from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, streams
 from stagedb.models.kinds.head_sizes import own_rotary
 from stagedb.models.shared_operations import add, dropout, linear, norm, projected, scaled
 from stagedb.models.style import Style
 
-__all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer"]
+__all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer", "stream"]
 
 
 def buffers(card: Architecture, style: Style, kinds: Iterable[LayerKind]) -> tuple[tuple[Tensor, str], ...]:
@@ -59,7 +59,13 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
         t.enter("between")
         x = norm(t, card, style, "norm", x)
     t.enter(style.embedding_dropout)
-    return dropout(t, style, "dropout", x)
+    x = dropout(t, style, "dropout", x)
+    return streams.copied(t, x) if card.streams else x
+
+
+def stream(card: Architecture) -> tuple[str, ...]:
+    """The axes of the tensors between the layers of a model."""
+    return streams.STREAMS if card.streams else HIDDEN
 
 
 def _width(card: Architecture) -> str:
@@ -68,7 +74,7 @@ def _width(card: Architecture) -> str:
 
 
 def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor) -> Tensor:
-    """A layer of a kind: its mixer and its channel mixer around the residual stream (batch, seq, hidden)."""
+    """A layer of a kind: its mixer and its channel mixer around the residual stream."""
     (mixer, channel_mixer), values = kind.parts, kind.settings
     return RESIDUALS[kind.residual].forward(
         t,
@@ -81,11 +87,12 @@ def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tenso
 
 
 def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor) -> Tensor:
-    """Final norm, layers that predict further tokens, logits (cast to the loss's format) and the loss.
+    """Streams merged, final norm, layers that predict further tokens, logits (cast to the loss's format) and the loss.
 
     The loss is the mean cross-entropy over the batch's tokens; with further tokens a sum (`further_tokens`). last: the
     kind of the last layer.
     """
+    x = streams.merged(t, x) if card.streams else x
     t.enter("between")
     made = [norm(t, card, style, "norm", x) if card.final_norm else x]
     if card.embedding_width:

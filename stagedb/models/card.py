@@ -13,6 +13,7 @@ from stagedb.inputs import shown
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
+from stagedb.models.kinds.streams import of_head
 from stagedb.models.layer_pattern import check_known, check_reads, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
 
@@ -27,6 +28,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 MOST_LAYERS = 100_000
 """Layers of a model, at most: each has its place in a pattern."""
 
+MOST_STREAMS = 64
+"""Residual streams, and rounds that make their mixing even, at most."""
+
 MOST_FURTHER = 64
 """Layers that predict further tokens, at most."""
 
@@ -36,11 +40,12 @@ _LENGTHS = ("train_seq_len", "left_out_window")
 _FACTORS = ("further_factor", "embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
 _AROUND = (
     *("embedding_norm", "head_bias", "position_offset", "further_tokens", "embedding_width", "final_norm"),
+    *("streams", "stream_rounds"),
     *_FACTORS,
 )
 """Fields of what is around the layers."""
 
-_MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset", "further_tokens", "embedding_width")
+_MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset", "further_tokens", "embedding_width", "streams")
 _OF_LAYERS = ("layer_kinds", "pattern", "blocks")
 """Fields whose values are lists of layers, which have checks of their own."""
 
@@ -85,6 +90,8 @@ class Card:
     further_factor: what multiplies the mean of their losses; Megatron-LM's default is 0.1.
     embedding_width: the width of the tables of embedding and head, which matrices without a bias bring to the hidden
     size and back; 0: the hidden size. final_norm: there is a norm after the last layer.
+    streams: the residual streams of each token, for layers whose residual is `streams`; 0: one stream, without weights.
+    stream_rounds: how often the matrix that mixes streams is divided by the sums of its columns.
 
     Raises UsageError, naming the field, if the values make no model.
     """
@@ -132,6 +139,8 @@ class Card:
     further_factor: float = 0.1
     embedding_width: int = 0
     final_norm: bool = True
+    streams: int = 0
+    stream_rounds: int = 20
 
     def __post_init__(self) -> None:
         for name in _FACTORS:
@@ -172,6 +181,14 @@ class Card:
     def _check_further(self) -> None:
         if self.further_tokens > MOST_FURTHER:
             raise UsageError(f"{self.name}: further_tokens must be at most {MOST_FURTHER}, not {self.further_tokens}")
+        if self.streams > MOST_STREAMS or self.stream_rounds > MOST_STREAMS:
+            raise UsageError(f"{self.name}: streams and stream_rounds must be at most {MOST_STREAMS}")
+        if self.stream_rounds != 20 and not self.streams:
+            raise UsageError(f"{self.name}: stream_rounds is for several streams, and streams is 0")
+        if self.streams and self.further_tokens:
+            raise UsageError(
+                f"{self.name}: layers for further tokens read one stream: leave further_tokens out, or streams"
+            )
         if self.further_tokens and (self.embedding_width or not self.final_norm):
             raise UsageError(f"{self.name}: further_tokens is for models with final_norm and without embedding_width")
         if self.further_tokens and (self.positions == "learned" or self.embedding_norm):
@@ -190,7 +207,10 @@ class Card:
             )
 
     def check_tp(self, tp: int) -> None:
-        """Raise UsageError if ranks of tp cannot have equal parts of its own blocks."""
+        """Raise UsageError if ranks of tp cannot have equal parts of its own blocks, or of its groups of heads."""
+        groups = self.word("out_groups")
+        if groups % tp:
+            raise UsageError(f"tp {tp} does not divide the {groups} out_groups of {self.name}: take a tp that does")
         for block in self.blocks:
             check_tp(block, self, tp)
 
@@ -248,11 +268,21 @@ class Card:
             if block.name not in used:
                 raise UsageError(f"{self.name}: blocks: {block.name} is a part of no layer: name it in layer_kinds")
         for kind in self.kinds.values():
+            self._check_residual(kind)
             for part in kind.parts:
                 part.check_values(self, kind.settings)
             check_reads(self.name, kind)
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
+
+    def _check_residual(self, kind: LayerKind) -> None:
+        """Raise UsageError for a layer that has one stream where others have several, or the other way round."""
+        if RESIDUALS[kind.residual].several != (self.streams > 0):
+            has = f"streams={self.streams}" if self.streams else "no streams"
+            raise UsageError(
+                f"{self.name}: layer_kinds: {kind.name} has the residual {kind.residual}, and the card has {has}: the "
+                "residual `streams` and the number of streams, such as 4, go together, in all layers"
+            )
 
     def _checked_blocks(self) -> tuple[OwnBlock, ...]:
         """Its own blocks, with names that no other part has."""
@@ -300,7 +330,8 @@ class Card:
         around = norms + (self.vocab if self.head_bias else 0)
         each = self._of_layer(self.kinds[self.sequence[-1]]) + 2 * self.hidden**2 + 3 * norm_parameters(self)
         further = self.further_tokens * each
-        return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + around + further
+        layers = sum(self._of_layer(self.kinds[name]) for name in self.sequence)
+        return tables + layers + around + further + of_head(self)
 
     @property
     def position_rows(self) -> int:
@@ -315,7 +346,8 @@ class Card:
         return self.count_parameters() - sum(idle)
 
     def _of_layer(self, kind: LayerKind) -> int:
-        norms = RESIDUALS[kind.residual].norms * norm_parameters(self)
+        residual = RESIDUALS[kind.residual]
+        norms = residual.norms * norm_parameters(self) + residual.parameters(self)
         return norms + sum(part.parameters(self, kind.settings) for part in kind.parts)
 
     def to_dict(self) -> dict[str, Any]:

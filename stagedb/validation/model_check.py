@@ -94,6 +94,7 @@ _PARTS = (
     ("embedding.word", "embedding"),
     ("embedding.position", "positions"),
     ("head.out", "head"),
+    ("streams.", "streams"),
     ("ffn.router", "router"),
     ("ffn.shared", "shared experts"),
     ("ffn.experts", "experts"),
@@ -128,7 +129,10 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         return ("bmm", (pairs, queries, keys, size)), ("bmm", (pairs, queries, value, keys))
     if op.kind == "attention_index":
         tokens, heads, keys, size = dims
-        return ("bmm", (tokens, heads, keys, size)), ("bmm", (tokens, 1, keys, heads))
+        products: Row = ("bmm", (tokens, heads, keys, size))
+        # Without the FLOPs of the sum over heads that is no matmul.
+        alone = evaluate(work.flops, env) == 2 * tokens * heads * keys * size
+        return (products,) if alone else (products, ("bmm", (tokens, 1, keys, heads)))
     if len(dims) == 3:
         return (("mm", (1, *dims)),)
     batch, _, n, k = dims
@@ -151,6 +155,27 @@ def _masked_keys(ours: Rows, theirs: Rows) -> Rows:
                 left -= found
         made[op, dims] += left
     return +made
+
+
+def _masked_blocks(ours: Rows, theirs: Rows) -> Rows:
+    """Their attention has keys of blocks behind all keys of a sequence, where a kernel has those of a window."""
+    made = Rows(ours)
+    for place in (2, 3):  # keys are the columns of scores, and then what is summed
+        rows = [row for row in theirs if row[0] == "bmm" and row[1][place] > row[1][1]]
+        for row in sorted(rows, key=lambda row: -row[1][place]):
+            fitting = [
+                each
+                for each, count in made.items()
+                if each[0] == "bmm" and count == theirs[row] and _without(each[1], place) == _without(row[1], place)
+            ]
+            fitting = [each for each in fitting if each[1][place] < row[1][place]]
+            if fitting:
+                made[row] += made.pop(max(fitting, key=lambda each: each[1][place]))
+    return made
+
+
+def _without(dims: tuple[int, ...], place: int) -> tuple[int, ...]:
+    return (*dims[:place], *dims[place + 1 :])
 
 
 def _even_slots(ours: Rows, theirs: Rows) -> Rows:
@@ -202,6 +227,7 @@ WITHOUT_FURTHER = "layers that predict further tokens are left out"
 """The rule for a config that names some: the model's own class has none of them."""
 
 RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
+    "keys before a window are computed together with those of blocks": _masked_blocks,
     "keys that a mask leaves out are computed": _masked_keys,
     "every token passes every expert": _all_experts,
     "experts have as many slots each": _even_slots,

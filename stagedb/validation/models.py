@@ -23,14 +23,15 @@ Row = tuple[str, tuple[int, ...]]
 
 KINDS: tuple[tuple[str, str], ...] = (
     ("norm", r"norm|\bln_|\.ln_"),
-    ("embedding", r"embed_tokens|\bwte\b|word_embeddings|embed_in\b|tok_embeddings"),
+    ("embedding", r"embed_tokens|\bwte\b|word_embeddings|\bembeddings\.weight|embed_in\b|tok_embeddings"),
     ("positions", r"embed_positions|\bwpe\b|position_embeddings"),
     ("head", r"lm_head|embed_out"),
+    ("streams", r"\b(attn|ffn)_hc\b|hc_head"),
     ("shared experts", r"shared"),
     ("experts", r"experts"),
     ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer|\bexpert_bias"),
-    ("attention", r"attn|attention"),
-    ("feed-forward", r"mlp|feed_forward|ffn|\.fc\d"),
+    ("attention", r"attn|attention|mixer\.[qkvo]_proj"),
+    ("feed-forward", r"mlp|mixer|feed_forward|ffn|\.fc\d"),
 )
 """Kinds of parameters, each with the words of its names in model code. The first that is found decides."""
 

@@ -5,6 +5,7 @@ Each form is linear, so that it holds for weights and for their gradients.
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,9 @@ ENDS = (
     (r"word_embeddings_layernorm\.", "embedding.norm"),
     (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f|layer_norm)\.", "head.norm"),
     (r"lm_head\.", "head.out"),
+    (r"hc_head\.hc_fn", "head.streams.fn"),
+    (r"hc_head\.hc_base", "head.streams.base"),
+    (r"hc_head\.hc_scale", "head.streams.scale"),
     (r"project_in\.", "embedding.project_in"),
     (r"project_out\.", "head.project_out"),
 )
@@ -50,6 +54,23 @@ NORMS = (
 )  # fmt: skip
 
 PARTS = (
+    *(
+        (rf"{part}_hc\.{word}", f"{part}_streams.{word}")
+        for part in ("attn", "ffn")
+        for word in ("fn", "base", "scale")
+    ),
+    *(
+        (rf"{theirs}\.{word}", f"{ours}.{name}")
+        for theirs, ours in (("indexer", "attn.index"), ("compressor", "attn.compressed"))
+        for word, name in (("kv_proj", "wkv"), ("gate_proj", "gate"), ("position_bias", "added"), ("kv_norm", "norm"))
+    ),
+    (r"indexer\.q_b_proj", "attn.index.wq"),
+    (r"scorer\.weights_proj", "attn.index.weights"),
+    (r"attn\.kv_proj", "attn.wkv"),
+    (r"attn\.kv_norm", "attn.kv_norm"),
+    (r"attn\.q_a_norm", "attn.q_a_norm"),
+    (r"attn\.o_a_proj", "attn.wo_a"),
+    (r"attn\.o_b_proj", "attn.wo"),
     (r"attn\.indexer\.wq_b", "attn.index.wq"),
     (r"attn\.indexer\.wk", "attn.index.wk"),
     (r"attn\.indexer\.k_norm", "attn.index.k_norm"),
@@ -76,6 +97,8 @@ PARTS = (
     (r"post_feedforward_layernorm_1", "ffn.dense_post_norm"),
     (r"pre_feedforward_layernorm_2", "ffn.experts_norm"),
     (r"post_feedforward_layernorm_2", "ffn.experts_post_norm"),
+    (r"fc1_latent_proj", "ffn.latent"),
+    (r"fc2_latent_proj", "ffn.latent_back"),
     (r"shared_expert_gate", "ffn.shared_gate"),
     (r"shared_(expert|experts|mlp)\.gate_proj", "ffn.shared.w1"),
     (r"shared_(expert|experts|mlp)\.up_proj", "ffn.shared.w3"),
@@ -106,6 +129,12 @@ PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "e
 GROUPED = ("bloom", "gpt_neox", "falcon", "persimmon")
 """Models whose fused projections have the rows of a key's heads together: its queries, the key, the value."""
 
+HALVES = ("nemotron_h",)
+"""Models whose layers have one part each: two of them are a layer of a graph."""
+
+PLAIN = ("nemotron_h",)
+"""Models whose experts have one matmul up."""
+
 TRANSPOSED = ("gpt2",)
 ONE_HEAD = re.compile(r"attn\.(?P<of>[qk])_layernorm\.norms\.(?P<head>\d+)\.weight")
 """The norm of one head, where each has a module of its own."""
@@ -120,6 +149,7 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     grads: they are gradients.
     """
     found: dict[Key, Array] = {}
+    named = {_paired(name): value for name, value in named.items()} if config["model_type"] in HALVES else named
     blocks = {place: name.split(".")[0] for name, place in shapes}
     names = {match["part"].split(".")[0] for name in named if (match := LAYER.search(name))}
     norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
@@ -154,9 +184,22 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
 Named = Iterator[tuple[str, Array]]
 
 
+def _paired(name: str) -> str:
+    """A name of a model whose layers have one part each, as that of one whose layers have two."""
+    match = LAYER.search(name.replace(".embeddings.", ".embed_tokens."))
+    if match is None:
+        return name.replace(".embeddings.", ".embed_tokens.")
+    number, second = divmod(int(match["number"]), 2)
+    norm, part = ("post_attention_layernorm", "mlp") if second else ("input_layernorm", "self_attn")
+    own = match["part"]
+    own = f"{part}.{own.removeprefix('mixer.')}" if own.startswith("mixer.") else own.replace("norm", norm, 1)
+    return f"model.layers.{number}.{own}"
+
+
 def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes, config: Config, key: Key) -> Named:
     """The weights of a layer that one value of the model's own code has. key: the layer's block and place."""
-    head, ending = part.split(".")[0], "bias" if part.endswith("bias") else "weight"
+    biased = part.endswith("bias") and not part.endswith("position_bias")
+    head, ending = part.split(".")[0], "bias" if biased else "weight"
     block, place = key
     if head in norms:
         yield f"{norms[head]}.{ending}", value
@@ -171,6 +214,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         )
     elif "shared_mlp.input_linear" in part:
         yield from zip(("ffn.shared.w1.weight", "ffn.shared.w3.weight"), np.split(value, 2), strict=True)
+    elif "shared_experts.up_proj" in part and config["model_type"] in PLAIN:
+        yield f"ffn.shared.w1.{ending}", value
     elif "experts." in part and "shared" not in part:
         yield from _experts(part, ending, value, config)
     elif "gate_up_proj" in part:
@@ -222,16 +267,38 @@ def _experts(part: str, ending: str, value: Array, config: Config) -> Named:
     if "down_proj" in part:
         yield f"ffn.experts.w2.{ending}", turned
         return
+    if config["model_type"] in PLAIN:
+        yield f"ffn.experts.w1.{ending}", turned
+        return
     in_turn = config["model_type"] == "gpt_oss"
     gate, up = (turned[..., ::2], turned[..., 1::2]) if in_turn else np.split(turned, 2, axis=-1)
     yield f"ffn.experts.w1.{ending}", gate
     yield f"ffn.experts.w3.{ending}", up
 
 
+LAST_TURNED = {r"attn\.wq\.|attn\.wkv\.|index\.wq\.|added\.": 1, r"norm\.|\.wkv\.|\.gate\.": 0, r"wo_a\.": 3}
+"""Weights of shared keys, each with its axis of heads: of the first of these that its name has."""
+
+
+def _last_turned(name: str, value: Array, config: Mapping[str, Any]) -> Array:
+    """The weights of DeepSeek V4, whose pairs of neighbours at the end of each head are turned together."""
+    size = config["index_head_dim"] if ".index." in name else config["head_dim"]
+    turned = int(config["head_dim"] * config["partial_rotary_factor"])
+    axis = next((axis for pattern, axis in LAST_TURNED.items() if re.search(pattern, name)), None)
+    if axis is None or "q_a_norm" in name or "index.weights" in name:
+        return value
+    start = size - turned
+    order = np.concatenate([np.arange(start), start + np.arange(0, turned, 2), start + np.arange(1, turned, 2)])
+    heads = np.arange(value.shape[axis] // size)[:, None] * size
+    return np.asarray(value.take((heads + order).reshape(-1), axis=axis))
+
+
 def _turned(name: str, value: Array, config: Config) -> Array:
     """Pairs of neighbours that are turned together, as the two halves that the graph turns."""
     if config["model_type"] == "nanochat" and re.search(r"attn\.(wq|wk)\.", name):
         return np.roll(value, value.shape[1] // 2, axis=1)  # it turns the other way round
+    if config["model_type"] == "deepseek_v4" and ".attn." in name:
+        return _last_turned(name, value, config)
     if config["model_type"] not in PAIRS or not re.search(r"attn\.(wq|wk|wkv_a)\.", name):
         return value
     return _halves(value, 0 if "wkv_a" in name else 1, config)

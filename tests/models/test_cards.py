@@ -245,7 +245,11 @@ def test_each_choice_has_its_parameters() -> None:
         ({"experts": 4, "top_k": 5, "expert_ffn": 8}, "top_k=5 is not from 1 to experts=4"),
         ({"experts": 4, "top_k": 2}, "expert_ffn must be positive"),
         ({"experts": 4, "top_k": 2, "expert_ffn": 8, "dense_layers": 2}, "leaves no layer with experts"),
-        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "mlp": "plain"}, "experts are gated"),
+        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "linear_bias": True}, "experts are without linear_bias"),
+        (
+            {"experts": 4, "top_k": 2, "expert_ffn": 8, "mlp": "plain", "activation": "xielu"},
+            "xielu is for feed-forwards, and the model has experts",
+        ),
     ],
 )
 def test_what_is_no_model_is_refused(changes: dict[str, Any], message: str) -> None:

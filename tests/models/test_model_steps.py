@@ -1,6 +1,6 @@
 """A training step in numpy, whole and partitioned, against that of the model's own code with the same weights.
 
-`steps.json` has the loss and the gradients of 59 architectures in double precision at tiny sizes, recorded by
+`steps.json` has the loss and the gradients of 61 architectures in double precision at tiny sizes, recorded by
 `scripts/record_models --step`, and of four with layers that predict further tokens.
 """
 
@@ -103,6 +103,8 @@ MESHES: Mapping[str, dict[str, Any]] = {
         for name, mesh in product(STEPS, MESHES)
         # One key/value head that is in one matrix with the queries is on one rank (below).
         if ("ep" not in mesh or "experts" in str(STEPS[name])) and name != "GPTBigCode"
+        # Ranks of cp do not divide blocks of keys.
+        if "cp" not in mesh or name != "DeepseekV4"
     ],
 )
 def test_a_partitioned_step_is_the_whole_one(name: str, mesh: str) -> None:

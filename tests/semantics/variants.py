@@ -77,6 +77,29 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "a feed-forward and experts": ("moe", BOTH, {"experts": 8}),
     "a feed-forward and experts, scores of all": ("moe", {**BOTH, "scores": "softmax", "router_bias": True}, {}),
+    "plain experts": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sigmoid", "expert_bias": True, "shared_gate": True},
+        {"mlp": "plain", "activation": "relu2"},
+    ),
+    "latent experts": ("deepseek", {"channel_mixer": "experts", "expert_latent": 6}, {}),
+    "latent experts, plain": (
+        "deepseek",
+        {"channel_mixer": "experts", "expert_latent": 6, "scores": "sigmoid", "routing_scale": 2.5},
+        {"mlp": "plain", "activation": "relu2"},
+    ),
+    "latent experts with scaled inputs and biases": (
+        "moe",
+        {
+            "channel_mixer": "experts",
+            "expert_latent": 6,
+            "expert_bias": True,
+            "scores": "sigmoid",
+            "normalised": False,
+            "scale_inputs": True,
+        },
+        {},
+    ),
     "clamped gate": ("llama", {}, {"activation": "clamped_swiglu"}),
     "squared relu": ("gpt", {}, {"activation": "relu2"}),
     "tanh gelu": ("gpt", {}, {"activation": "gelu_tanh"}),
@@ -98,6 +121,18 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {**LATENT, "channel_mixer": "experts", "scores": "sigmoid"},
         {"further_tokens": 2},
     ),
+    "scores by roots": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sqrtsoftplus", "routing_scale": 1.5},
+        {},
+    ),
+    "streams": ("llama", {"residual": "streams"}, {"streams": 3, "stream_rounds": 4}),
+    "streams, one round, with biases": (
+        "gpt",
+        {"residual": "streams"},
+        {"streams": 2, "stream_rounds": 1, "residual_scale": 0.5},
+    ),
+    "streams of experts": ("deepseek", {"residual": "streams", "channel_mixer": "experts"}, {"streams": 4}),
 }
 """By name: the style of `tests.ir.tiny.card`, the words of its layers, and fields of the card that differ."""
 

@@ -7,6 +7,7 @@ Long because it names every operator.
 import dataclasses
 import json
 
+from stagedb.ir.operators import compressed, streams
 from stagedb.ir.operators._base import Array, Operator, RankPlace
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -254,6 +255,8 @@ OPERATORS: dict[str, type[Operator]] = {
         XIELUGradient,
         UnpackGradients,
         UnpackKeys,
+        *compressed.OPERATORS,
+        *streams.OPERATORS,
     )
 }
 
@@ -401,6 +404,8 @@ __all__ = [
     "WeightedSum",
     "WeightedSumGradient",
     "XIELUGradient",
+    "compressed",
     "dump",
     "load",
+    "streams",
 ]

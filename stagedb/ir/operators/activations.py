@@ -40,6 +40,10 @@ def _quick_gelu_slope(x: Array) -> Array:
     return np.asarray(s * (1 + 1.702 * x * (1 - s)))
 
 
+def _sqrt_softplus(x: Array) -> Array:
+    return np.asarray(np.sqrt(np.logaddexp(0, x)))
+
+
 ACTIVATIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "gelu": (lambda x: x * _normal_cdf(x), _gelu_slope),
     "silu": (lambda x: x * _sigmoid(x), _silu_slope),
@@ -48,6 +52,7 @@ ACTIVATIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Arra
     "gelu_tanh": (_tanh_gelu, _tanh_gelu_slope),
     "quick_gelu": (lambda x: x * _sigmoid(1.702 * x), _quick_gelu_slope),
     "softplus": (lambda x: np.logaddexp(0, x), _sigmoid),
+    "sqrtsoftplus": (_sqrt_softplus, lambda x: _sigmoid(x) / (2 * _sqrt_softplus(x))),
     "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
 }
 """Pointwise non-linearities by name: the function and its derivative. `gelu` is the exact one."""

@@ -136,14 +136,16 @@ class Attention(ScoredPairs):
             reads = (q, k, op.outputs[1], chosen)
             yield len(own), index_loss(tracer, op, best, IndexTarget(self.scale, self.head), reads)
 
+    def _mask(self, place: RankPlace, inputs: Sequence[Array], keys: int) -> Array:
+        return np.asarray(self.seen(place.indices("seq"), np.arange(keys)) & among(self._chosen(inputs), keys))
+
     def _weights(
         self, place: RankPlace, q: Array, k: Array, inputs: Sequence[Array], lse: Array | None = None
     ) -> _Weights:
         """Scaled products, weights and log-sum-exp of each row, which is made if it is not given."""
-        rows, columns = place.indices("seq"), np.arange(k.shape[1])
         products = scaled_products(q, k, self.factor(q.shape[-1]))
-        scores = self.scored(products, rows, heads_here(place), place.sizes["heads"])
-        scores = np.where(self.seen(rows, columns) & among(self._chosen(inputs), k.shape[1]), scores, -np.inf)
+        scores = self.scored(products, place.indices("seq"), heads_here(place), place.sizes["heads"])
+        scores = np.where(self._mask(place, inputs, k.shape[1]), scores, -np.inf)
         if lse is None:
             lse = log_sum(scores, self._sinks(inputs))
         return _Weights(products, np.exp(scores - lse[..., None]), lse)
@@ -361,22 +363,24 @@ class ScoresGradient(Softmax):
 class Rotary(Operator):
     """Rotary positions (Su et al. 2021) on queries or keys; in a packed tensor the values remain unchanged.
 
-    size: how many of a head's first dimensions (`last`: of its last ones) are turned; 0: all.
+    size: how many of a head's first dimensions (`last`: of its last ones) are turned; 0: all. stride: the operand has
+    keys of blocks of so many tokens, on an axis of their own, and each has the position of its block's first token.
     """
 
     packed: bool = False
     inverse: bool = False
     size: int = 0
     last: bool = False
+    stride: int = 0
 
     kind: ClassVar[str] = "rotary"
-    later: ClassVar[frozenset[str]] = frozenset({"size", "last"})
+    later: ClassVar[frozenset[str]] = frozenset({"size", "last", "stride"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        operator = Rotary(self.packed, not self.inverse, self.size, self.last)
+        operator = Rotary(self.packed, not self.inverse, self.size, self.last, self.stride)
         tracer.emit(grad.name, operator, (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
@@ -384,7 +388,8 @@ class Rotary(Operator):
         at = inputs[0].shape[-1] - self.size if self.last else 0
         x = inputs[0][..., at : at + self.size if self.size else None]
         half = x.shape[-1] // 2
-        angles = place.indices("seq")[:, None] / 10000 ** (np.arange(half) / half)
+        positions = np.arange(x.shape[1]) * self.stride if self.stride else place.indices("seq")
+        angles = positions[:, None] / 10000 ** (np.arange(half) / half)
         angles = angles.reshape(1, len(angles), *(1,) * (x.ndim - 3), half) * (-1 if self.inverse else 1)
         cos, sin = np.cos(angles), np.sin(angles)
         low, high = x[..., :half], x[..., half:]

@@ -58,35 +58,46 @@ class RMSNormGradient(Operator):
 
 @dataclass(frozen=True)
 class UnitRMS(Operator):
-    """`y = x / rms(x)` over the last axis, without a weight (Llama 4); outputs y and 1/rms."""
+    """`y = x / rms(x)` over the last axis, without a weight (Llama 4); outputs y and 1/rms.
+
+    over: the last axes over which it is, if they are several.
+    """
 
     eps: float = 1e-5
+    over: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "norm"
+    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         dx = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
         reads = (arriving(grads), op.inputs[0], op.outputs[1])
-        tracer.emit(dx.name, UnitRMSGradient(), reads, dx, template=INPUT_GRADIENT)
+        tracer.emit(dx.name, UnitRMSGradient(self.over), reads, dx, template=INPUT_GRADIENT)
         yield 0, dx
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        rstd = 1 / np.sqrt((inputs[0] ** 2).mean(axis=-1) + self.eps)
-        return [inputs[0] * rstd[..., None], rstd]
+        axes = tuple(range(-(len(self.over) or 1), 0))
+        rstd = 1 / np.sqrt((inputs[0] ** 2).mean(axis=axes, keepdims=True) + self.eps)
+        return [inputs[0] * rstd, rstd.squeeze(axes)]
 
 
 @dataclass(frozen=True)
 class UnitRMSGradient(Operator):
     """dx of a UnitRMS from dy, x and 1/rms."""
 
+    over: tuple[str, ...] = ()
+
     kind: ClassVar[str] = "norm"
+    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, rstd = inputs
-        normal = x * rstd[..., None]
-        return [rstd[..., None] * (dy - normal * (dy * normal).mean(axis=-1, keepdims=True))]
+        axes = tuple(range(-(len(self.over) or 1), 0))
+        rstd = np.expand_dims(rstd, axes)
+        normal = x * rstd
+        return [rstd * (dy - normal * (dy * normal).mean(axis=axes, keepdims=True))]
 
 
 @dataclass(frozen=True)

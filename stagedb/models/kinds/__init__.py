@@ -25,9 +25,17 @@ from stagedb.models.kinds.serial import (
     SANDWICH_SCALED,
     SERIAL,
 )
+from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
+from stagedb.models.kinds.streams import SEVERAL
 
-MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION)}
+MIXERS: Mapping[str, LayerPart] = {
+    each.name: each
+    for each in (
+        *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
+        *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
+    )
+}
 """Mixers by the name that a card uses."""
 
 CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS, DENSE_AND_EXPERTS)}
@@ -45,6 +53,7 @@ RESIDUALS: Mapping[str, Residual] = {
         SANDWICH_OF_STREAM,
         AFTER_SUM,
         FFN_POST_NORM,
+        SEVERAL,
     )
 }
 """Residuals, which combine a mixer and a channel mixer, by the name that a card uses."""

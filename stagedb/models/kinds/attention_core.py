@@ -124,10 +124,10 @@ def _fused_core(
         context,
         lse,
     )
-    return _rescaled(t, context, lse, sinks[0], heads) if sinks and rescales else context
+    return rescaled(t, context, lse, sinks[0], heads) if sinks and rescales else context
 
 
-def _rescaled(t: "Tracer", context: "Tensor", lse: "Tensor", sinks: "Tensor", heads: HeadAxes) -> "Tensor":
+def rescaled(t: "Tracer", context: "Tensor", lse: "Tensor", sinks: "Tensor", heads: HeadAxes) -> "Tensor":
     """The context without the share of a token's sinks, from a kernel that does not know sinks."""
     axes = ("batch", "seq", "heads")
     share, narrow = t.activation("attn.sinks.share", axes, "fp32"), t.activation("attn.sinks.factor", axes)

@@ -12,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.ir.tags import Tag
 from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.feed_forward import LEARNED
 from stagedb.models.kinds.part import (
     HIDDEN,
     Architecture,
@@ -44,11 +45,7 @@ EXPERT_MATMULS = "ffn.experts"
 JITTER = 0.01
 """The default of `jitter`, that of Phi-3.5 MoE."""
 
-SLOTS = ("experts", "slots", "hidden")
 INNER = ("experts", "slots", "expert_ffn")
-# Experts have their matrices the other way round: one batched matmul reads the weights of all.
-EXPERT_WEIGHT = ("experts", "hidden", "expert_ffn")
-PACKED_EXPERT_WEIGHT = ("experts", "expert_ffn", "two", "hidden")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
@@ -74,24 +71,64 @@ def routed(
     """The sum of the results of each token's experts."""
     order = t.activation("ffn.order", CHOICE_AXES, "int64")
     t.emit("ffn.order", ops.Route(), (chosen,), order)
-    slots, before = t.activation("ffn.dispatch", SLOTS), bool(values["scale_inputs"])
+    size = "expert_latent" if values["expert_latent"] else "hidden"
+    sent = x if size == "hidden" else _projected(t, style, "ffn.latent", x, size)
+    slots, before = t.activation("ffn.dispatch", ("experts", "slots", size)), bool(values["scale_inputs"])
     if before:
-        own = t.activation("ffn.scaled", (*CHOICE_AXES, "hidden"))
-        t.emit("ffn.scaled", ops.ChoiceScale(), (x, weights), own)
+        own = t.activation("ffn.scaled", (*CHOICE_AXES, size))
+        t.emit("ffn.scaled", ops.ChoiceScale(), (sent, weights), own)
         t.emit("ffn.dispatch", ops.DispatchChoices(), (own, order), slots)
     else:
-        t.emit("ffn.dispatch", ops.Dispatch(), (x, order), slots)
+        t.emit("ffn.dispatch", ops.Dispatch(), (sent, order), slots)
 
-    t.enter("experts", Tag.EXPERT)
-    bias = bool(values["expert_bias"])
-    inner = shared.gated(t, card, style, EXPERT_MATMULS, slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT, bias)
-    back_axes = ("experts", "expert_ffn", "hidden")
-    out = shared.linear(t, f"{EXPERT_MATMULS}.w2", inner, back_axes, SLOTS, bias, fp8=style.fp8)
+    out = _experts(t, card, style, slots, bool(values["expert_bias"]))
 
     t.enter("router")
-    back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
+    back, y = t.activation("ffn.combine", (*CHOICE_AXES, size)), t.activation("ffn.sum", ("batch", "seq", size))
     t.emit("ffn.combine", ops.Combine(), (out, order), back)
     t.emit("ffn.sum", *((ops.ChoiceSum(), (back,)) if before else (ops.WeightedSum(), (back, weights))), y)
+    return y if size == "hidden" else _projected(t, style, "ffn.latent_back", y, "hidden")
+
+
+def _projected(t: "Tracer", style: "Style", name: str, x: "Tensor", to: str) -> "Tensor":
+    """Each rank's own tokens, projected to the latent of experts or back (Nemotron 3).
+
+    The weight is whole on every rank of tp, as that of the router. Megatron-LM has it so (`fc1_latent_proj`).
+    """
+    t.enter("between")
+    y = shared.linear(t, name, x, (to, x.axes[-1]), ("batch", "seq", to), fp8=style.fp8)
+    t.enter("router")
+    return y
+
+
+def _experts(t: "Tracer", card: Architecture, style: "Style", slots: "Tensor", bias: bool) -> "Tensor":
+    """The experts as batched matmuls: slots to slots."""
+    t.enter("experts", Tag.EXPERT)
+    size = slots.axes[-1]
+    # Experts have their matrices the other way round: one batched matmul reads the weights of all.
+    weight, packed = ("experts", size, "expert_ffn"), ("experts", "expert_ffn", "two", size)
+    inner = _inner(t, card, style, EXPERT_MATMULS, slots, INNER, weight, packed, bias)
+    back = ("experts", "expert_ffn", size)
+    return shared.linear(t, f"{EXPERT_MATMULS}.w2", inner, back, slots.axes, bias, fp8=style.fp8)
+
+
+def _inner(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    name: str,
+    x: "Tensor",
+    inner: tuple[str, ...],
+    weight_axes: tuple[str, ...],
+    packed_axes: tuple[str, ...],
+    bias: bool = False,
+) -> "Tensor":
+    """The inner activation of experts, gated or plain."""
+    if card.mlp == "gated":
+        return shared.gated(t, card, style, name, x, inner, weight_axes, packed_axes, bias)
+    up = shared.linear(t, f"{name}.w1", x, weight_axes, inner, bias, style.fp8)
+    y = t.activation(f"{name}.activation", inner)
+    t.emit(f"{name}.activation", ops.Activation(card.activation), (up,), y)
     return y
 
 
@@ -111,7 +148,7 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
             t.emit("ffn.shares", ops.SparseMixer(float(values["jitter"])), (every,), best, chosen)
             t.emit("ffn.weights", ops.Cast(), (best,), weights)
             return weights, chosen
-        score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation("sigmoid")
+        score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation(str(values["scores"]))
         t.emit("ffn.scores", score, (every,), scores)
         best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
         t.emit("ffn.topk", ops.TopK(), (scores,), best, chosen)
@@ -145,7 +182,7 @@ def _with_shared(
     inner_axes = ("batch", "seq", "shared_ffn")
     weight, packed = ("shared_ffn", "hidden"), ("shared_ffn", "two", "hidden")
     bias = bool(values["shared_bias"])
-    inner = shared.gated(t, card, style, "ffn.shared", x, inner_axes, weight, packed, bias)
+    inner = _inner(t, card, style, "ffn.shared", x, inner_axes, weight, packed, bias)
     every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, bias, style.fp8)
     if values["shared_gate"]:
         every = _gated_shared(t, x, every)
@@ -167,11 +204,13 @@ def _gated_shared(t: "Tracer", x: "Tensor", every: "Tensor") -> "Tensor":
 
 def _with_so_many(card: Architecture, values: Values, experts: int) -> int:
     """Parameters of a layer with this many routed experts, shared ones and router included."""
-    width, gate = 3 * experts * card.expert_ffn + 3 * card.shared_ffn, 1 if values["shared_gate"] else 0
-    biases = experts * (2 * card.expert_ffn + card.hidden) if values["expert_bias"] else 0
-    biases += 2 * card.shared_ffn + card.hidden if values["shared_bias"] else 0
+    up, latent = 2 if card.mlp == "gated" else 1, int(values["expert_latent"])
+    size, gate = latent or card.hidden, 1 if values["shared_gate"] else 0
+    biases = experts * (up * card.expert_ffn + size) if values["expert_bias"] else 0
+    biases += up * card.shared_ffn + card.hidden if values["shared_bias"] else 0
     biases += card.experts if values["router_bias"] else 0
-    return card.hidden * (card.experts + width + gate) + biases
+    routed = (up + 1) * experts * card.expert_ffn * size + 2 * card.hidden * latent
+    return card.hidden * (card.experts + (up + 1) * card.shared_ffn + gate) + routed + biases
 
 
 def _check_values(card: Architecture, values: Values) -> None:
@@ -201,8 +240,10 @@ def _check(card: Architecture) -> None:
         raise UsageError(f"{card.name}: expert_ffn must be positive, not 0")
     if card.dense_layers >= card.layers:
         raise UsageError(f"{card.name}: dense_layers={card.dense_layers} leaves no layer with experts")
-    if card.mlp != "gated" or card.linear_bias:
-        raise UsageError(f"{card.name}: experts are gated and without linear_bias: a layer kind has expert_bias")
+    if card.linear_bias:
+        raise UsageError(f"{card.name}: experts are without linear_bias: a layer kind has expert_bias")
+    if card.activation == LEARNED:
+        raise UsageError(f"{card.name}: {LEARNED} is for feed-forwards, and the model has experts")
 
 
 def _buffers(card: Architecture, style: "Style") -> Buffers:
@@ -272,6 +313,7 @@ EXPERTS = LayerPart(
     check_values=_check_values,
     words={
         "expert_bias": KindWord("whether the matmuls of experts have biases", False),
+        "expert_latent": KindWord("the size of the latent that experts work on (0: the hidden state itself)", 0),
         "jitter": KindWord("how near to the largest logit others are, for sparsemixer", JITTER),
         "normalised": KindWord("whether the scores of a token's experts are divided by their sum", True),
         "result_scale": KindWord("the factor of the sum of routed and shared experts (0: none)", 0.0),
@@ -281,7 +323,7 @@ EXPERTS = LayerPart(
         "scores": KindWord(
             "the function that scores all experts; without it a softmax over the logits of the chosen ones",
             "",
-            ("softmax", "sigmoid", "sparsemixer"),
+            ("softmax", "sigmoid", "sqrtsoftplus", "sparsemixer"),
         ),
         "shared_bias": KindWord("whether the matmuls of shared experts have biases", False),
         "shared_gate": KindWord("whether the shared experts' result has a gate", False),
@@ -290,6 +332,7 @@ EXPERTS = LayerPart(
         "E": SizeSymbol("experts", "number of experts", lambda card: card.experts),
         "K": SizeSymbol("experts_per_token", "experts that compute one token", lambda card: card.top_k),
         "FE": SizeSymbol("expert_ffn", "width of one expert", lambda card: card.expert_ffn),
+        "EL": SizeSymbol("expert_latent", "size of the latent of experts", lambda card: card.word("expert_latent")),
         "FS": SizeSymbol("shared_ffn", "width of the experts that compute every token", lambda card: card.shared_ffn),
         "LD": SizeSymbol(
             "dense_layers",
@@ -301,6 +344,7 @@ EXPERTS = LayerPart(
         "experts": "E",
         "choices": "K",
         "expert_ffn": "FE",
+        "expert_latent": "EL",
         "shared_ffn": "FS",
         # Each rank deals its own tokens, so it rounds up its own share of an expert's slots. Every expert has as many
         # slots as the one that is chosen most; `Sizes` has the number of filled ones.

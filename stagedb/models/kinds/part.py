@@ -77,6 +77,10 @@ class Architecture(Protocol):
     @property
     def further_factor(self) -> float: ...
     @property
+    def streams(self) -> int: ...
+    @property
+    def stream_rounds(self) -> int: ...
+    @property
     def embedding_norm(self) -> bool: ...
     @property
     def head_bias(self) -> bool: ...
@@ -193,7 +197,7 @@ class LayerPart:
     user's strategy. user: the regions that a user's strategy may name. left: the regions that it leaves to the plan,
     and the options that decide them.
     buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them. reads_stream: it reads
-    the residual stream, and normalises that itself.
+    the residual stream, and normalises that itself. alone: why ranks of cp cannot divide its sequence; empty: they can.
     """
 
     name: str
@@ -213,6 +217,7 @@ class LayerPart:
     buffers: Callable[[Architecture, "Style"], Buffers] = lambda card, style: ()
     routes: bool = False
     reads_stream: bool = False
+    alone: str = ""
 
 
 def norm_parameters(card: Architecture) -> int:

@@ -20,10 +20,13 @@ class Residual:
 
     name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
     with its mixer and its channel mixer, and returns the stream after it. reads_stream: its channel mixer reads the
-    stream itself, and has norms of its own.
+    stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
+    models with several streams, (batch, seq, streams, hidden).
     """
 
     name: str
     norms: int
     forward: Callable[["Tracer", Architecture, "Style", Part, Part, "Tensor"], "Tensor"]
     reads_stream: bool = False
+    parameters: Callable[[Architecture], int] = lambda card: 0
+    several: bool = False

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
 from stagedb.models.readers import (
+    deepseek_v4,
     expert_decoders,
     first_decoders,
     gated_decoders,
     head_decoders,
     latent_decoders,
+    nemotron_h,
     older_decoders,
     plain_decoders,
     windowed_decoders,
@@ -24,6 +26,8 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **windowed_decoders.READERS,
     **older_decoders.READERS,
     **head_decoders.READERS,
+    **nemotron_h.READERS,
+    **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

@@ -35,18 +35,14 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "transformers_version",
             "use_cache",
             "use_flash_attn",
+            "moe_shared_expert_overlap",
         ),
         "how the package runs the model, or what it is called",
     ),
     **dict.fromkeys(
         (
-            "dtype",
-            "torch_dtype",
-            "quantization_config",
-            "compression_config",
-            "use_fp8",
-            "fp32_residual",
-            "enable_moe_fp32_combine",
+            *("dtype", "torch_dtype", "quantization_config", "compression_config", "use_fp8"),
+            *("fp32_residual", "residual_in_fp32", "expert_dtype", "enable_moe_fp32_combine"),
         ),
         "the plan decides number formats",
     ),
@@ -66,12 +62,14 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "text_end_id",
             "mask_init_id",
             "bad_words_ids",
+            "num_logits_to_keep",
         ),
         "tokens with a meaning, and sampling",
     ),
     **dict.fromkeys(
         (
             "embd_initializer_range",
+            "rescale_prenorm_residual",
             "ep_size",
             "init_config",
             "init_device",
@@ -166,6 +164,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "alibi_bias_max",
             "bias_dropout_fusion",
             "masked_softmax_fusion",
+            "hc_eps",
             "offset_alibi",
             "seq_length",
             "is_causal",
@@ -262,7 +261,18 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """The keys that change no shape, no FLOPs and no memory of a training step, each with the reason."""
 
+OF_STATES = (
+    *("use_mamba_kernels", "ssm_state_size", "mamba_num_heads", "mamba_head_dim", "mamba_hidden_act", "n_groups"),
+    *("conv_kernel", "expand", "time_step_min", "time_step_max", "time_step_limit", "time_step_floor"),
+    *("use_conv_bias", "use_bias", "chunk_size", "mamba_proj_bias", "mamba_ssm_cache_dtype"),
+)
+"""Keys of state-space blocks."""
+
 UNUSED_WHERE: Mapping[str, str] = {
+    **dict.fromkeys(OF_STATES, "no block is a state-space block"),
+    **dict.fromkeys(
+        ("mtp_layers_block_type", "mtp_hybrid_override_pattern"), "num_nextn_predict_layers is 0 or left out"
+    ),
     "_sliding_window_pattern": "layer_types names the type of each layer",
     "attention_types": "attention_layers names the type of each layer",
     "first_k_dense_replace": "mlp_layer_types names the layers with experts",

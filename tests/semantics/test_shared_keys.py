@@ -1,0 +1,178 @@
+"""The attention of DeepSeek V4: gradients, partitioned runs, what a query sees, and what is refused."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagedb.api.forward_flops import forward_flops
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
+from stagedb.ir.interpreter import run_block
+from stagedb.models import Card
+from stagedb.plans import GraphOptions
+from tests.ir.environments import environment
+from tests.ir.tiny import card
+from tests.semantics.running import example, pipeline
+from tests.semantics.test_experts import assert_same
+from tests.symbolic_rows import flops
+
+SHARED = {"q_rank": 6, "rope_dim": 2, "window": 3, "out_groups": 4, "out_rank": 3}
+HEAVY = {**SHARED, "mixer": "heavily_compressed", "heavy_ratio": 3}
+SPARSE = {**SHARED, "mixer": "compressed_sparse", "sparse_ratio": 2, "index_heads": 3, "index_dim": 2, "index_top": 2}
+
+KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "window": {"layer": {**SHARED, "mixer": "shared_keys"}},
+    "heavy": {"layer": HEAVY},
+    "blocks longer than the sequence": {"layer": {**HEAVY, "heavy_ratio": 9}},
+    "sparse": {"layer": SPARSE},
+    "sparse, all blocks": {"layer": {**SPARSE, "index_top": 30}},
+    "both, in streams": {
+        "layer": {**HEAVY, "residual": "streams"},
+        "other": {**SPARSE, "residual": "streams"},
+    },
+}
+
+
+def model(name: str, layers: int = 2) -> Card:
+    """Layers of each kind in turn."""
+    kinds: Any = KINDS[name]
+    several = "streams" in name
+    usual = dataclasses.replace(card("llama"), kv_heads=4)
+    return dataclasses.replace(
+        usual, layers=layers, layer_kinds=kinds, pattern=tuple(kinds)[:layers], streams=3 if several else 0
+    )
+
+
+STYLES = {
+    "torch": GraphOptions(),
+    "eager": GraphOptions(kernels="eager"),
+    "megatron": GraphOptions(recipe="megatron"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [(name, words) for name in KINDS for words in STYLES if words == "torch" or "streams" not in name],
+)
+def test_gradients_are_the_slopes_of_the_loss(name: str, words: str) -> None:
+    made = model(name)
+    case = example(build_graph(made, STYLES[words]))
+    assert sum(value.size for value in case.weights.values()) == made.count_parameters()
+    analytic, rng, step = case.run().gradients, np.random.default_rng(1), 1e-5
+    assert set(analytic) == set(case.weights)
+    for key, weight in case.weights.items():
+        direction = rng.normal(size=weight.shape)
+        ends = [case.run(weights={**case.weights, key: weight + sign * step * direction}).loss for sign in (1, -1)]
+        # The indexer learns from a loss of its own.
+        slope = 0.0 if ".index." in str(key) else float((analytic[key] * direction).sum())
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
+
+
+MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "tp": ({}, {"tp": 2, "dp": 2}),
+    "tp 4, sp": ({"sp": True}, {"tp": 4}),
+    "sp, zero 3, recomputed": ({"sp": True, "zero": 3, "recompute": "full"}, {"tp": 2, "dp": 2}),
+    "zero 2, pointwise": ({"zero": 2, "recompute": "pointwise"}, {"dp": 4}),
+    "megatron": ({"recipe": "megatron", "zero": 1}, {"tp": 2, "dp": 2}),
+    "megatron, sp": ({"recipe": "megatron", "sp": True, "zero": 3}, {"tp": 2, "dp": 2}),
+}
+
+
+@pytest.mark.parametrize("words", MESHES)
+@pytest.mark.parametrize("name", KINDS)
+def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
+    options, degrees = MESHES[words]
+    plain = {word: value for word, value in options.items() if word == "recipe"}
+    whole = example(build_graph(model(name), GraphOptions(**plain)), microbatches=2)
+    graph = build_graph(model(name), GraphOptions(**options))
+    some = dataclasses.replace(whole, graph=graph)
+    assert_same(some.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), **degrees), whole.run_whole())
+
+
+def test_a_window_alone_is_divided_over_a_context() -> None:
+    whole = example(build_graph(model("window"), GraphOptions()))
+    graph = build_graph(model("window"), GraphOptions(cp_kind="ulysses"))
+    assert_same(dataclasses.replace(whole, graph=graph).run(cp=2, tp=2), whole.run_whole())
+
+
+@pytest.mark.parametrize("name", ["window", "heavy", "sparse, all blocks"])
+def test_a_query_sees_its_window_and_the_blocks_that_have_ended(name: str) -> None:
+    graph = build_graph(model(name, layers=1), GraphOptions())
+    env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
+    weights = {key: value for (key, place), value in made.weights.items() if place == 1}
+    x = rng.normal(size=(env["B"], env["S"], env["H"]))
+    ratio = {"window": 0, "heavy": 3, "sparse, all blocks": 2}[name]
+
+    def result(stream: Any) -> Any:
+        return run_block(graph, env, "layer", weights, {"layer.input": stream})["layer.attn.wo"]
+
+    plain = result(x)
+    for token in range(env["S"]):
+        changed = x.copy()
+        changed[:, token] += rng.normal(size=env["H"])
+        moved = np.abs(result(changed) - plain).max(axis=(0, 2)) > 1e-9
+        near = [token <= query < token + 3 for query in range(env["S"])]
+        ends = (token // ratio + 1) * ratio - 1 if ratio else env["S"]
+        inside = bool(ratio) and token < env["S"] // ratio * ratio
+        assert list(moved) == [seen or (inside and query >= ends) for query, seen in enumerate(near)]
+
+
+def test_a_kernel_counts_its_window_and_the_blocks() -> None:
+    found: dict[tuple[str, str], int] = {}
+    for name in ("window", "heavy", "sparse"):
+        graph = build_graph(model(name, layers=1), GraphOptions())
+        env = environment(graph)
+        found |= {(name, op.name): evaluate(flops(op), env) for op in graph.ops}
+    pairs = 4 * env["B"] * env["A"] * env["S"] * env["D"]
+    assert found["window", "layer.attn.core"] == pairs * 3
+    assert found["heavy", "layer.attn.core"] == pairs * (3 + 8 // 3)
+    assert found["sparse", "layer.attn.core"] == pairs * (3 + 2)
+    assert found["sparse", "layer.attn.index"] == 2 * env["B"] * env["S"] * 3 * (8 // 2) * 2
+    assert found["window", "layer.attn.wo_a"] == 2 * env["B"] * env["S"] * env["A"] * env["D"] * 3
+
+
+@pytest.mark.parametrize(("name", "ratio", "top"), [("heavy", 3, 99), ("sparse", 2, 2), ("sparse, all blocks", 2, 99)])
+@pytest.mark.parametrize("tokens", [4, 8, 11])
+def test_flops_without_masked_pairs_are_those_of_the_mask(name: str, ratio: int, top: int, tokens: int) -> None:
+    card = model(name, layers=1)
+    found = forward_flops(card, tokens)
+    blocks = tokens // ratio
+    ended = [min((token + 1) // ratio, blocks) for token in range(tokens)]
+    near = [min(token + 1, 3) for token in range(tokens)]
+    seen = sum(own + min(each, top) for own, each in zip(near, ended, strict=True))
+    index = (2 * 3 * 2) if "sparse" in name else 0
+    pair = 4 * card.heads * card.head_dim
+    assert found.attention == pair * tokens * (min(tokens, 3) + min(blocks, top)) + index * tokens * blocks
+    assert found.seen == pair * seen + index * sum(ended)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("heavy", GraphOptions(cp_kind="ulysses"), "heavily_compressed, which reads blocks of the whole sequence"),
+        ("sparse", GraphOptions(cp_kind="allgather-kv"), "compressed_sparse, which reads blocks of the whole sequence"),
+        ("window", GraphOptions(cp_kind="ring-alltoall"), "whose attention is one kernel: take --cp-kind ulysses"),
+        ("window", GraphOptions(attention="math"), "take --attention fused"),
+    ],
+)
+def test_what_is_not_built_is_refused(name: str, options: GraphOptions, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        build_graph(model(name), options)
+
+
+def test_words_that_do_not_suit_are_refused() -> None:
+    card = model("sparse")
+    for words, reason in (
+        ({"out_groups": 3}, "heads=4 do not divide into out_groups=3"),
+        ({"rope_dim": 3}, "rope_dim=3 must be even"),
+        ({"rope_dim": 4}, "rope_dim=4 must be even, and at most the size"),
+    ):
+        kinds: Any = {"layer": {**SPARSE, **words}}
+        with pytest.raises(UsageError, match=reason):
+            dataclasses.replace(card, layer_kinds=kinds)
+    with pytest.raises(UsageError, match="tp 8 does not divide the 4 out_groups"):
+        card.check_tp(8)
