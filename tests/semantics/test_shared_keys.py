@@ -12,6 +12,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import run_block
+from stagedb.ir.operators import Array, RankPlace, compressed
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment
@@ -70,6 +71,38 @@ def test_gradients_are_the_slopes_of_the_loss(name: str, words: str) -> None:
         # The indexer learns from a loss of its own.
         slope = 0.0 if ".index." in str(key) else float((analytic[key] * direction).sum())
         assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("words", STYLES)
+@pytest.mark.parametrize("name", ["sparse", "sparse, all blocks"])
+def test_an_indexer_learns_how_far_it_is_from_the_attention(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divergences: list[float] = []
+    plain = compressed.BlockIndexLossGradient.run
+
+    def noted(self: compressed.BlockIndexLossGradient, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        scores, target = inputs
+        ended = np.isfinite(scores).any(axis=-1)
+        scores, target = scores[ended], target[ended]
+        share, seen = target / target.sum(axis=-1, keepdims=True), np.isfinite(scores)
+        own = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+        divergences.append(float((share[seen] * (np.log(share[seen]) - own[seen])).sum()) / ended.size)
+        return plain(self, place, inputs)
+
+    monkeypatch.setattr(compressed.BlockIndexLossGradient, "run", noted)
+    case = example(build_graph(model(name, layers=1), STYLES[words]))
+    case = dataclasses.replace(case, weights={key: 3 * weight for key, weight in case.weights.items()})
+    analytic, rng, step = case.run().gradients, np.random.default_rng(1), 1e-6
+    assert divergences.pop() > 0.01
+    learnt = [key for key in case.weights if ".index." in str(key)]
+    assert len(learnt) == 6
+    for key in learnt:
+        direction = rng.normal(size=case.weights[key].shape)
+        for sign in (1, -1):
+            case.run(weights={**case.weights, key: case.weights[key] + sign * step * direction})
+        slope = (divergences[-2] - divergences[-1]) / (2 * step)
+        assert slope == pytest.approx(float((analytic[key] * direction).sum()), rel=1e-4, abs=1e-7), key
 
 
 MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {

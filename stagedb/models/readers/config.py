@@ -1,4 +1,7 @@
-"""A Hugging Face config with a record of the keys that its reader has used."""
+"""A Hugging Face config with a record of the keys that its reader has used.
+
+Long because it names every key without effect.
+"""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -87,7 +87,7 @@ def _kinds(config: Config, layers: int) -> list[str]:
     """The kind of each layer. UsageError for types that are not known, and for hash routing."""
     routed, hashed = config.get("mlp_layer_types"), config.count("num_hash_layers", default=3, least=0)
     routed = ["hash_moe"] * min(hashed, layers) if routed is None else routed
-    if not isinstance(routed, list) or any(each != "moe" for each in routed):
+    if not isinstance(routed, list) or any(each != "moe" for each in routed) or len(routed) not in (0, layers):
         raise UsageError(
             "mlp_layer_types hash_moe (num_hash_layers, 3 by default) is not supported: experts that a table of tokens "
             "chooses are not built; num_hash_layers 0 has a router in all layers"
