@@ -175,7 +175,7 @@ def granite_moe(config: Config, name: str) -> Card:
 def ernie_moe(config: Config, name: str) -> Card:
     """ERNIE 4.5 MoE: dense first layers, shared experts, a softmax over all experts."""
     width = config.count("moe_intermediate_size")
-    shared = width * config.count("moe_num_shared_experts", default=0, least=0)
+    shared = width * config.count("moe_num_shared_experts", default=2, least=0)
     bias = config.flag("use_bias")
     card = decoder(config, name, "ernie-moe", tied_default=True, head_bias=bias)
     card = with_experts(config, card, width, shared)
