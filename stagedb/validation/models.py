@@ -25,7 +25,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("norm", r"norm|\bln_|\.ln_"),
     ("embedding", r"embed_tokens|\bwte\b|word_embeddings|\bembeddings\.weight|embed_in\b|tok_embeddings"),
     ("positions", r"embed_positions|\bwpe\b|position_embeddings"),
-    ("head", r"lm_head|embed_out"),
+    ("head", r"lm_head|embed_out|output_projection"),
     ("streams", r"\b(attn|ffn)_hc\b|hc_head"),
     ("shared experts", r"shared"),
     ("experts", r"experts"),

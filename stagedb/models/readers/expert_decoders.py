@@ -185,7 +185,7 @@ def ernie_moe(config: Config, name: str) -> Card:
     config.only("moe_gate", "topk", "its router chooses the best")
     config.uses("moe_capacity", "moe_use_aux_free")
     width = config.count("moe_intermediate_size")
-    shared = width * config.count("moe_num_shared_experts", default=0, least=0)
+    shared = width * config.count("moe_num_shared_experts", default=2, least=0)
     bias = config.flag("use_bias")
     card = decoder(config, name, "ernie-moe", tied_default=True, head_bias=bias)
     card = with_experts(config, card, width, shared)

@@ -121,8 +121,8 @@ def granite(config: Config, name: str) -> Card:
     return with_layers(card, [Layer()] * card.layers, {**_bias(config), **granite_scale(config)})
 
 
-def granite_card(config: Config, name: str) -> Card:
-    """A Granite card with its factors around the layers."""
+def granite_card(config: Config, name: str, tied: bool = False) -> Card:
+    """A Granite card with its factors around the layers. tied: the default of `tie_word_embeddings`."""
     scaling = config.number("logits_scaling", default=1.0)
     if scaling <= 0:
         raise UsageError(f"logits_scaling must be above 0, not {shown(scaling)}")
@@ -130,6 +130,7 @@ def granite_card(config: Config, name: str) -> Card:
         config,
         name,
         "granite",
+        tied_default=tied,
         embedding_scale=config.number("embedding_multiplier", default=1.0),
         residual_scale=config.number("residual_multiplier", default=1.0),
         logit_scale=1 / scaling,
@@ -201,9 +202,8 @@ def seed_oss(config: Config, name: str) -> Card:
     """Seed-OSS: biases of q, k and v, and of the projection back if a key of its own sets it."""
     card = decoder(config, name, "seed-oss")
     qkv, out = config.flag("attention_bias", default=True), config.flag("attention_out_bias")
-    if out and not qkv:
-        raise UsageError("attention_out_bias without attention_bias is not supported: both, or attention_bias alone")
-    usual = biases("all" if out else "qkv" if qkv else "none", config.flag("mlp_bias"))
+    both = {(True, True): "all", (True, False): "qkv", (False, True): "out", (False, False): "none"}[qkv, out]
+    usual = biases(both, config.flag("mlp_bias"))
     return with_layers(card, [Layer()] * card.layers, usual)
 
 

@@ -13,7 +13,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, experts_from, with_layers
-from stagedb.models.readers.parts import decoder, further
+from stagedb.models.readers.parts import decoder, further, mlp_biases
 
 
 def deepseek_v2(config: Config, name: str) -> Card:
@@ -21,6 +21,7 @@ def deepseek_v2(config: Config, name: str) -> Card:
     config.only("scoring_func", "softmax", "DeepSeek V2 has a softmax")
     card, usual = _latent(config, name)
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
+    words |= mlp_biases(config, config.count("n_shared_experts", default=2, least=0))
     factor = config.number("routed_scaling_factor", default=1.0)
     return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}), 0, 2)
 
@@ -49,7 +50,6 @@ def mistral4(config: Config, name: str) -> Card:
 
 def minicpm3(config: Config, name: str) -> Card:
     """MiniCPM 3: latent attention, dense; the embedding, each part's result and the logits have factors."""
-    config.only("mlp_bias", False, "feed-forwards have no biases here")
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     value = config.count("v_head_dim", default=hidden // heads)
     tied = config.flag("tie_word_embeddings", default=True)
@@ -58,7 +58,7 @@ def minicpm3(config: Config, name: str) -> Card:
     base = config.number("dim_model_base", default=hidden)
     factors: dict[str, Any] = {"embedding_scale": config.number("scale_emb", default=1.0)}
     factors |= {"residual_scale": depth / math.sqrt(card.layers), "logit_scale": base / hidden}
-    return with_layers(replace(card, tied=tied, **factors), [Layer()] * card.layers, usual)
+    return with_layers(replace(card, tied=tied, **factors), [Layer()] * card.layers, usual | mlp_biases(config))
 
 
 def axk1(config: Config, name: str) -> Card:
@@ -151,7 +151,7 @@ def _laid_out(
     """first, shared: the dense first layers and the shared experts of a config that does not name them. routed: words
     of layers with experts."""
     if not config.get("n_routed_experts"):
-        return with_layers(replace(card), [Layer()] * card.layers, usual)
+        return with_layers(card, [Layer()] * card.layers, usual)
     width = config.count("moe_intermediate_size")
     shared = config.count("n_shared_experts", default=shared, least=0)
     card = with_experts(config, card, width, width * shared)

@@ -81,6 +81,13 @@ def turned(config: Config, card: Card, default: float = 1.0) -> dict[str, Value]
     return {"rotary_dim": size} if size else {}
 
 
+def mlp_biases(config: Config, shared: int = 0) -> dict[str, Value]:
+    """The words for `mlp_bias`: biases of feed-forwards and of shared experts, if there are some; experts have none."""
+    if not config.flag("mlp_bias"):
+        return {}
+    return {"ffn_bias": "all"} | ({"shared_bias": True} if shared else {})
+
+
 def biases(attention: str, ffn: bool) -> dict[str, Value]:
     """The words for biases of projections (`none`, `qkv` or `all`) and of a feed-forward."""
     words: dict[str, Value] = {} if attention == "none" else {"bias": attention}

@@ -12,18 +12,17 @@ from stagedb.models.readers.config import Config, rotary_dim
 from stagedb.models.readers.expert_decoders import sigmoid_scores, softmax_scores, with_experts
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, windows
 from stagedb.models.readers.layers import Layer, experts_from, with_layers
-from stagedb.models.readers.parts import biases, decoder
+from stagedb.models.readers.parts import biases, decoder, mlp_biases
 
 
 def hunyuan3(config: Config, name: str) -> Card:
     """Hunyuan 3: norms of queries and keys, sigmoid scores, a shared expert, the first layer dense."""
-    config.only("mlp_bias", False, "feed-forwards have no biases here")
     width = config.count("moe_intermediate_size")
     shared = width * config.count("num_shared_experts", default=1, least=0)
     card = with_experts(config, decoder(config, name, "hunyuan"), width, shared)
     factor = config.number("router_scaling_factor", default=1.0)
     words: dict[str, Value] = {"qk_norm": "head", "scores": "sigmoid", "routing_scale": factor}
-    words |= biases("all" if config.flag("attention_bias") else "none", False)
+    words |= biases("all" if config.flag("attention_bias") else "none", False) | mlp_biases(config, shared)
     return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers, 1)], words)
 
 
@@ -41,7 +40,7 @@ def mellum(config: Config, name: str) -> Card:
 
 def granite_swa(config: Config, name: str) -> Card:
     """Granite 4 with windows: its factors, sinks, and positions in the layers that have a base of them."""
-    card = granite_card(config, name)
+    card = granite_card(config, name, tied=True)
     bias = biases("all" if config.flag("attention_bias") else "none", config.flag("mlp_bias"))
     return with_layers(card, _granite_layers(config, card), {"sinks": True, **bias, **granite_scale(config)})
 
