@@ -61,6 +61,8 @@ def test_older_words_are_those_of_today() -> None:
         ({"num_hash_layers": None}, "hash_moe"),
         ({"mlp_layer_types": ["hash_moe"] * 43}, "hash_moe"),
         ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers 1 is not supported"),
+        ({"mlp_layer_types": ["moe"]}, "mlp_layer_types is not supported: moe for each of 43 layers"),
+        ({"mlp_layer_types": [["moe"]] * 43}, "mlp_layer_types is not supported"),
         ({"compress_ratios": [4, 8]}, "layer_types .or compress_ratios. is not supported"),
         ({"layer_types": ["full_attention"] * 43}, "layer_types"),
         ({"num_key_value_heads": 2}, "one head has all keys"),

@@ -86,8 +86,11 @@ def _scores(config: Config) -> dict[str, Value]:
 def _kinds(config: Config, layers: int) -> list[str]:
     """The kind of each layer. UsageError for types that are not known, and for hash routing."""
     routed, hashed = config.get("mlp_layer_types"), config.count("num_hash_layers", default=3, least=0)
-    routed = ["hash_moe"] * min(hashed, layers) if routed is None else routed
-    if not isinstance(routed, list) or any(each != "moe" for each in routed) or len(routed) not in (0, layers):
+    usual = [*["hash_moe"] * min(hashed, layers), *["moe"] * (layers - hashed)]
+    routed = usual if routed is None else routed
+    if not isinstance(routed, list) or len(routed) != layers or any(each not in ("moe", "hash_moe") for each in routed):
+        raise UsageError(f"mlp_layer_types is not supported: moe for each of {layers} layers only")
+    if "hash_moe" in routed:
         raise UsageError(
             "mlp_layer_types hash_moe (num_hash_layers, 3 by default) is not supported: experts that a table of tokens "
             "chooses are not built; num_hash_layers 0 has a router in all layers"
