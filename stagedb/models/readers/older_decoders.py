@@ -60,7 +60,7 @@ def openai_gpt(config: Config, name: str) -> Card:
     """GPT of 2018: learned positions, norms after sums, none after the last layer."""
     known = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
     act = config.get("afn", default="gelu")
-    if act not in known:
+    if not isinstance(act, str) or act not in known:
         raise UsageError(f"afn {shown(act)} is not supported: {', '.join(known)} only")
     config.uses("n_ctx")
     words: dict[str, Any] = {"mlp": "plain", "activation": known[act], "final_norm": False, "linear_bias": True}

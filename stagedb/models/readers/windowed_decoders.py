@@ -142,7 +142,7 @@ def laguna(config: Config, name: str) -> Card:
             f"num_attention_heads_per_layer is not supported: {card.heads} in each of {card.layers} layers"
         )
     gate = config.get("gating", default=True)
-    if gate not in (True, "per-head", "per-element"):
+    if gate is not True and gate not in ("per-head", "per-element"):
         raise UsageError(f"gating {shown(gate)} is not supported: true, per-head or per-element only")
     typed = config if config.get("layer_types") else config.changed(layer_types=["full_attention"] * card.layers)
     layers = [
