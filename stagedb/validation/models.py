@@ -23,8 +23,8 @@ Row = tuple[str, tuple[int, ...]]
 
 KINDS: tuple[tuple[str, str], ...] = (
     ("norm", r"norm|\bln_|\.ln_"),
-    ("embedding", r"embed_tokens|\bwte\b|word_embeddings|\bembeddings\.weight|embed_in\b|tok_embeddings"),
-    ("positions", r"embed_positions|\bwpe\b|position_embeddings"),
+    ("embedding", r"embed_tokens|tokens_embed|\bwte\b|word_embeddings|\bembeddings\.weight|embed_in\b|tok_embeddings"),
+    ("positions", r"embed_positions|positions_embed|\bwpe\b|position_embeddings"),
     ("head", r"lm_head|embed_out|output_projection"),
     ("streams", r"\b(attn|ffn)_hc\b|hc_head"),
     ("shared experts", r"shared"),

@@ -91,6 +91,7 @@ LATENT: dict[str, list[Any]] = {
     "first_k_dense_replace": [0, 1],
     "attention_bias": BIAS,
 }
+SHARED: dict[str, list[Any]] = {**EXPERTS, "num_experts": [8, 12], "num_shared_experts": [1, 2]}
 FIRST = "first_k_dense_replace"
 INDEX: dict[str, list[Any]] = {"index_topk": [8, 100], "index_n_heads": [2, 4], "index_head_dim": [16, 32]}
 WINDOW: dict[str, list[Any]] = {"sliding_window": [8, 16, 100]}
@@ -167,11 +168,64 @@ DRAWN: dict[str, tuple[str, st.SearchStrategy[dict[str, Any]]]] = {
         ),
     ),
     "YoutuForCausalLM": ("youtu", some(**_without_experts(LATENT))),
+    "AfmoeForCausalLM": (
+        "afmoe",
+        some(
+            **SHARED,
+            **WINDOW,
+            num_dense_layers=[0, 1],
+            attention_bias=BIAS,
+            mup_enabled=BIAS,
+            global_attn_every_n_layers=[2, 3],
+        ),
+    ),
+    "HYV3ForCausalLM": ("hy_v3", some(**SHARED, attention_bias=BIAS, mlp_bias=BIAS)),
+    "LagunaForCausalLM": (
+        "laguna",
+        some(
+            **EXPERTS,
+            **WINDOW,
+            num_experts=[8, 12],
+            gating=[True, "per-head", "per-element"],
+            shared_expert_intermediate_size=[48],
+            attention_bias=BIAS,
+        ),
+    ),
+    "Cohere2MoeForCausalLM": (
+        "cohere2_moe",
+        some(
+            **WINDOW,
+            num_experts=[8, 12],
+            num_experts_per_tok=[1, 2, 3],
+            num_shared_experts=[0, 2],
+            expert_selection_fn=["softmax", "sigmoid"],
+            shared_expert_combination_strategy=["sum", "average"],
+            first_k_dense_replace=[0, 1],
+            prefix_dense_intermediate_size=[104],
+            prefix_dense_sliding_window_pattern=[1, 2],
+            rms_norm_eps=[None, 1e-5],
+        ),
+    ),
+    "GraniteSWAForCausalLM": ("granite_swa", some(**WINDOW, attention_bias=BIAS, mlp_bias=BIAS)),
+    "FlintForCausalLM": (
+        "flint",
+        some(**EXPERTS, **WINDOW, num_experts=[8, 12], shared_expert_intermediate_size=[48], mlp_only_layers=[[], [0]]),
+    ),
+    "BitNetForCausalLM": ("bitnet", some(attention_bias=BIAS)),
+    "NanoChatForCausalLM": ("nanochat", some(attention_bias=BIAS)),
+    "Mistral4ForCausalLM": ("mistral4", some(**{k: v for k, v in LATENT.items() if k != "n_group"})),
+    "MiniCPM3ForCausalLM": ("minicpm3", some(**_without_experts(LATENT), mlp_bias=BIAS, scale_depth=[1.4, None])),
+    "AXK1ForCausalLM": ("axk1", some(**LATENT)),
     "DeepseekV3ForCausalLM": ("deepseek_v3", some(**LATENT)),
     "DeepseekV32ForCausalLM": ("deepseek_v32", some(**LATENT, **INDEX)),
     "GlmMoeDsaForCausalLM": ("glm_moe_dsa", some(**LATENT, **INDEX)),
 }
 """By architecture: its `model_type`, and the words that it has in addition to sizes."""
+
+OF_HIDDEN = tuple(
+    f"{each}ForCausalLM" for each in ("Starcoder2", "Olmo3", "GraniteSWA", "BitNet", "NanoChat", "MiniCPM3")
+)
+"""Architectures whose own code takes the size of a head from the hidden size."""
 
 
 @pytest.mark.parametrize("architecture", DRAWN)
@@ -185,11 +239,12 @@ def test_graphs_of_drawn_configs_have_the_parameters_and_matmuls_of_the_models_o
     def compared(usual: dict[str, Any], own: dict[str, Any]) -> None:
         config = {**usual, **own, "architectures": [architecture], "model_type": model_type}
         if "qk_rope_head_dim" in own:
-            config |= {"num_key_value_heads": usual["num_attention_heads"], "head_dim": own["qk_rope_head_dim"]}
+            size = own["qk_rope_head_dim"] + (own["qk_nope_head_dim"] if model_type == "mistral4" else 0)
+            config |= {"num_key_value_heads": usual["num_attention_heads"], "head_dim": size}
         if architecture.startswith("MiMoV2") and usual["num_attention_heads"] % (2 * usual["num_key_value_heads"]):
             # Layers with a window have twice as many heads of keys as others.
             config["num_key_value_heads"] = 1
-        if "head_dim" not in own and architecture in ("Starcoder2ForCausalLM", "Olmo3ForCausalLM"):
+        if "head_dim" not in own and architecture in OF_HIDDEN:
             # Their code takes the head from the hidden size.
             config["hidden_size"] = usual["num_attention_heads"] * config.pop("head_dim")
         checked = check_model(recorder(config))

@@ -58,7 +58,7 @@ def matmuls(func: Any, args: Any) -> list[tuple[str, tuple[Any, ...]]]:
 def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) -> dict[str, Any]:
     """The record of a config in the format of `tests/validation/models.json`."""
     known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(dict(config)))
-    made = getattr(transformers, config["architectures"][0])
+    made = class_of(config["architectures"][0], known)
     with torch.device("meta"):
         model = made._from_config(known, attn_implementation="eager", dtype=torch.bfloat16).eval()
         tokens = torch.zeros(batch, seq, dtype=torch.int64)
@@ -76,6 +76,12 @@ def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) 
         "seq": seq,
         "forward": [{"op": op, "dims": list(dims), "count": count} for (op, dims), count in counted.rows.items()],
     }
+
+
+def class_of(architecture: str, known: Any) -> Any:
+    """The class of an architecture; that of its config, if the package has it under another name."""
+    found = getattr(transformers, architecture, None)
+    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(known)] if found is None else found
 
 
 def of_text(model: Any) -> set[int]:

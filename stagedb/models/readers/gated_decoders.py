@@ -243,6 +243,20 @@ def helium(config: Config, name: str) -> Card:
     return with_layers(card, [Layer()] * card.layers, biases(attention, config.flag("mlp_bias")))
 
 
+def internlm3(config: Config, name: str) -> Card:
+    """InternLM 3: `qkv_bias` is for q, k and v, `bias` for the other linear layers."""
+    qkv, others = config.flag("qkv_bias", "attention_bias"), config.flag("bias", "mlp_bias")
+    words = {(True, True): "all", (True, False): "qkv", (False, True): "out", (False, False): "none"}
+    card = decoder(config, name, "llama")
+    return with_layers(card, [Layer()] * card.layers, biases(words[qkv, others], others))
+
+
+def plain_llama(config: Config, name: str) -> Card:
+    """Decoders with Llama's layers, whose biases their configs set."""
+    card = decoder(config, name, "llama")
+    return with_layers(card, [Layer()] * card.layers, _bias(config))
+
+
 def llama_alike(config: Config, name: str) -> Card:
     """Decoders that differ from Llama by their name alone."""
     card = decoder(config, name, "llama")
@@ -270,6 +284,9 @@ READERS = {
     "ArceeForCausalLM": arcee,
     "HunYuanDenseV1ForCausalLM": hunyuan,
     "HeliumForCausalLM": helium,
+    "InternLM3ForCausalLM": internlm3,
+    "IQuestCoderForCausalLM": plain_llama,
+    "Emu3ForCausalLM": plain_llama,
     "MinistralForCausalLM": llama_alike,
     "Ministral3ForCausalLM": llama_alike,
 }

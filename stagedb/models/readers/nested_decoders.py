@@ -155,6 +155,8 @@ WHOLE_MODELS: Mapping[str, tuple[str, Tied]] = {
     "PaliGemmaForConditionalGeneration": ("gemma", "whole, by default"),
     "QianfanOCRForConditionalGeneration": ("qwen3", "whole"),
     "Qwen2AudioForConditionalGeneration": ("qwen2", "never"),
+    "Qwen2_5OmniThinkerForConditionalGeneration": ("qwen2_5_omni_text", "whole"),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": ("qwen3_omni_moe_text", "whole"),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl_text", "either"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl_text", "either"),
     "Qwen3ASRForConditionalGeneration": ("qwen3", "whole, by default"),

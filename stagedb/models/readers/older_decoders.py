@@ -56,6 +56,19 @@ def _attention_types(config: Config, layers: int) -> list[str]:
     return given
 
 
+def openai_gpt(config: Config, name: str) -> Card:
+    """GPT of 2018: learned positions, norms after sums, none after the last layer."""
+    known = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+    act = config.get("afn", default="gelu")
+    if not isinstance(act, str) or act not in known:
+        raise UsageError(f"afn {shown(act)} is not supported: {', '.join(known)} only")
+    config.uses("n_ctx")
+    words: dict[str, Any] = {"mlp": "plain", "activation": known[act], "final_norm": False, "linear_bias": True}
+    words |= {"ffn": 4 * config.count("n_embd"), "positions": "learned", "tied_default": True}
+    card = decoder(config, name, "gpt", norm="layernorm", **words)
+    return with_layers(card, [Layer()] * card.layers, {"qkv": "fused", "residual": "after_sum"})
+
+
 def codegen(config: Config, name: str) -> Card:
     """CodeGen: parallel layers with one norm, q, k and v from one matmul, biases of the feed-forward and the head."""
     hidden = config.count("n_embd", "hidden_size")
@@ -132,6 +145,7 @@ def bitnet(config: Config, name: str) -> Card:
 READERS = {
     "GPTNeoForCausalLM": gpt_neo,
     "CodeGenForCausalLM": codegen,
+    "OpenAIGPTLMHeadModel": openai_gpt,
     "BioGptForCausalLM": biogpt,
     "PersimmonForCausalLM": persimmon,
     "Jais2ForCausalLM": jais2,

@@ -142,7 +142,7 @@ def laguna(config: Config, name: str) -> Card:
             f"num_attention_heads_per_layer is not supported: {card.heads} in each of {card.layers} layers"
         )
     gate = config.get("gating", default=True)
-    if gate not in (True, "per-head", "per-element"):
+    if gate is not True and gate not in ("per-head", "per-element"):
         raise UsageError(f"gating {shown(gate)} is not supported: true, per-head or per-element only")
     typed = config if config.get("layer_types") else config.changed(layer_types=["full_attention"] * card.layers)
     layers = [
@@ -193,16 +193,15 @@ def cohere2_moe(config: Config, name: str) -> Card:
 
 
 def _cohere_scores(config: Config, shared: int) -> dict[str, Value]:
-    chosen, joined = config.get("expert_selection_fn", default="softmax"), "sum"
+    chosen = config.get("expert_selection_fn", default="softmax")
     if chosen not in ("softmax", "sigmoid"):
         raise UsageError(f"expert_selection_fn {shown(chosen)} is not supported: softmax or sigmoid only")
     normalised = config.flag("norm_topk_prob", default=True)
     words: dict[str, Value] = {} if chosen == "softmax" else {"scores": "sigmoid", "normalised": normalised}
-    if shared:
-        joined = config.get("shared_expert_combination_strategy", default="average")
+    joined = config.get("shared_expert_combination_strategy", default="average")
     if joined not in ("sum", "average"):
         raise UsageError(f"shared_expert_combination_strategy {shown(joined)} is not supported: sum or average only")
-    return words | ({"result_scale": 0.5} if joined == "average" else {})
+    return words | ({"result_scale": 0.5} if joined == "average" and shared else {})
 
 
 READERS = {
