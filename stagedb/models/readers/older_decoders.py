@@ -15,7 +15,6 @@ from stagedb.models.readers.parts import activation, biases, decoder, turned
 def gpt_neo(config: Config, name: str) -> Card:
     """GPT-Neo: learned positions, windows in the layers that are local, scores without a factor."""
     layers = config.count("num_layers", "num_hidden_layers")
-    types = _attention_types(config, layers)
     hidden = config.count("hidden_size")
     words: dict[str, Any] = {"num_attention_heads": config.count("num_heads", "num_attention_heads")}
     words |= {"num_hidden_layers": layers}
@@ -31,6 +30,7 @@ def gpt_neo(config: Config, name: str) -> Card:
         ffn=config.count("intermediate_size", default=4 * hidden),
     )
     window = config.count("window_size", default=256)
+    types = _attention_types(config, card.layers)
     made = [Layer(window=window if each == "local" else 0) for each in types]
     return with_layers(card, made, {"qkv": "apart", "bias": "out", "ffn_bias": "all", "scale": 1.0})
 
@@ -48,7 +48,9 @@ def _attention_types(config: Config, layers: int) -> list[str]:
                 or type(each[1]) is not int
             ):
                 raise UsageError(f"attention_types must be lists of types, each with a number, not {shown(each)}")
-            given += each[0] * min(max(each[1], 0), layers + 1)
+            if len(each[0]) * each[1] > layers:
+                raise UsageError(f"attention_types has more than {layers} layers")
+            given += each[0] * each[1]
     else:
         config.uses("attention_types")
     if not isinstance(given, list) or len(given) != layers or any(each not in ("global", "local") for each in given):

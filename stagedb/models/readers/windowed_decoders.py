@@ -172,13 +172,12 @@ def cohere2_moe(config: Config, name: str) -> Card:
     mean with the routed ones is taken in some."""
     width = config.count("intermediate_size")
     shared = width * config.count("num_shared_experts", default=0, least=0)
-    layers = config.count("num_hidden_layers")
-    first = config.count("first_k_dense_replace", default=0, least=0)
-    sparse = experts_from(config, layers)
     dense = config.count("prefix_dense_intermediate_size", default=width)
     norm = "layernorm_no_bias" if config.get("rms_norm_eps") is None else "rmsnorm"
     words: dict[str, Any] = {"tied_default": True, "logit_scale": config.number("logit_scale", default=0.0625)}
     card = with_experts(config, decoder(config, name, "command-r", norm=norm, ffn=dense, **words), width, shared)
+    layers, sparse = card.layers, experts_from(config, card.layers)
+    first = min(config.count("first_k_dense_replace", default=0, least=0), layers)
     before = config.count("prefix_dense_sliding_window_pattern", default=1)
     every = config.count("sliding_window_pattern", default=4)
     ends = [(n + 1) % before == 0 for n in range(first)] + [(n + 1) % every == 0 for n in range(layers - first)]
