@@ -2,6 +2,7 @@
 
 import functools
 import json
+import posixpath
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -198,7 +199,8 @@ def _outputs(rng: random.Random, seeds: Seeds) -> Attempt:
         files |= {each.replace("set/", "given/", 1): data for each, data in seeds.under("set").items()}
     asked = {"a file": {"given"}, "a link": {"other"}, "a link to nothing": {"other"}}.get(kind, set())
     if kind == "a name":
-        asked = {name.split("/", 1)[0]}
+        # A directory that is not there may be left again: `a/../b` is `b`.
+        asked = {each.split("/", 1)[0] for each in (name, posixpath.normpath(name))}
     if command[0] in ("export", "unpack", "report", "timeline") and kind != "a name":
         asked = set()  # these replace only what they wrote themselves
     return Attempt("outputs", (*_filled(command, name, seeds), *force), files, frozenset(asked))
