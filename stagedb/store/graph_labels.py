@@ -14,6 +14,8 @@ SIZES: dict[str, tuple[str, str]] = {
     "V": ("vocabulary", "rows of the embedding table, padded as the recipe pads it"),
     "S": ("sequence", "sequence length of plans that name none"),
     "P": ("positions", "rows of the table of learned positions"),
+    "FD": ("dense_ffn", "width of feed-forwards in parallel with experts"),
+    "NS": ("streams", "residual streams, where there are several"),
     **{name: (each.property, each.about) for part in PARTS for name, each in part.symbols.items()},
 }
 """A model's symbols, each with its property of `Graph` and its meaning."""

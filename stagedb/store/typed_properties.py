@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stagedb.plans.aspects import LATER
+from stagedb.plans.aspects import ABSENT, LATER
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
 from stagedb.store.row_checks import json_mapping
@@ -23,7 +23,8 @@ def graph_properties(options: str, sizes: Mapping[str, int]) -> Properties:
 def plan_properties(words: Mapping[str, Any]) -> Properties:
     """The words of a plan as properties of its `Instance` node.
 
-    Words that an older plan does not have get their defaults. Words that are None are left out.
+    Words that an older plan does not have get their defaults. Words that are None are left out, and the defaults that
+    older instances do not have.
     """
-    filled = {**LATER, **words}
+    filled = {name: value for name, value in {**LATER, **words}.items() if name not in ABSENT or value != LATER[name]}
     return {row.name: filled[row.name] for row in PLAN_WORDS if filled.get(row.name) is not None}

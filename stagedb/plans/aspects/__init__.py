@@ -20,6 +20,7 @@ from stagedb.plans.aspects.sharding import Sharding, ShardingOptions, TensorOpti
 from stagedb.plans.aspects.word import Word, aspect, option, words_of
 
 __all__ = [
+    "ABSENT",
     "FORMAT_WORDS",
     "GRAPH_WORDS",
     "LATER",
@@ -81,6 +82,10 @@ PLAN_WORDS = _by_aspect({**_declared(World), **LAYOUT_WORDS, **FORMAT_WORDS, **G
 
 LATER: Mapping[str, Any] = {name: _plain(word.default) for name, word in PLAN_WORDS.items() if word.about.later}
 """Values that the stored form leaves out, because it is older than these words: graphs and plans keep their ids."""
+
+
+ABSENT = frozenset(name for name, word in PLAN_WORDS.items() if word.about.absent)
+"""Words whose default an instance in a store does not have as a property."""
 
 
 def plain_words(words: Mapping[str, Word], values: object) -> dict[str, Any]:

@@ -32,9 +32,10 @@ class Experts:
         About(
             "Run the forward of one micro-batch and the backward of another together, so that each computes while the "
             "other exchanges tokens.",
-            property="forwards and backwards run together, each during the exchanges of the other",
+            property="forwards and backwards run together, each during the exchanges of the other; absent: they do not",
             needs="gradients",
             later=True,
+            absent=True,
         ),
     ] = False
     """Megatron-Core's `overlap_moe_expert_parallel_comm`, and the pairs of DualPipeV."""

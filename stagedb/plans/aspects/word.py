@@ -30,6 +30,7 @@ class About:
     filled: an instance always has a value, even if the word may be left out.
     needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
     later: the stored form of plans and graphs is older than the word. It leaves the default out, so that ids stay.
+    absent: instances in a store are older than the word too, so that those without the property have the default.
     """
 
     help: str
@@ -50,6 +51,7 @@ class About:
     filled: bool = False
     needs: Literal["", "gradients", "optimizer"] = ""
     later: bool = False
+    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class Word:
     @property
     def property_type(self) -> str:
         """The type of the word as a property of the store."""
-        return _PROPERTY_TYPES[self.kind] + ("?" if self.optional and not self.about.filled else "")
+        missing = self.about.absent or (self.optional and not self.about.filled)
+        return _PROPERTY_TYPES[self.kind] + ("?" if missing else "")
 
     def check(self, value: object) -> None:
         """Raise UsageError for a value that is not among the choices, or below the least."""
