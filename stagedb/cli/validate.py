@@ -15,6 +15,8 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 
 if TYPE_CHECKING:
+    from stagedb.traces import Report
+    from stagedb.traces.trace_faults import FaultKind
     from stagedb.validation import Checked, StepTime
 
 
@@ -40,6 +42,7 @@ def validate(
         bool,
         typer.Option("--reference", help="Instead of traces, compute the published numbers in stagedb's list again."),
     ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Print every fault of the traces, not one row a kind.")] = False,
     only: Annotated[
         str | None,
         typer.Option(
@@ -53,13 +56,11 @@ def validate(
 ) -> None:
     """Check a trace set, or stagedb itself.
 
-    With DIR, checks every rule that simulators rely on, and prints the first faults with rank, node and rule. With
-    --records, builds, instantiates and exports each record's configuration, and compares FLOPs by phase, collectives
-    and messages with their order, and memory. With --models, reads each recorded model's config, and compares the
-    parameters, in all and by kind, and every matmul of a forward. With --steps, predicts the step of each row's plan,
-    and prints the errors by source; a row that no plan can express is named with the reason. With --reference,
-    computes volumes, FLOPs, parameters, memory and times of training steps that papers print, with their sources;
-    --only chooses among the steps, and leaves out the rest.
+    With DIR, checks every rule that simulators rely on. Prints a row for each kind of fault, with its count and first
+    places: what hangs a simulator comes first. Broken conventions of stagedb leave a set of another tool sound. With
+    --records, compares FLOPs by phase, collectives and messages with their order, and memory of each recorded step.
+    With --models, compares each recorded model's parameters and matmuls. With --steps, predicts the step of each row's
+    plan, and prints the errors by source. With --reference, computes published numbers of training steps again.
     Exits with status 1 if there is a fault or a difference; with --steps always with 0.
     """
     if sum(each is not None for each in (directory, records, models, steps)) + reference != 1:
@@ -67,32 +68,57 @@ def validate(
             "validate checks one thing: DIR (traces), --records FILE (recorded steps), --models FILE (recorded "
             "models), --steps FILE (published step times), or --reference (published numbers)"
         )
+    if every and directory is None:
+        raise UsageError("--all prints every fault of traces: it needs DIR")
     if reference:
         _check_published(only, output, common)
-    if only is not None and directory is not None:
-        raise UsageError(
-            "--only chooses among records, models or published steps: it needs --records FILE, --models FILE, "
-            "--steps FILE or --reference"
-        )
     if directory is not None:
-        _check_traces(directory, replay, output, common)
+        if only is not None:
+            raise UsageError("--only chooses among records, models or steps: it needs a FILE of them, or --reference")
+        _check_traces(directory, replay, every, output, common)
     for path, check in ((records, _check_records), (models, _check_models), (steps, check_steps)):
         if path is not None:
             check(path, only, output, common)
 
 
-def _check_traces(directory: Path, replay: bool, output: Output, common: Common) -> None:
+def _check_traces(directory: Path, replay: bool, every: bool, output: Output, common: Common) -> None:
     from stagedb import api
 
     with progress(common, "reading", "traces") as report:
         found = api.validate(directory, replay=replay, progress=report)
+    if every:
+        _print_faults(found, output, common)
+    elif found.kinds or found.convention_kinds:
+        rows = [(*_kind_row(kind), "fault") for kind in found.kinds]
+        rows += [(*_kind_row(kind), "convention") for kind in found.convention_kinds]
+        output.write(("rule", "count", "message", "first_places", "ranks", "level"), rows)
+    if found.convention_kinds:
+        common.note(
+            f"{sum(kind.count for kind in found.convention_kinds):,} places are not as stagedb writes its own traces "
+            "(level convention): simulators run them"
+        )
     if found.faults:
-        columns = ("rank", "node", "name", "rule", "message")
-        output.write(columns, [[getattr(fault, column) for column in columns] for fault in found.faults])
-        if found.left_out:
-            common.note(f"{found.left_out:,} more faults were left out")
+        common.note(
+            f"{directory}: not sound: faults in {found.counted:,} places, kinds of faults: {len(found.kinds)}"
+            + ("" if every else "; --all prints each place")
+        )
         raise typer.Exit(1)
-    common.line(f"{directory}: sound: {found.summary}")
+    verdict = f"{directory}: sound: {found.summary}"
+    # Rows for another program are not mixed with a line for people.
+    (common.note if found.conventions else common.line)(verdict)
+
+
+def _kind_row(kind: "FaultKind") -> tuple[str, int, str, str, int]:
+    return kind.rule, kind.count, kind.message, kind.places, kind.ranks
+
+
+def _print_faults(found: "Report", output: Output, common: Common) -> None:
+    columns = ("rank", "node", "name", "rule", "message", "level")
+    leveled = [(fault, "fault") for fault in found.faults] + [(fault, "convention") for fault in found.conventions]
+    if leveled:
+        output.write(columns, [(f.rank, f.node, f.name, f.rule, f.message, level) for f, level in leveled])
+    if found.left_out:
+        common.note(f"{found.left_out:,} more faults were left out")
 
 
 def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:

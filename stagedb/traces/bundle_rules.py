@@ -15,8 +15,9 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.systems.ring_order import ring_order
 from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
-from stagedb.traces.trace_rules import Fault, Groups
+from stagedb.traces.trace_rules import Groups
 
 NETWORK, SYSTEM = "network.yml", "system.json"
 

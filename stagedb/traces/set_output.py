@@ -392,7 +392,7 @@ def _validate(directory: Path, so: str) -> None:
     # Reading traces needs protobuf, writing them does not.
     from stagedb.traces.set_validation import validate_traces
 
-    report = validate_traces(directory, inputs=False)  # people may have edited them
+    report = validate_traces(directory, inputs=False, own=True)  # people may have edited them
     if report.faults:
         faults = "; ".join(
             f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
@@ -13,10 +12,10 @@ from stagedb.traces.bundle_rules import check_bundle
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
+from stagedb.traces.trace_faults import Fault, FaultKind, FaultList
 from stagedb.traces.trace_reading import TraceColumns, TraceError
 from stagedb.traces.trace_replay import replay
 from stagedb.traces.trace_rules import (
-    Fault,
     Groups,
     check_groups,
     check_matching,
@@ -26,33 +25,42 @@ from stagedb.traces.trace_rules import (
 )
 from stagedb.traces.trace_set import MANIFEST
 
-MOST_FAULTS = 20
-"""Faults that a report has in full."""
-
-MOST_COUNTED = 10_000
-"""Faults that are counted."""
-
 _LARGEST = 64 << 20
 _MOST_RANKS = 1 << 24
 _RANK = re.compile(r"\.([0-9]{1,9})\.[a-z]")
-"""The largest number of faults in a report; the first ones are enough to find the cause."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of validation. `replayed` is False if no replay was requested or if ranks are missing."""
+    """The result of validation: a set without `faults` is sound.
+
+    faults: broken rules, what hangs a simulator first; at most `trace_faults.MOST_KEPT` are listed.
+    conventions: where a set of another tool is not as stagedb writes its own. Simulators run it all the same. In a set
+        with stagedb's manifest these are faults.
+    kinds, convention_kinds: the same, one entry a kind, with all of them counted.
+    files, nodes: how many were read. world: the number of ranks of the set.
+    replayed: the set ran to its end as in a simulator. False if no replay was requested, if a rank is missing, or if a
+        rule is broken.
+    """
 
     faults: tuple[Fault, ...]
+    conventions: tuple[Fault, ...]
+    kinds: tuple[FaultKind, ...]
+    convention_kinds: tuple[FaultKind, ...]
     files: int
     nodes: int
     world: int
     replayed: bool
-    counted: int = 0
+
+    @property
+    def counted(self) -> int:
+        """The number of faults, with those that are not listed."""
+        return sum(kind.count for kind in self.kinds)
 
     @property
     def left_out(self) -> int:
         """Faults that were found and are not among `faults`."""
-        return max(0, self.counted - len(self.faults))
+        return self.counted - len(self.faults)
 
     @property
     def summary(self) -> str:
@@ -66,46 +74,62 @@ def validate_traces(
     *,
     replayed: bool = True,
     inputs: bool = True,
+    own: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Report:
     """Check every trace of a directory. UsageError if there is none.
 
-    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay. inputs: also check
-    those of a simulator.
+    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay.
+
+    replayed: also run the set as a simulator would. inputs: also check those of a simulator.
+    own: stagedb wrote the set; a set with its manifest is taken as its own in any case.
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
-    faults = [*_changed(directory)]
-    if faults:
+    faults = FaultList(own=own or (directory / MANIFEST).exists())
+    if faults.add(_changed(directory)):
         # All that the rules would find in a file that was changed follows from the change.
-        return Report(tuple(faults[:MOST_FAULTS]), len(files), 0, len(files), False, len(faults))
+        return _report(faults, files=len(files), nodes=0, world=len(files), replayed=False)
     world, wanted, fault = _wanted(directory, files)
     if fault is not None:
-        faults.append(fault)
+        faults.add([fault])
     missing = sorted(wanted - set(files))
     if missing:
-        faults.append(Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing"))
+        faults.add([Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing")])
     try:
         groups = groups_file(directory / f"{prefix}.json")
     except StagedbError as error:
         groups = {}
-        faults.append(Fault(None, None, "", "group", str(error)))
+        faults.add([Fault(None, None, "", "group", str(error))])
     traces: dict[int, TraceColumns] = {}
     for done, (rank, read) in enumerate(sorted(files.items())):
         progress(done, len(files))
         try:
             traces[rank] = read()
         except TraceError as error:
-            faults.append(Fault(rank, None, "", "framing", str(error)))
+            faults.add([Fault(rank, None, "", "framing", str(error))])
     progress(len(files), len(files))
     # One rank has no network.
     if inputs and world > 1:
-        faults += islice(check_bundle(directory, traces, groups, world), MOST_COUNTED)
+        faults.add(check_bundle(directory, traces, groups, world))
     runs = replayed and len(traces) == world
-    faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
-    counted = len(faults)
+    # A fault in the rules also breaks a replay, and the replay would report less about it.
+    if not faults.add(_rule_faults(traces, groups, world)) and runs:
+        faults.add(replay(traces, groups))
+    nodes = sum(map(len, traces.values()))
+    return _report(faults, files=len(files), nodes=nodes, world=world, replayed=runs and not faults.unsound)
+
+
+def _report(faults: FaultList, *, files: int, nodes: int, world: int, replayed: bool) -> Report:
     return Report(
-        tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults, counted
+        faults.kept(unsound=True),
+        faults.kept(unsound=False),
+        faults.kinds(unsound=True),
+        faults.kinds(unsound=False),
+        files,
+        nodes,
+        world,
+        replayed,
     )
 
 
@@ -144,17 +168,7 @@ def _rank_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _all_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int, *, replayed: bool) -> Iterator[Fault]:
-    sound = True
-    for fault in _static_faults(traces, groups, world):
-        sound = False
-        yield fault
-    # A fault in the rules also breaks a replay, and the replay would report less about it.
-    if replayed and sound:
-        yield from replay(traces, groups)
-
-
-def _static_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
+def _rule_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
     yield from check_groups(groups, world)
     for rank, trace in traces.items():
         yield from check_rank(rank, trace, groups, world)

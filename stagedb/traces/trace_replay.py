@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
-from stagedb.traces.trace_rules import Envelope, Fault, Groups, group_of
+from stagedb.traces.trace_rules import Envelope, Groups, group_of
 
 
 @dataclass
@@ -22,8 +23,8 @@ class _Rank:
     trace: TraceColumns
     waiting: list[int]  # the number of dependencies of each node that have not ended
     children: list[list[int]]
-    compute: list[int] = field(default_factory=list)
-    communication: list[int] = field(default_factory=list)
+    compute: list[tuple[int, int]] = field(default_factory=list)  # (id, node): ids are priorities
+    communication: list[tuple[int, int]] = field(default_factory=list)
     holding: int | None = None  # the collective in the communication slot
     calls: Counter[int] = field(default_factory=Counter)
     ended: int = 0
@@ -73,16 +74,15 @@ class Replay:
             self._deliver(envelope)
             return
         slot = state.compute if kind == pb.COMP_NODE else state.communication
-        # Ids are priorities; the index decides between equal ids of a faulty trace.
-        heapq.heappush(slot, index)
+        heapq.heappush(slot, (state.trace.ids[index], index))
 
     def _advance(self, rank: int) -> None:
         state = self.ranks[rank]
         while True:
             if state.compute:
-                self._end(rank, heapq.heappop(state.compute))
+                self._end(rank, heapq.heappop(state.compute)[1])
             elif state.communication and state.holding is None:
-                self._issue(rank, heapq.heappop(state.communication))
+                self._issue(rank, heapq.heappop(state.communication)[1])
             else:
                 return
 

@@ -1,65 +1,32 @@
 """Rules that a trace must satisfy so that simulators run it.
 
 The rules of one rank need only its file. Those across ranks also need the communicator groups and the other members'
-files. `RULES` has the name of every rule and its requirement.
+files. `trace_faults.py` has the name of every rule and its requirement.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 import rustworkx
 
 from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
-
-RULES: Mapping[str, str] = {
-    "files": "ranks 0..N-1 without a gap",
-    "checksum": "every file is as it was written, by the set's checksums",
-    "manifest": "the manifest describes the set",
-    "framing": "a stream of length-prefixed messages: metadata, then nodes",
-    "type": "only compute, collective, send and receive nodes",
-    "id": "ids from 1, unique, ascending in issue order",
-    "name": "names carry the node's type and have no comma and no =",
-    "deps": "dependencies name other nodes of the file, each once",
-    "cycle": "no node waits for itself",
-    "root": "some node waits for nothing",
-    "attribute": "attributes have the types that readers want, each once",
-    "compute": "compute nodes have num_ops and tensor_size of at least 1",
-    "collective": "collectives have a simulated type and a size of at least 1 byte (an all-gather 256)",
-    "group": "a collective's group exists, has the rank in it, and has more than one member",
-    "chain": "a rank's collectives and sends wait for each other in issue order",
-    "matching": "members of a group issue the same collectives in the same order with the same size",
-    "duration": "every node has a duration_ns or none has; duration_micros is it in whole microseconds",
-    "message": "sends and receives agree in tag, ends and size, one for one",
-    "network": "the simulator's network has a kind, 2 ranks or more, a rate and a latency a level, and the set's ranks",
-    "implementation": "each collective has an implementation a level, which suits the kind of the level",
-    "roofline": "durations are in the traces where the simulator has no roofline, and only there",
-    "ring": "a step of a group's list changes one level of the simulator's network, where it can",
-    "replay": "run in issue order, every node of every rank ends",
-}
 
 SIMULATED = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER)
 SMALLEST_ALL_GATHER = 256
 """Bytes. A share smaller than its number of chunks never ends."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
+UNREAD = ("phase", "kind", "axis", "dtype", "duration_ns")
+"""Attributes that stagedb writes and simulators do not read."""
+
 RUNNABLE = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
 
 Groups = Mapping[int, Sequence[int]]
 """Members of each communicator group, by its id."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A broken rule: its place, and the fault. `node` is the node's id."""
-
-    rank: int | None
-    node: int | None
-    name: str
-    rule: str
-    message: str
 
 
 def check_rank(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Iterator[Fault]:
@@ -75,12 +42,13 @@ Found = Iterator[tuple[int | None, str, str]]
 def _check_nodes(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Found:
     yield from _check_ids(trace)
     yield from _check_attributes(trace)
+    timed = any(trace.micros) or any(trace.attributes["duration_ns"])
     for index, kind in enumerate(trace.types):
         if kind not in RUNNABLE:
             word = pb.NodeType.Name(kind) if kind in pb.NodeType.values() else f"type {kind}"
             yield index, "type", f"{word} is not simulated"
         elif kind == pb.COMP_NODE:
-            yield from _check_compute(trace, index)
+            yield from _check_compute(trace, index, timed=timed)
         elif kind == pb.COMM_COLL_NODE:
             yield from _check_collective(rank, trace, index, groups, world)
         else:
@@ -112,12 +80,12 @@ def _check_ids(trace: TraceColumns) -> Found:
     seen: set[int] = set()
     highest = 0
     for index, node in enumerate(trace.ids):
-        if node < 1:
-            yield index, "id", f"id {node} is below 1"
-        elif node in seen:
+        if node in seen:
             yield index, "id", f"id {node} is there twice"
+        elif node < 1:
+            yield index, "order", f"id {node} is below 1"
         elif node < highest:
-            yield index, "id", f"id {node} comes after id {highest}"
+            yield index, "order", f"id {node} comes after id {highest}"
         seen.add(node)
         highest = max(highest, node)
         name, kind = trace.names[index], trace.types[index]
@@ -129,20 +97,24 @@ def _check_ids(trace: TraceColumns) -> Found:
 
 def _check_attributes(trace: TraceColumns) -> Found:
     for index, name, field in trace.mistyped:
-        yield index, "attribute", f"{name} is a {field}"
+        yield index, "label" if name in UNREAD else "attribute", f"{name} is a {field}"
     for index, name in trace.repeated:
-        yield index, "attribute", f"{name} is there twice"
+        yield index, "label" if name in UNREAD else "attribute", f"{name} is there twice"
     mistyped = {(index, name) for index, name, _ in trace.mistyped}
     for index, value in enumerate(trace.attributes["is_cpu_op"]):
         if value is not False and (index, "is_cpu_op") not in mistyped:
-            yield index, "attribute", f"is_cpu_op is {'missing' if value is None else 'true'}"
+            # ASTRA-sim computes for a processor, and never issues communication that is the processor's.
+            rule = "label" if trace.types[index] == pb.COMP_NODE else "attribute"
+            yield index, rule, f"is_cpu_op is {'missing' if value is None else 'true'}"
 
 
-def _check_compute(trace: TraceColumns, index: int) -> Found:
+def _check_compute(trace: TraceColumns, index: int, *, timed: bool) -> Found:
+    """timed: nodes of the trace have durations, as those of a measured run have, so that no roofline is needed."""
     for name in ("num_ops", "tensor_size"):
         value = trace.attributes[name][index]
         if value is None or value < 1:
-            yield index, "compute", f"{name} is {'missing' if value is None else value}"
+            missing = f"{name} is {'missing' if value is None else value}"
+            yield index, "counts" if timed else "compute", missing if timed else f"{missing}, and there is no duration"
 
 
 def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups, world: int) -> Found:
@@ -203,7 +175,7 @@ def _check_dependencies(trace: TraceColumns) -> Found:
         yield None, "root", "every node waits for another"
     if not forward_only:
         yield from _check_cycle(trace)
-    elif len(known) == len(trace.ids):
+    elif len(known) == len(trace.ids) and all(a < b for a, b in pairwise(trace.ids)):
         yield from _check_chain(trace)
 
 

@@ -1,5 +1,6 @@
 """Every command on a store: what it prints, what it refuses, and with which exit status."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from stagedb.store import Store, current_user
 from tests.cli.conftest import Run
+from tests.traces.crafted import measured, sound, write
 
 PLAN = ("--tp", "2", "--pp", "2", "--ranks", "8")
 
@@ -151,6 +153,33 @@ def test_validate_prints_faults_as_rows(run: Run, tiny: str, tmp_path: Path) -> 
     ran = run("validate", "traces", "-f", "json")
     assert ran.status == 1
     assert json.loads(ran.out)
+
+
+def test_validate_prints_one_row_a_kind_and_all_faults_on_request(run: Run, tmp_path: Path) -> None:
+    nodes = {rank: [node.but(num_ops=None) for node in row] for rank, row in sound().items()}
+    nodes[1][1] = dataclasses.replace(nodes[1][1], data_deps=(1, 5))
+    nodes[1][4] = dataclasses.replace(nodes[1][4], data_deps=(2,))
+    write(tmp_path / "theirs", nodes)
+    ran = run("validate", "theirs", "-f", "json")
+    assert ran.status == 1
+    rows = json.loads(ran.out)
+    assert [(row["rule"], row["count"], row["level"]) for row in rows] == [
+        ("cycle", 1, "fault"),
+        ("compute", 8, "fault"),
+    ]
+    assert "not sound: faults in 9 places, kinds of faults: 2; --all prints each place" in ran.err
+    everything = json.loads(run("validate", "theirs", "--all", "-f", "json").out)
+    assert [row["rule"] for row in everything] == ["cycle"] + 8 * ["compute"]
+    refused = run("validate", "--reference", "--all")
+    assert refused.status == 2 and "--all" in refused.err
+
+
+def test_validate_finds_a_measured_set_of_another_tool_sound(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "theirs", measured())
+    ran = run("validate", "theirs", "-f", "json")
+    assert ran.status == 0
+    assert {row["level"] for row in json.loads(ran.out)} == {"convention"}
+    assert "theirs: sound: 4 ranks" in ran.err
 
 
 def test_an_existing_directory_is_replaced_on_request_only(run: Run, tiny: str, tmp_path: Path) -> None:

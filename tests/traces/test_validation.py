@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.set_validation import Report, validate_traces
-from stagedb.traces.trace_rules import RULES
+from stagedb.traces.trace_faults import CONVENTIONS, RULES
 from tests.sampling import examples
-from tests.traces.crafted import CraftedNode, Set, all_reduce, compute, recv, send, sound, write
+from tests.traces.crafted import CraftedNode, Set, all_reduce, compute, measured, recv, send, sound, write
 
 
 def check(nodes: Set, groups: dict[int, list[int]] | None = None) -> Report:
@@ -45,8 +45,8 @@ def other(**fields: object) -> Callable[[CraftedNode], CraftedNode]:
 BREAKS: dict[str, tuple[str, Change]] = {
     "a memory node": ("type", at(0, other(type=pb.MEM_LOAD_NODE))),
     "an unknown type": ("type", at(0, other(type=77))),
-    "id zero": ("id", at(0, other(id=0))),
-    "ids out of order": ("id", lambda nodes: [nodes[0], nodes[3], *nodes[1:3], nodes[4]]),
+    "id zero": ("order", lambda nodes: at(1, other(data_deps=(0,)))(at(0, other(id=0))(nodes))),
+    "ids out of order": ("order", lambda nodes: [nodes[0], nodes[3], *nodes[1:3], nodes[4]]),
     "the same id twice": ("id", lambda nodes: [*nodes, compute(5)]),
     "a comma in a name": ("name", at(0, other(name="a, b COMP_NODE"))),
     "an equals sign in a name": ("name", at(0, other(name="a=b COMP_NODE"))),
@@ -58,8 +58,10 @@ BREAKS: dict[str, tuple[str, Change]] = {
     "a cycle": ("cycle", lambda nodes: at(1, other(data_deps=(1, 5)))(at(4, other(data_deps=(2,)))(nodes))),
     "no root": ("root", lambda nodes: [dataclasses.replace(n, data_deps=(5 if n.id < 5 else 1,)) for n in nodes]),
     "a size of another type": ("attribute", at(1, other(fields={"comm_size": "int32_val"}))),
-    "a processor's operator": ("attribute", at(0, lambda node: node.but(is_cpu_op=True))),
-    "no word on the processor": ("attribute", at(0, lambda node: node.but(is_cpu_op=None))),
+    "a processor's operator": ("label", at(0, lambda node: node.but(is_cpu_op=True))),
+    "no word on the processor": ("label", at(0, lambda node: node.but(is_cpu_op=None))),
+    "communication of a processor": ("attribute", at(1, lambda node: node.but(is_cpu_op=True))),
+    "communication without a device": ("attribute", at(1, lambda node: node.but(is_cpu_op=None))),
     "no operations": ("compute", at(0, lambda node: node.but(num_ops=0))),
     "no bytes": ("compute", at(0, lambda node: node.but(tensor_size=None))),
     "a collective that is not simulated": ("collective", at(1, lambda node: node.but(comm_type=pb.BROADCAST))),
@@ -87,9 +89,66 @@ def test_a_broken_rule_is_named(broken: str) -> None:
     rule, change = BREAKS[broken]
     nodes = sound()
     report = check({**nodes, 0: change(nodes[0])})
-    assert rule in {fault.rule for fault in report.faults}, report.faults
-    assert not report.replayed
+    found = report.faults if rule in RULES else report.conventions
+    assert rule in {fault.rule for fault in found}, report
+    assert report.replayed is (rule in CONVENTIONS)
     assert {fault.rule for fault in report.faults} <= set(RULES)
+    assert {fault.rule for fault in report.conventions} <= set(CONVENTIONS)
+
+
+@pytest.mark.parametrize("broken", [name for name, (rule, _) in BREAKS.items() if rule in CONVENTIONS])
+def test_in_a_set_with_a_manifest_of_stagedb_a_broken_convention_is_a_fault(broken: str, tmp_path: Path) -> None:
+    rule, change = BREAKS[broken]
+    nodes = sound()
+    directory = write(tmp_path / "set", {**nodes, 0: change(nodes[0])})
+    (directory / "manifest.json").write_text('{"world": 4, "only": null}')
+    report = validate_traces(directory)
+    assert [fault.rule for fault in report.faults] == [rule] * len(report.faults) and report.faults
+    assert report.conventions == ()
+
+
+def test_a_measured_set_of_another_tool_is_sound_and_its_style_is_apart() -> None:
+    report = check(measured())
+    assert report.faults == () and report.replayed
+    assert {kind.rule: kind.count for kind in report.convention_kinds if kind.rule == "counts"} == {"counts": 8}
+    assert {kind.rule for kind in report.convention_kinds} == {"name", "counts"}
+
+
+def test_without_durations_what_is_not_counted_is_a_fault() -> None:
+    bare = {rank: [dataclasses.replace(node, micros=0) for node in row] for rank, row in measured().items()}
+    assert {kind.rule for kind in check(bare).kinds} == {"compute"}
+
+
+def test_what_hangs_comes_before_everything_else_of_a_set_of_another_tool() -> None:
+    nodes = measured()
+    nodes[1][1] = dataclasses.replace(nodes[1][1], data_deps=(1, 5))
+    nodes[1][4] = dataclasses.replace(nodes[1][4], data_deps=(2,))
+    nodes[3][0] = nodes[3][0].but(comm_tag=9)
+    nodes[2][3] = dataclasses.replace(nodes[2][3], data_deps=(99,)).but(comm_type=pb.BARRIER)
+    report = check(nodes)
+    assert [fault.rule for fault in report.faults][:2] == ["cycle", "deps"]
+    assert [kind.rule for kind in report.kinds][:3] == ["cycle", "deps", "message"]
+    assert report.kinds[0].places == "rank 1 node 2"
+    assert "waits for itself: 2 -> 5 -> 2" in report.kinds[0].message or "5 -> 2 -> 5" in report.kinds[0].message
+
+
+def test_faults_of_one_kind_are_one_row_with_its_count_and_first_places() -> None:
+    nodes = {rank: [node.but(num_ops=None) for node in row] for rank, row in sound().items()}
+    report = check(nodes)
+    (kind,) = report.kinds
+    assert (kind.rule, kind.count, kind.ranks, report.counted) == ("compute", 8, 4, 8)
+    assert kind.places == "rank 0 node 1, rank 0 node 5, rank 1 node 1"
+
+
+def test_the_smallest_ready_id_goes_first_in_any_order_of_the_file() -> None:
+    """Two collectives of two groups are ready at once: their ids decide, as in a simulator, and not their places."""
+    both = {10: [0, 1], 11: [0, 1]}
+    nodes = {
+        0: [all_reduce(1, 10), all_reduce(2, 11)],
+        1: [all_reduce(2, 11), all_reduce(1, 10)],
+    }
+    assert check(nodes, both).faults == ()
+    assert {kind.rule for kind in check(nodes, both).convention_kinds} == {"order", "chain"}
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -100,7 +159,7 @@ def test_the_first_fault_is_on_the_rank_that_breaks_the_rule(broken: str, rank: 
     if rank == 1:  # the same place in the other tensor-parallel rank
         nodes = {**nodes, 1: [node.but(comm_dst=3) if node.type == pb.COMM_SEND_NODE else node for node in nodes[1]]}
     report = check({**nodes, rank: change(nodes[rank])})
-    faults = [fault for fault in report.faults if fault.rule == rule]
+    faults = [fault for fault in (*report.faults, *report.conventions) if fault.rule == rule]
     assert faults
     # What two ranks disagree on is reported at either of them.
     ends = {"matching": {0, 1}, "message": {rank, rank + 2}}.get(rule, {rank})
@@ -113,12 +172,12 @@ def timed(node: CraftedNode, ns: int | None = 1500, micros: int = 2) -> CraftedN
 
 def test_durations_of_every_node_pass() -> None:
     nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
-    assert check(nodes).faults == ()
+    assert check(nodes).conventions == ()
     nodes[0] = [
         timed(node, ns, micros)
         for node, ns, micros in zip(nodes[0], (0, 1, 499, 1499, 10**12), (0, 1, 1, 1, 10**9), strict=True)
     ]
-    assert check(nodes).faults == ()
+    assert check(nodes).conventions == ()
     # Those of a run are in microseconds, of whichever nodes it measured.
     assert check({**sound(), 0: [timed(node, None, node.id % 2) for node in sound()[0]]}).faults == ()
 
@@ -138,13 +197,13 @@ def test_durations_of_every_node_pass() -> None:
 def test_a_duration_that_is_wrong_is_named(ns: int | None, micros: int, text: str) -> None:
     nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
     report = check({**nodes, 1: at(3, lambda node: timed(node, ns, micros))(nodes[1])})
-    assert [(fault.rank, fault.node, fault.rule) for fault in report.faults] == [(1, 4, "duration")]
-    assert text in report.faults[0].message
+    assert [(fault.rank, fault.node, fault.rule) for fault in report.conventions] == [(1, 4, "duration")]
+    assert text in report.conventions[0].message
 
 
 def test_a_rank_without_durations_among_others_is_named() -> None:
     report = check({rank: row if rank == 2 else [timed(node) for node in row] for rank, row in sound().items()})
-    assert [(fault.rank, fault.rule) for fault in report.faults] == [(2, "duration")]
+    assert [(fault.rank, fault.rule) for fault in report.conventions] == [(2, "duration")]
 
 
 @pytest.mark.parametrize(
