@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -16,6 +17,7 @@ from stagedb.models.kinds.part import FAR, norm_parameters
 from stagedb.models.kinds.streams import of_head
 from stagedb.models.layer_pattern import check_known, check_reads, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
+from stagedb.models.sizes import MOST, MOST_PARAMETERS
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weight", "rmsnorm_no_weight"),
@@ -24,15 +26,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("rotary", "learned", "alibi", "none"),
 }
 """The fields of a card whose values are from a list of words."""
-
-MOST_LAYERS = 100_000
-"""Layers of a model, at most: each has its place in a pattern."""
-
-MOST_STREAMS = 64
-"""Residual streams, and rounds that make their mixing even, at most."""
-
-MOST_FURTHER = 64
-"""Layers that predict further tokens, at most."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COUNTS = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
@@ -156,6 +149,10 @@ class Card:
         for part in PARTS:
             part.check(self)
         self._settle_layers()
+        if self.count_parameters() > MOST_PARAMETERS:
+            raise UsageError(
+                f"{self.name}: its sizes make more than {MOST_PARAMETERS:,} parameters, which is the most of a model"
+            )
 
     def _check(self, name: str, value: object, kind: object) -> None:
         if type(value) is not kind:
@@ -163,8 +160,8 @@ class Card:
             raise UsageError(f"{self.name}: {name} must be {_WORDS.get(str(wanted), wanted)}, not {shown(value)}")
         if type(value) is int and value < (0 if name in _MAY_BE_ZERO else 1):
             raise UsageError(f"{self.name}: {name} must be positive, not {value}")
-        if name == "layers" and type(value) is int and value > MOST_LAYERS:
-            raise UsageError(f"{self.name}: layers must be at most {MOST_LAYERS:,}, not {shown(value)}")
+        if type(value) is int and value > MOST[name]:
+            raise UsageError(f"{self.name}: {name} must be at most {MOST[name]:,}, not {shown(value)}")
         if isinstance(value, float) and not 0 <= value < FAR:
             raise UsageError(f"{self.name}: {name} must be a number from 0, not {shown(value)}")
         if name in CHOICES and value not in CHOICES[name]:
@@ -179,10 +176,6 @@ class Card:
             raise UsageError(f"{self.name}: train_seq_len_source has no train_seq_len: set both, or neither")
 
     def _check_further(self) -> None:
-        if self.further_tokens > MOST_FURTHER:
-            raise UsageError(f"{self.name}: further_tokens must be at most {MOST_FURTHER}, not {self.further_tokens}")
-        if self.streams > MOST_STREAMS or self.stream_rounds > MOST_STREAMS:
-            raise UsageError(f"{self.name}: streams and stream_rounds must be at most {MOST_STREAMS}")
         if self.stream_rounds != 20 and not self.streams:
             raise UsageError(f"{self.name}: stream_rounds is for several streams, and streams is 0")
         if self.streams and self.further_tokens:
@@ -330,7 +323,8 @@ class Card:
         around = norms + (self.vocab if self.head_bias else 0)
         each = self._of_layer(self.kinds[self.sequence[-1]]) + 2 * self.hidden**2 + 3 * norm_parameters(self)
         further = self.further_tokens * each
-        layers = sum(self._of_layer(self.kinds[name]) for name in self.sequence)
+        kinds = Counter(self.sequence)
+        layers = sum(count * self._of_layer(self.kinds[name]) for name, count in kinds.items())
         return tables + layers + around + further + of_head(self)
 
     @property

@@ -11,6 +11,7 @@ from stagedb.models.card import Card
 from stagedb.models.readers import READERS, Config
 from stagedb.models.readers.config import rotary
 from stagedb.models.readers.nested_decoders import WHOLE_MODELS, text_of, with_tables
+from stagedb.models.readers.whole_file import check_file
 from stagedb.models.sequence_length import read_length
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
@@ -25,6 +26,7 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     cannot express, and a key that the reader does not know.
     """
     architecture = _architecture(config)
+    check_file(config)
     whole = architecture in WHOLE_MODELS
     reader, text = text_of(architecture, config) if whole else (architecture, _of_text(config))
     read = Config(text)
@@ -67,13 +69,16 @@ def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    """The first known architecture that a config names. UsageError if there is none."""
+    """The architecture that a config names. UsageError if it is not known, and for none or several."""
     named = config.get("architectures") or []
     words = [word for word in named if isinstance(word, str)] if isinstance(named, list) else []
     known = [*READERS, *WHOLE_MODELS]
-    for word in words:
-        if word in known:
-            return word
+    if len(set(words)) > 1:
+        raise UsageError(
+            f"`architectures` names several, {shown(', '.join(words))}: leave the one whose model the sizes are"
+        )
+    if words and words[0] in known:
+        return words[0]
     given = shown(", ".join(words)) if words else "none named in `architectures`"
     near = get_close_matches(words[0], known, n=3, cutoff=0.6) if words else []
     hint = f"; near ones are {', '.join(near)}" if near else ""

@@ -114,7 +114,7 @@ def test_what_streams_cost_and_send() -> None:
     [
         ({"streams": 0}, "layer has the residual streams, and the card has no streams"),
         ({"layer_kinds": ()}, "layer has the residual serial, and the card has streams=3"),
-        ({"streams": 65}, "streams and stream_rounds must be at most 64"),
+        ({"streams": 65}, "streams must be at most 64"),
         ({"streams": -1}, "streams must be positive"),
         ({"stream_rounds": 0}, "stream_rounds must be positive"),
         ({"streams": 0, "stream_rounds": 4, "layer_kinds": ()}, "stream_rounds is for several streams"),

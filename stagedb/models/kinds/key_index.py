@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.part import Architecture, KindWord, SizeSymbol, Values
+from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
@@ -20,7 +21,7 @@ else:
 WORDS: Mapping[str, KindWord] = {
     "index_heads": KindWord("the heads of the indexer that chooses the keys of each query (0: all keys are seen)", 0),
     "index_dim": KindWord("the size of a head of the indexer", 0),
-    "index_top": KindWord("the number of keys that the indexer chooses", 0),
+    "index_top": KindWord("the number of keys that the indexer chooses", 0, most=MOST_TOKENS),
 }
 
 SYMBOLS: Mapping[str, SizeSymbol] = {

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from stagedb.models.sizes import WIDEST
+
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models.style import Style
@@ -147,15 +149,19 @@ class KindWord:
     """A word that a layer kind of a card may set for a part.
 
     about: its description. default: its value where a card leaves it out; None: a card must set it, as a whole number
-    from 1. The type of the default is the type of the word. choices: the texts that it takes.
+    from 1. The type of the default is the type of the word. choices: the texts that it takes. most: the largest whole
+    number.
     """
 
     about: str
     default: Value | None = None
     choices: tuple[str, ...] = ()
+    most: int = WIDEST
 
     def refused(self, value: object) -> str:
         """What the word takes, if it does not take this value; otherwise an empty text."""
+        if type(value) is int and value > self.most and not isinstance(self.default, float):
+            return f"{self.about}, at most {self.most:,}"
         if self.default is None:
             return "" if type(value) is int and value >= 1 else f"{self.about}, a whole number from 1"
         if isinstance(self.default, bool):

@@ -31,6 +31,7 @@ from stagedb.models.kinds.part import (
     Table,
     Values,
 )
+from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
@@ -247,7 +248,7 @@ def _buffers(card: Architecture, style: "Style") -> Buffers:
 _WORDS: Mapping[str, KindWord] = {
     "q_rank": KindWord("the size of the latent of queries"),
     "rope_dim": KindWord("the last part of a head, which has rotary positions"),
-    "window": KindWord("the number of keys that a query sees, its own included"),
+    "window": KindWord("the number of keys that a query sees, its own included", most=MOST_TOKENS),
     "out_groups": KindWord("the groups of heads that are projected back on their own"),
     "out_rank": KindWord("the size of the latent of each group"),
 }
@@ -303,7 +304,7 @@ COMPRESSED_SPARSE = _part(
         SPARSE.ratio: KindWord("the tokens of a block, of which an indexer chooses some"),
         "index_heads": KindWord("the heads of the indexer"),
         "index_dim": KindWord("the size of a head of the indexer"),
-        "index_top": KindWord("the number of blocks that the indexer chooses"),
+        "index_top": KindWord("the number of blocks that the indexer chooses", most=MOST_TOKENS),
     },
     symbols={
         "SR": SizeSymbol("sparse_ratio", "tokens of a block that is chosen", lambda card: card.word("sparse_ratio"))

@@ -13,6 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.kinds.attention import ATTENTION, attend
 from stagedb.models.kinds.part import Architecture, Branch, KindWord, Values
+from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
@@ -27,14 +28,20 @@ SLIDING_WINDOW = dataclasses.replace(
     ATTENTION,
     name="sliding_window",
     forward=_forward,
-    words={**ATTENTION.words, "window": KindWord("the number of keys that a query sees, its own included")},
+    words={
+        **ATTENTION.words,
+        "window": KindWord("the number of keys that a query sees, its own included", most=MOST_TOKENS),
+    },
 )
 
 CHUNKED = dataclasses.replace(
     ATTENTION,
     name="chunked_attention",
     forward=_forward,
-    words={**ATTENTION.words, "chunk": KindWord("the number of tokens of a chunk, whose keys alone a query sees")},
+    words={
+        **ATTENTION.words,
+        "chunk": KindWord("the number of tokens of a chunk, whose keys alone a query sees", most=MOST_TOKENS),
+    },
 )
 
 _TYPES = {"sliding_attention": True, "full_attention": False}

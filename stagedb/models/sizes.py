@@ -1,0 +1,43 @@
+"""The largest sizes of a model. Beyond them a file is a mistake, and counts would not fit in 64 bits."""
+
+from collections.abc import Mapping
+
+MOST_LAYERS = 100_000
+"""Layers of a model, at most: each has its place in a pattern."""
+
+MOST_STREAMS = 64
+"""Residual streams, and rounds that make their mixing even, at most."""
+
+MOST_FURTHER = 64
+"""Layers that predict further tokens, at most."""
+
+MOST_EXPERTS = 1 << 20
+"""Experts of a layer, at most."""
+
+WIDEST = 1 << 24
+"""The size of a stream, a head, a feed-forward or a latent, at most."""
+
+MOST_WORDS = 1 << 27
+"""Words of a vocabulary, at most."""
+
+MOST_TOKENS = 1 << 31
+"""Positions, and keys of a window, at most."""
+
+MOST_PARAMETERS = 10**16
+"""Parameters of a model, at most: their bytes, with the state of an optimizer, fit in 64 bits."""
+
+MOST: Mapping[str, int] = {
+    "layers": MOST_LAYERS,
+    "dense_layers": MOST_LAYERS,
+    "experts": MOST_EXPERTS,
+    "top_k": MOST_EXPERTS,
+    "further_tokens": MOST_FURTHER,
+    "streams": MOST_STREAMS,
+    "stream_rounds": MOST_STREAMS,
+    **dict.fromkeys(("hidden", "ffn", "expert_ffn", "shared_ffn", "head_dim", "embedding_width"), WIDEST),
+    **dict.fromkeys(("heads", "kv_heads"), WIDEST),
+    **dict.fromkeys(("vocab", "vocab_multiple"), MOST_WORDS),
+    **dict.fromkeys(("max_positions", "position_offset", "train_seq_len", "left_out_window"), MOST_TOKENS),
+    "parameters": MOST_PARAMETERS,
+}
+"""The largest value of each field of a card that is a whole number."""
