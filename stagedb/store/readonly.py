@@ -27,7 +27,14 @@ PROCEDURES = frozenset(["db.labels", "db.relationshiptypes", "db.propertykeys"])
 NAMESPACES = frozenset(["date", "datetime", "time", "localtime", "localdatetime", "duration", "point", "vector"])
 """First parts of those names of functions with dots that belong to the language."""
 
-_LETTERS = re.compile("|".join(sorted(WRITES)))
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|[0-9][0-9_]*(?:[eE][0-9]+)?[fFdD]?")
+"""A number up to its point or its sign, such as 0x1F, 12 or 1e9."""
+
+_EXPONENT = re.compile(r"[0-9][0-9_]*[eE]")
+"""A number whose exponent follows after a sign, as in 1e-9."""
+
+_NUMBERED = re.compile(r"\$\s*(?:[0-9]+|[^0-9].*)", re.DOTALL)
+"""A parameter: a name, or digits alone."""
 
 
 def check(text: str) -> None:
@@ -55,9 +62,9 @@ def check(text: str) -> None:
 def _check(token: Token, found: Sequence[Token], place: int) -> None:
     if token.text == ";":
         raise _refused(token, "contains more than one statement", "give them one by one")
-    if token.kind == "number":
-        # Servers differ in where a number ends and a word begins.
-        if _LETTERS.search(_plain(token.text)):
+    if token.kind in ("number", "parameter"):
+        # Servers differ in where a number ends and a word begins: to some, 0CALL is a number and a call.
+        if not _is_whole(token, _text(found, place + 1)):
             raise _refused(token, f"contains {shown(token.text)}", "put a space between number and word")
         return
     if token.kind == "word":
@@ -70,6 +77,15 @@ def _check(token: Token, found: Sequence[Token], place: int) -> None:
             _check_call(token, found, place)
     if token.kind in ("word", "name") and _text(found, place + 1) == "." and _text(found, place - 1) != ".":
         _check_function(found, place)
+
+
+def _is_whole(token: Token, after: str) -> bool:
+    """Whether every server reads a number, or a parameter, as one piece. after: the text of the next piece."""
+    if token.kind == "parameter":
+        return _NUMBERED.fullmatch(token.text) is not None
+    if _EXPONENT.fullmatch(token.text):
+        return after in ("+", "-")
+    return _NUMBER.fullmatch(token.text) is not None
 
 
 def _is_name(found: Sequence[Token], place: int) -> bool:

@@ -29,6 +29,8 @@ READ = (
     "RETURN datetime.realtime() AS now, point.distance(a, b) AS far",
     "MATCH (n:Op) RETURN [x IN n.dims WHERE x > 1 | x] AS dims",
     "RETURN 1.5 AS x, 0x1F AS y, 1e9 AS z",
+    "RETURN 0o17 AS a, 1_000 AS b, 1.5e-9 AS c, 2e+3 AS d, 1.5f AS e, $0 AS f, $12 AS g, 1E9d AS h",
+    "MATCH (a:Op)-[:FEEDS*1..2]->(b:Op) RETURN b.name",
 )
 
 WRITE = (
@@ -47,6 +49,18 @@ WRITE = (
     "MATCH (n:`a``b`) SET n.x = 1",
     "MATCH (n:Op) WITH n, 1SET n.x = 1",
     "MATCH (n:Op) WITH 1.SET AS x RETURN x",
+    "MATCH (n:Op) WITH n LIMIT 0CALL db.createLabel('x')",
+    "RETURN 0CALL { MATCH (n) RETURN n }",
+    "RETURN 1_0CALL db.createLabel('x')",
+    "RETURN 0x1FCALL db.createLabel('x')",
+    "RETURN 0o7CALL db.createLabel('x')",
+    "RETURN 1e9CALL db.createLabel('x')",
+    "RETURN 1.5CALL db.createLabel('x')",
+    "RETURN 1eCALL db.createLabel('x')",
+    "RETURN $0CALL db.createLabel('x')",
+    "RETURN $ 0CALL db.createLabel('x')",
+    "RETURN 1UNION MATCH (n) RETURN n",
+    "RETURN \u0660CALL db.createLabel('x')",
     "MATCH (n:Op) WITH n, 0x1SET n.x = 1",
     "MATCH (n:Op) \u017fET n.x = 1",
     "MATCH (n:Op) \uff33\uff25\uff34 n.x = 1",
