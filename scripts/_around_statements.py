@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from stagedb.store.schema import LABELS, STORE
+from stagedb.store.schema import LABELS, OWNERS, STORE
 
 FOLDER = "around"
 
@@ -20,8 +20,7 @@ _AROUND = """\
 // column labels: string[]? — labels of these neighbours
 // column count: integer — how many there are
 // column members: map[] — properties of the first ones, and of their edges
-MATCH (n:{label} {{id: $id}})
-WHERE coalesce(n.state, 'ready') = 'ready'
+MATCH (n:{label} {{id: $id{state}}})
 OPTIONAL MATCH (n)-[r]-(m)
 WHERE coalesce(m.state, 'ready') = 'ready'
 WITH n, r, m
@@ -38,4 +37,5 @@ def statements() -> Iterator[tuple[str, str]]:
     """Name and text of every statement: one for each label of the schema that users see."""
     for label in LABELS:
         if label is not STORE and label.unique == "id":
-            yield label.name.lower(), _AROUND.format(label=label.name)
+            state = ", state: 'ready'" if label.name in OWNERS else ""
+            yield label.name.lower(), _AROUND.format(label=label.name, state=state)

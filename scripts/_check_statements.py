@@ -12,7 +12,8 @@ def statements() -> Iterator[tuple[str, str]]:
     """Name and text of every statement."""
     yield from _OTHERS.items()
     for name, (label, end) in orphans().items():
-        values = {"label": label, "end": end}
+        finished = " AND n.state = 'ready'" if label in OWNERS else ""
+        values = {"label": label, "end": end, "finished": finished}
         yield f"lost_{name}", _LOST.format(**values)
         yield f"remove_{name}", _REMOVE_LOST.format(**values)
 
@@ -43,7 +44,7 @@ _LOST = """\
 MATCH (n:{label})
 OPTIONAL MATCH {end}
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL{finished}
 RETURN n.id AS id
 ORDER BY id
 """
@@ -58,7 +59,7 @@ UNWIND $rows AS row
 MATCH (n:{label} {{id: row.id}})
 OPTIONAL MATCH {end}
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL{finished}
 DETACH DELETE n
 RETURN count(*) AS removed
 """

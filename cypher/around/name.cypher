@@ -12,7 +12,6 @@
 // column count: integer — how many there are
 // column members: map[] — properties of the first ones, and of their edges
 MATCH (n:Name {id: $id})
-WHERE coalesce(n.state, 'ready') = 'ready'
 OPTIONAL MATCH (n)-[r]-(m)
 WHERE coalesce(m.state, 'ready') = 'ready'
 WITH n, r, m

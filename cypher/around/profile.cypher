@@ -11,8 +11,7 @@
 // column labels: string[]? — labels of these neighbours
 // column count: integer — how many there are
 // column members: map[] — properties of the first ones, and of their edges
-MATCH (n:Profile {id: $id})
-WHERE coalesce(n.state, 'ready') = 'ready'
+MATCH (n:Profile {id: $id, state: 'ready'})
 OPTIONAL MATCH (n)-[r]-(m)
 WHERE coalesce(m.state, 'ready') = 'ready'
 WITH n, r, m

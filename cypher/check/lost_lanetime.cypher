@@ -5,6 +5,6 @@
 MATCH (n:LaneTime)
 OPTIONAL MATCH (n)<-[:HAS_LANE]-(p:Profile)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 RETURN n.id AS id
 ORDER BY id

@@ -5,6 +5,6 @@
 MATCH (n:OpTime)
 OPTIONAL MATCH (n)<-[:HAS_OP_TIME]-(p:LaneTime)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 RETURN n.id AS id
 ORDER BY id

@@ -5,6 +5,6 @@
 MATCH (n:Profile)
 OPTIONAL MATCH (n)-[:OF]->(p:Instance)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL AND n.state = 'ready'
 RETURN n.id AS id
 ORDER BY id

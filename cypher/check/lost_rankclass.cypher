@@ -5,6 +5,6 @@
 MATCH (n:RankClass)
 OPTIONAL MATCH (n)<-[:HAS_CLASS]-(p:Instance)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 RETURN n.id AS id
 ORDER BY id

@@ -5,6 +5,6 @@
 MATCH (n:SymOp)
 OPTIONAL MATCH (n)<-[:HAS_OP]-(p:Graph)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 RETURN n.id AS id
 ORDER BY id

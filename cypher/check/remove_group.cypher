@@ -7,6 +7,6 @@ UNWIND $rows AS row
 MATCH (n:Group {id: row.id})
 OPTIONAL MATCH (n)<-[:HAS_GROUP]-(p:Instance)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 DETACH DELETE n
 RETURN count(*) AS removed

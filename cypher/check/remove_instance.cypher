@@ -7,6 +7,6 @@ UNWIND $rows AS row
 MATCH (n:Instance {id: row.id})
 OPTIONAL MATCH (n)-[:OF]->(p:Graph)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL AND n.state = 'ready'
 DETACH DELETE n
 RETURN count(*) AS removed

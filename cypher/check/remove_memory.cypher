@@ -7,6 +7,6 @@ UNWIND $rows AS row
 MATCH (n:Memory {id: row.id})
 OPTIONAL MATCH (n)<-[:HAS_MEMORY]-(p:RankClass)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 DETACH DELETE n
 RETURN count(*) AS removed

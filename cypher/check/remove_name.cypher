@@ -7,6 +7,6 @@ UNWIND $rows AS row
 MATCH (n:Name {id: row.id})
 OPTIONAL MATCH (n)-[:NAMES]->(p:Instance|Profile)
 WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+WHERE p IS NULL
 DETACH DELETE n
 RETURN count(*) AS removed

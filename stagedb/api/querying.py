@@ -156,6 +156,11 @@ def run(
     answer = _answer(store, chosen, lambda: store.query(text, given, **limits))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
+    if answer.unwritten:
+        hints.append(
+            f"the answer is without {answer.unwritten:,} ranks and their groups, whose nodes nobody wrote yet: a query "
+            "of one instance writes them, such as MATCH (r:Rank {instance: $instance}) RETURN count(r)"
+        )
     if not rows and MEMORY.search(text) and "instance" in given:
         hints += _without_memory(store, str(given["instance"]))
     if statement is not None and "wire_bytes" in answer.columns:

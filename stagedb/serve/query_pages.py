@@ -22,8 +22,8 @@ LONGEST = 20_000
 CHOSEN = ("instance", "profile")
 """Parameters with an id of something in the store. Without a value it is the newest."""
 
-EXAMPLE = """MATCH (i:Instance {state: 'ready'})
-RETURN i.name AS name, i.model AS model, i.world AS ranks, i.tp AS tp, i.pp AS pp
+EXAMPLE = """MATCH (i:Instance {state: 'ready'})-[:OF]->(g:Graph)
+RETURN i.name AS name, g.name AS model, i.world AS ranks, i.tp AS tp, i.pp AS pp
 ORDER BY ranks DESC LIMIT 20"""
 
 

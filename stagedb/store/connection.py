@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import neo4j
@@ -175,17 +176,18 @@ class Store:
 
         timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
         are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet, with
-        `progress`. Raises UsageError for a text that could write or that the store does not understand, StagedbError
-        if the query takes longer than `timeout`.
+        `progress`; the answer's `unwritten` counts those that it is without. Raises UsageError for a text that could
+        write or that the store does not understand, StagedbError if the query takes longer than `timeout`.
         """
         queries.check(text)
-        if ranks:
-            write_reached(self, text, params or {}, progress)
+        unwritten = write_reached(self, text, params or {}, progress) if ranks else 0
         if self._reader is None:
-            return queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
+            answer = queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
+            return replace(answer, unwritten=unwritten)
         # On this engine only a closed connection ends a query.
         with self._reader(timeout) as driver:
-            return queries.run(driver, self.database, self.uri, text, params or {}, timeout, most)
+            answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most)
+            return replace(answer, unwritten=unwritten)
 
     def product(self) -> str:
         """What the server calls itself, with its version, such as Neo4j/5.26.0."""

@@ -12,11 +12,13 @@ class Table:
     """The answer to a query. Nodes, relationships and paths are dicts. Times and points are text.
 
     cut: the query has more rows than the caller wanted.
+    unwritten: ranks that the query could reach, and that have no nodes yet.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     cut: bool = False
+    unwritten: int = 0
 
 
 def plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ several processes may write at once, and one that was killed is followed by the 
 made have all nodes and no such numbers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.store.failures import OutOfMemory, ReadOnlyError
 from stagedb.store.makers import new_claim
-from stagedb.store.rank_reach import instances_reached
+from stagedb.store.rank_reach import instances_reached, names_ranks
 from stagedb.store.row_checks import DamagedError, json_mapping, reading, warn_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ AT_ONCE = 8192
 """Ranks that one transaction creates or lists in groups."""
 
 MOST = 2**20
-"""Ranks that one query may cause to be written."""
+"""Ranks that a query which names them may cause to be written."""
+
+MOST_UNNAMED = 2**16
+"""Ranks that a query over all nodes may cause to be written. Beyond that it is about the nodes that there are."""
 
 
 NodesWritten = Callable[[int, int], None]
@@ -49,26 +52,44 @@ def layout_of(row: Mapping[str, Any]) -> "RankLayout | None":
     return layout
 
 
-def write_reached(store: "Store", text: str, params: Mapping[str, Any], progress: NodesWritten = unwatched) -> None:
+def write_reached(store: "Store", text: str, params: Mapping[str, Any], progress: NodesWritten = unwatched) -> int:
     """Write the nodes of ranks and groups that a text can reach and nobody wrote yet.
 
+    A text over all nodes, which does not name ranks or groups, gets those that there are, if there are too many to
+    write, or if the store allows no writes.
+
     progress: counts all instances that the text reaches; those that come later with their ranks alone.
-    Raises ReadOnlyError if the store allows no writes, and UsageError for a text that reaches too many ranks.
+    Returns the number of ranks that the text can reach and that have no nodes. For a text that names ranks or groups,
+    raises ReadOnlyError if the store allows no writes, and UsageError if they are too many.
     """
     reached = instances_reached(text, params)
     if reached is not None:
         for instance in reached:
             write_rank_nodes(store, instance, progress)
-        return
+        return 0
     rows = store.read_sound("ranks/unwritten")
-    ranks = sum(row["world"] for row in rows)
+    ranks: int = sum(row["world"] for row in rows)
+    if not names_ranks(text):
+        if ranks > MOST_UNNAMED:
+            return ranks
+        try:
+            _write_all(store, rows, progress)
+        except ReadOnlyError:
+            return ranks
+        return 0
     if ranks > MOST:
         raise UsageError(
             f"the query may reach the ranks of {len(rows)} instances, {ranks:,} nodes that nobody wrote yet, more than "
             f"{MOST:,}: ask about one instance, as in (r:Rank {{instance: $instance}}) or "
             "(:Instance {id: $instance})-[:HAS_GROUP]->(g:Group), and give each node a label"
         )
-    before, later = 0, ranks
+    _write_all(store, rows, progress)
+    return 0
+
+
+def _write_all(store: "Store", rows: Sequence[Mapping[str, Any]], progress: NodesWritten) -> None:
+    """Write the nodes of these instances."""
+    before, later = 0, sum(row["world"] for row in rows)
     for row in rows:
         later -= row["world"]
         try:

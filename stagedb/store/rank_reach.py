@@ -36,6 +36,18 @@ def instances_reached(text: str, params: Mapping[str, Any]) -> tuple[str, ...] |
     return tuple(sorted({id for name in wanted if isinstance(id := params.get(name), str)}))
 
 
+def names_ranks(text: str) -> bool:
+    """Whether a text has the label of ranks or groups, or their relationship, or what cannot be read.
+
+    Other texts reach them only as nodes among all others.
+    """
+    try:
+        reader = _Reader([*tokens(text)])
+    except UnclosedError:
+        return True
+    return reader.named()
+
+
 class _Reader:
     """The tokens of a text, and the end of each bracket."""
 
@@ -43,6 +55,10 @@ class _Reader:
         self._found = found
         self._ends = dict(_brackets(found))
         self._starts = {end: start for start, end in self._ends.items()}
+
+    def named(self) -> bool:
+        """Whether a label or type of ranks and groups is anywhere."""
+        return any(self._names(at) for at in range(len(self._found)))
 
     def parameters(self) -> set[str] | None:
         """The parameters with the ids of the instances that are reached; None for all instances."""

@@ -213,8 +213,38 @@ def test_a_query_over_too_many_ranks_is_refused(embedded_store: Store, monkeypat
     made(embedded_store)
     monkeypatch.setattr(rank_nodes, "MOST", 15)
     with pytest.raises(UsageError, match=r"may reach the ranks of 1 instances, 16 nodes .* ask about one instance"):
-        embedded_store.query("MATCH (n) RETURN count(n)")
+        embedded_store.query("MATCH (r:Rank) RETURN count(r)")
     assert nodes(embedded_store)["Rank"] == 0
+
+
+EVERYONES = (
+    "MATCH (n) RETURN labels(n) AS labels, count(*) AS count",
+    "MATCH (i:Instance)-[r]->(c) RETURN i, r, c LIMIT 5",
+)
+
+
+@pytest.mark.parametrize("text", EVERYONES)
+def test_a_query_over_all_nodes_gets_those_that_there_are(
+    store: Store, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    made(store)
+    with monkeypatch.context() as few:
+        few.setattr(rank_nodes, "MOST_UNNAMED", 15)
+        answer = Stagedb(store).query(text)
+        assert answer.rows
+        assert answer.hints == (WITHOUT_RANKS,)
+    with monkeypatch.context() as reading:
+        reading.setattr(store, "_writes", False)
+        assert Stagedb(store).query(text).hints == (WITHOUT_RANKS,)
+    assert nodes(store)["Rank"] == 0
+    assert Stagedb(store).query(text).hints == ()
+    assert nodes(store)["Rank"] == 16
+
+
+WITHOUT_RANKS = (
+    "the answer is without 16 ranks and their groups, whose nodes nobody wrote yet: a query of one instance writes "
+    "them, such as MATCH (r:Rank {instance: $instance}) RETURN count(r)"
+)
 
 
 @pytest.mark.parametrize("first", range(8))

@@ -24,7 +24,12 @@ def test_the_statements_use_what_there_is(name: str) -> None:
             ["property flop: did you mean flops", "property nam: did you mean"],
         ),
         ("MATCH (o:Op {axs: 'tp'}) RETURN o", ["property axs: did you mean axis"]),
-        ("MATCH (o:Op) RETURN o.zzzz", ["property zzzz; docs/data-model.md lists"]),
+        ("MATCH (o:Op) RETURN o.zzzz", ["no Op has the property zzzz; docs/data-model.md lists"]),
+        ("MATCH (o) RETURN o.zzzz", ["no node or edge has the property zzzz; docs/data-model.md lists"]),
+        ("MATCH (i:Instance) RETURN i.flops", ["no Instance has the property flops; "]),
+        ("MATCH (i:Instance)-[:OF]->(g:Graph) RETURN i.model_flops", ["no Instance has the property model_flops; "]),
+        ("MATCH (i:Instance {class: 0}) RETURN i", ["no Instance has the property class; "]),
+        ("MATCH (:Op)-[d:DEP]->(:Op) RETURN d.flops", ["no DEP has the property flops; "]),
     ],
 )
 def test_unknown_words_come_with_similar_ones(text: str, expected: list[str]) -> None:
@@ -41,6 +46,9 @@ def test_unknown_words_come_with_similar_ones(text: str, expected: list[str]) ->
         "MATCH (o:Compute:Op) WHERE o.name = ':Opp {nam: 1}' RETURN o // (:Opp)",
         "MATCH (o:Op) WITH collect({made: o.flops}) AS all RETURN [x IN all WHERE x.made > 1 | x.made]",
         "CALL db.labels()",
+        "MATCH (x:Op|Instance) RETURN x.flops, x.tp",
+        "MATCH (x:!Op) RETURN x.tp",
+        "MATCH (x:Op) RETURN x.flops UNION ALL MATCH (x:Instance) RETURN x.tp AS flops",
         "MATCH (o:Op) WITH {made: o.axis} AS o RETURN o.made",
     ],
 )
