@@ -1,4 +1,5 @@
-// Profiles under plans with the given words, the shortest step first. Those with scaled durations are left out.
+// Profiles under plans with the given words, the most tokens a second an accelerator first.
+// Those with scaled durations are left out.
 //
 // mode: reads
 // param words: map — words of the plan and their values, as properties of `Instance`
@@ -14,6 +15,7 @@
 // column system: string — the system's name
 // column step: integer [ns] — length of the step
 // column tokens_per_second: float? [tokens/s] — of all ranks
+// column tokens_per_accelerator: float? [tokens/s] — of one rank, on average
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
 // column memory: integer? [B] — what the fullest rank holds at its peak; null if an older stagedb made the profile
 // column room: integer? [B] — memory of one accelerator; null if it has no bound
@@ -24,8 +26,10 @@ MATCH (p:Profile {state: 'ready'})-[:OF]->(i:Instance {state: 'ready'})-[:OF]->(
 WHERE size(p.scalings) = 0
   AND all(word IN keys($words) WHERE i[word] = $words[word])
   AND (NOT $fits OR p.memory <= p.room OR p.memory IS NOT NULL AND p.room IS NULL)
-WITH g, i, p ORDER BY p.step, p.id LIMIT $limit
+WITH g, i, p, p.tokens_per_second / i.world AS tokens_per_accelerator
+ORDER BY coalesce(tokens_per_accelerator, 0.0) DESC, p.step, p.id LIMIT $limit
 RETURN p.id AS id, p.name AS name, i.id AS instance, i.name AS instance_name, g.name AS model, i.plan AS plan,
-  i.world AS ranks, p.system AS system, p.step AS step, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu,
+  i.world AS ranks, p.system AS system, p.step AS step, p.tokens_per_second AS tokens_per_second,
+  tokens_per_accelerator, p.mfu AS mfu,
   p.memory AS memory, p.room AS room, p.measured_time AS measured_time, p.created AS created, p.builder AS builder
-ORDER BY step, id
+ORDER BY coalesce(tokens_per_accelerator, 0.0) DESC, step, id

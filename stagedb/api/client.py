@@ -248,7 +248,7 @@ class Stagedb:
         limit: int = 100,
         **words: Unpack[PlanWords],
     ) -> Rows:
-        """Instances that somebody profiled, a row for each profile, the shortest step first.
+        """Instances that somebody profiled, a row for each profile, the most tokens a second an accelerator first.
 
         model: the model's name. system: the system's name. fits: only those whose fullest rank fits into the memory of
         an accelerator. limit: the first so many. words: values that the plans have. Profiles with scaled durations are

@@ -1,4 +1,4 @@
-"""Finding: the profiled instances of a model under a plan, the shortest step first."""
+"""Finding: the profiled instances of a model under a plan, the most tokens a second an accelerator first."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,9 @@ from stagedb.store import Store, json_mapping, user_of
 from stagedb.store.naming import spaces
 
 COLUMNS = (
-    *("instance", "name", "model", "plan", "ranks", "profile", "system", "step", "tokens_per_second", "mfu"),
+    *("instance", "name", "model", "plan", "ranks", "profile", "system", "step", "tokens_per_second"),
+    "tokens_per_accelerator",
+    "mfu",
     *("memory", "room", "fits", "measured_time", "made_by", "created"),
 )
 HINTED = 3

@@ -1,4 +1,4 @@
-"""`find`: profiled instances of a model under a plan, the fastest first."""
+"""`find`: profiled instances of a model under a plan, the most tokens a second an accelerator first."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,7 +11,23 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.outputs import GB
 
-HEADS = ("instance", "name", "ranks", "step ms", "MFU %", "GB", "of GB", "fits", "plan", "model", "system", "by")
+HEADS = (
+    *(
+        "instance",
+        "name",
+        "ranks",
+        "tokens/s/acc",
+        "step ms",
+        "MFU %",
+        "GB",
+        "of GB",
+        "fits",
+        "plan",
+        "model",
+        "system",
+    ),
+    "by",
+)
 
 
 @option_groups
@@ -32,7 +48,7 @@ def find(
     output: Output,
     common: Common,
 ) -> None:
-    """Find profiled instances, the shortest step first.
+    """Find profiled instances, those with the most tokens a second an accelerator first.
 
     Options of the plan are values that the plans have. There is a row for each profile of anybody; those with scaled
     durations are left out. Formats other than the table have all columns, in ns and bytes.
@@ -52,7 +68,8 @@ def _shown(row: Mapping[str, Any]) -> list[Any]:
     memory, room = (None if row[name] is None else round(row[name] / GB, 2) for name in ("memory", "room"))
     fits = {True: "yes", False: "no", None: "unknown"}[row["fits"]]
     mfu = None if row["mfu"] is None else round(100 * row["mfu"], 1)
-    figures = (row["ranks"], round(row["step"] / 1e6, 3), mfu, memory, room, fits)
+    speed = None if row["tokens_per_accelerator"] is None else round(row["tokens_per_accelerator"], 1)
+    figures = (row["ranks"], speed, round(row["step"] / 1e6, 3), mfu, memory, room, fits)
     return [row["instance"][:12], row["name"], *figures, row["plan"], row["model"], row["system"], row["made_by"]]
 
 

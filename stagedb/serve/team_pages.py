@@ -31,6 +31,7 @@ _HEADS = (
     "profile",
     "system",
     "ranks",
+    "tokens/s an accelerator",
     "step",
     "MFU",
     "memory",
@@ -45,7 +46,7 @@ _KINDS = ("graph", "instance", "profile")
 
 
 def find(request: Request) -> Response:
-    """Profiled instances of a model under a plan, the shortest step first."""
+    """Profiled instances of a model under a plan, the most tokens a second an accelerator first."""
     words = request.query_params
     asked = {name: named(words, name) for name in ("model", "system", "fits", "plan", *FIELDS)}
     format_ = format_of(request)
@@ -130,6 +131,7 @@ def _found(row: Mapping[str, Any]) -> list[Cell]:
         cell(row["profile"][:SHORT_ID], address("profiles", row["profile"])),
         cell(row["system"]),
         cell(row["ranks"]),
+        Cell("" if row["tokens_per_accelerator"] is None else f"{row['tokens_per_accelerator']:,.1f}", number=True),
         Cell(span(row["step"], 4), number=True),
         Cell("" if row["mfu"] is None else f"{row['mfu']:.1%}", number=True),
         memory or cell(None),

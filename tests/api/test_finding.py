@@ -40,15 +40,33 @@ def test_rows_are_those_of_a_search(store: Store, profiled: dict[str, Any]) -> N
     ]
     for words, wanted in cases:
         rows = list(db.find(**words))
-        expected = sorted((each.step, id) for id, each in profiled.items() if wanted(each))
+        expected = sorted((-_speed(each), each.step, id) for id, each in profiled.items() if wanted(each))
         assert expected, words
-        assert [(row["step"], row["profile"]) for row in rows] == expected, words
+        assert [(row["step"], row["profile"]) for row in rows] == [found[1:] for found in expected], words
         for row in rows:
             each = profiled[row["profile"]]
             assert row["instance"] == each.instance.id
+            assert row["tokens_per_accelerator"] == pytest.approx(_speed(each))
             assert (row["memory"], row["room"]) == (each.memory[0].bytes, each.room)
             assert row["fits"] is True
-        assert [row["profile"] for row in db.find(limit=2, **words)] == [id for _, id in expected[:2]]
+        assert [row["profile"] for row in db.find(limit=2, **words)] == [id for *_, id in expected[:2]]
+
+
+def test_a_larger_batch_is_before_a_shorter_step(store: Store) -> None:
+    """Steps of other batches and worlds are compared by what an accelerator does in a second."""
+    db = Stagedb(store)
+    small = db.profile(model=MODEL, system="h100", pp=2, global_batch_size=1)
+    large = db.profile(model=MODEL, system="h100", pp=2, global_batch_size=16)
+    assert small.step < large.step
+    assert _speed(small) < _speed(large)
+    assert [row["profile"] for row in db.find(model=MODEL.name)] == [large.info.id, small.info.id]
+    rows = db.query("fastest_plans", {"model": MODEL.name})
+    assert [row["profile"] for row in rows] == [large.info.id, small.info.id]
+
+
+def _speed(profile: Any) -> float:
+    """Tokens a second an accelerator."""
+    return float(profile.merit.tokens_per_second / profile.instance.ranks)
 
 
 def test_what_does_not_fit_and_what_is_unknown_is_left_out(store: Store, profiled: dict[str, Any]) -> None:

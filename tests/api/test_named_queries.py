@@ -190,13 +190,14 @@ def test_plans_of_a_model_are_sorted_by_their_step(store: Store) -> None:
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
     degrees = {wide.id: (1, 2, 1, True), deep.id: (1, 1, 2, False)}
     columns = ["instance", "profile", "system", "ranks", "dp", "tp", "pp", "sp"]
-    columns += ["step", "exposed", "bubble", "tokens_per_second", "mfu"]
+    columns += ["step", "exposed", "bubble", "tokens_per_second", "tokens_per_accelerator", "mfu"]
     assert [[row[name] for name in columns] for row in rows] == [
         [
             *(each.instance.id, each.info.id, each.info.system, 2, *degrees[each.instance.id], each.info.step),
-            *(average(each, "exposed"), average(each, "bubble"), each.merit.tokens_per_second, each.merit.mfu),
+            *(average(each, "exposed"), average(each, "bubble"), each.merit.tokens_per_second),
+            *((each.merit.tokens_per_second or 0) / 2, each.merit.mfu),
         ]
-        for each in sorted(made, key=lambda each: (each.info.step, each.info.id))
+        for each in sorted(made, key=lambda each: (-(each.merit.tokens_per_second or 0), each.info.step, each.info.id))
     ]
     assert ask(store, "fastest_plans", model="nothing") == []
 
