@@ -53,6 +53,8 @@ def _type(word: Word) -> str:
     if word.choices:
         values = ", ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in word.choices)
         return f"Literal[{values}]"
+    if word.about.shares:
+        return "Sequence[float] | str"
     return _TYPES.get(word.kind) or str(word.kind.__name__)
 
 

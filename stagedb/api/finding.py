@@ -1,6 +1,7 @@
 """Finding: the profiled instances of a model under a plan, the most tokens a second an accelerator first."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ def _properties(words: Mapping[str, Any]) -> dict[str, Any]:
         if PLAN_WORDS[word].about.file and isinstance(value, str) and Path(value).suffix:
             raise UsageError(
                 f"{option(word)} {shown(value)} is a file, and stored plans have its content: leave it out"
+            )
+        if isinstance(value, tuple) and any(isinstance(each, Fraction) for each in value):
+            raise UsageError(
+                f"{option(word)} has shares, and stored plans have the whole numbers of choices that follow from them: "
+                "give those, or leave it out"
             )
         found["world" if word == "ranks" else word] = list(value) if isinstance(value, tuple) else value
     return found

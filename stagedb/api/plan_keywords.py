@@ -118,8 +118,9 @@ class PlanWords(GraphWords, total=False):
     """With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N. [1]"""
     capacity_factor: float
     """Slots of an expert, as a multiple of its even share. [dropless]"""
-    expert_load: Sequence[int] | str
-    """Choices of tokens that go to each expert: a YAML or JSON list, or numbers such as 3,1,2,2. [even]"""
+    expert_load: Sequence[float] | str
+    """Choices of tokens that go to each expert: numbers such as 3,1,2,2, shares such as 0.3,0.1,0.4,0.2, or a YAML
+    or JSON list of them. [even]"""
     overlap_experts: bool
     """Run the forward of one micro-batch and the backward of another together, so that each computes while the other
     exchanges tokens. [no-overlap-experts]"""

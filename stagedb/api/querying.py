@@ -163,7 +163,7 @@ def run(
         )
     if not rows and MEMORY.search(text) and "instance" in given:
         hints += _without_memory(store, str(given["instance"]))
-    if statement is not None and "wire_bytes" in answer.columns:
+    if statement is not None and "wire_bytes" in answer.columns and "profile" in given:
         hints += _without_wires(store, str(given["profile"]))
     return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints), cut=answer.cut)
 

@@ -1,13 +1,15 @@
 """`build` and `instantiate`: from a model to a graph, from a graph to an instance."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stagedb.cli import completion
 from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.shared_options import Common, option_groups
+from stagedb.plans.aspects import option
 
 if TYPE_CHECKING:
     from stagedb.api import InstanceInfo
@@ -61,7 +63,7 @@ def instantiate(
     with common.connect() as db:
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
-    note_defaults(common, instance)
+    note_defaults(common, instance, given)
     what = "made" if instance.new else "already in the store:"
     common.line(
         f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
@@ -69,11 +71,26 @@ def instantiate(
     )
 
 
-def note_defaults(common: Common, instance: "InstanceInfo") -> None:
-    """Note what the user did not choose and may want to."""
+def note_defaults(common: Common, instance: "InstanceInfo", given: Mapping[str, Any]) -> None:
+    """Note what the user did not choose and may want to. given: the words of the command line."""
     note_length(common, instance)
+    note_implied(common, instance, given)
     note_bubble(common, instance)
     note_runtime(common, instance)
+
+
+def note_implied(common: Common, instance: "InstanceInfo", given: Mapping[str, Any]) -> None:
+    """Note the words that follow from others: the chunks of a schedule, whole choices for shares of experts."""
+    from stagedb.plans.expert_load import has_shares
+    from stagedb.plans.schedule_checks import implied
+
+    plan = instance.plan
+    for word, value in implied(given).items():
+        common.note(f"{option(word)} {value}, as --schedule {given['schedule']} always has")
+    if has_shares(given.get("expert_load")):
+        load = plan.get("expert_load") or (1,)
+        numbers = ",".join(map(str, load[:8])) + (",…" if len(load) > 8 else "")
+        common.note(f"shares of experts are whole choices of a rank: --expert-load {numbers}, of {sum(load):,}")
 
 
 def note_length(common: Common, instance: "InstanceInfo") -> None:

@@ -166,7 +166,7 @@ def export(
     INSTANCE and --model it takes your newest instance, re-planned to --ranks; from an empty store it writes llama3-70b
     with tp 8 and pp 16.
     """
-    options = {**written.words(), **words.words()}
+    given = words.words()
     with (
         common.connect() as db,
         progress(common, "writing", "ranks", speed=True) as report,
@@ -182,9 +182,10 @@ def export(
             durations_in_traces=durations_in_traces,
             packed=packed,
             progress=report,
-            **options,
+            **written.words(),
+            **given,
         )
-    note_defaults(common, done.instance)
+    note_defaults(common, done.instance, given)
     note_differences(common, done)
     common.profile(done.seconds)
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"

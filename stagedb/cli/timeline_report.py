@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli import completion
-from stagedb.cli.build_instantiate import count, note_defaults, note_length
+from stagedb.cli.build_instantiate import count, note_defaults, note_implied, note_length
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
@@ -100,12 +100,12 @@ def timeline(
             progress=written,
             **plan,
         )
-    _print_timeline(done, common)
+    _print_timeline(done, plan, common)
 
 
-def _print_timeline(done: "Viewed", common: Common) -> None:
+def _print_timeline(done: "Viewed", given: Mapping[str, Any], common: Common) -> None:
     """What was written, and what it lacks."""
-    note_defaults(common, done.instance)
+    note_defaults(common, done.instance, given)
     for part in done.left_out:
         common.note(f"left out: {part}")
     common.line(
@@ -122,6 +122,7 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
     with common.connect() as db, progress(common, "writing", "rows") as written:
         chart = db.chart(target, width=columns, color=terminal, progress=written, **asked)
     note_length(common, chart.instance)
+    note_implied(common, chart.instance, asked)
     typer.echo(str(chart), nl=False, color=terminal)
     _note_kept(common, (chart.profile,))
 
@@ -179,7 +180,7 @@ def report(
             **given,
         )
     if second is None:
-        note_defaults(common, done.instance)
+        note_defaults(common, done.instance, given)
     common.line(f"{done.path}: {done.verdict or _description(done)}, {size(done.bytes)}; open it in a browser")
     _note_kept(common, done.profiles)
 

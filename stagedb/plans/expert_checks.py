@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from math import gcd
-from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document, shown
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.nearest_plans import Misfit, Way, nearest
@@ -107,7 +105,7 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         )
     _check_columns(plan, sizes)
     if plan.expert_load:
-        _check_load_of(plan, sizes, _routed(plan, sizes))
+        _check_load_of(plan, sizes, routed(plan, sizes))
 
 
 def expert_parts(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -140,7 +138,7 @@ def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             )
 
 
-def _routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:
+def routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:
     """The choices of a rank's tokens in one micro-batch, which it deals to experts; ranks of tp may do so together."""
     split = plan.cp * (plan.tp if plan.options.sp and not plan.options.routes_whole else 1)
     return Fraction(plan.micro_batch_size * plan.seq_len * sizes["K"], split)
@@ -185,28 +183,17 @@ def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) ->
             f"--expert-load has values for {len(load)} experts, the model has {experts}: "
             f"give it {experts} whole numbers, one for each expert (0 for an expert without tokens), or leave it out"
         )
-    if own.denominator > 1 or own.numerator % total:
-        raise UsageError(
-            f"--expert-load sums to {total}, which does not divide the {own} routed tokens of a rank (micro-batch "
-            f"{plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks of a sequence): "
-            f"choose values with the sum {own}, or a divisor of it"
-        )
     if max(load) * choices > total:
         raise UsageError(
             f"--expert-load sends {max(load)} of {total} choices to expert {load.index(max(load))}: a token chooses "
             f"{choices} different experts, so that one expert gets at most {total // choices}"
         )
-
-
-def read_load(path: Path) -> tuple[int, ...]:
-    """The load in a YAML or JSON file: a list of whole numbers, one for each expert. UsageError for other content."""
-    content = read_document(path, "load of experts", option="--expert-load")
-    if not isinstance(content, list) or not content:
-        raise UsageError(f"the load of experts {path} is no list: --expert-load takes whole numbers, such as [3, 1]")
-    for index, value in enumerate(content):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise UsageError(f"{path}: the load of expert {index} is {shown(value)}: it must be a whole number")
-    return tuple(content)
+    if own.denominator > 1 or own.numerator % total:
+        raise UsageError(
+            f"--expert-load sums to {total}, which does not divide the {own} routed tokens of a rank (micro-batch "
+            f"{plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks of a sequence): "
+            f"choose values with the sum {own}, or a divisor of it, or shares (0.3,0.1,…), which are rounded"
+        )
 
 
 def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -218,8 +205,8 @@ def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
     experts = sizes["E"]
     if plan.expert_load or plan.capacity_factor is not None:
         return plan.expert_load or (1,) * experts
-    routed = int(_routed(plan, sizes))
-    return smallest(tuple((expert + 1) * routed // experts - expert * routed // experts for expert in range(experts)))
+    own = int(routed(plan, sizes))
+    return smallest(tuple((expert + 1) * own // experts - expert * own // experts for expert in range(experts)))
 
 
 def uneven(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -21,10 +21,10 @@ from stagedb.plans.expert_checks import (
     check_experts,
     expert_parts,
     load_symbols,
-    read_load,
     smallest,
     widths,
 )
+from stagedb.plans.expert_load import whole_ratio, with_whole_choices
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
@@ -37,6 +37,7 @@ from stagedb.plans.schedule_checks import (
     check_recomputed_halves,
     check_schedule,
     explicit,
+    implied,
     settled,
 )
 from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding
@@ -122,8 +123,8 @@ class Plan(PlanFields):
                 raise UsageError(f"the plan places its chunks twice: in {path}, and with --chunk-placement")
             placement = {} if found.placement is None else {"chunk_placement": found.placement}
             typed |= {"task_order": found.stages, "schedule": EXPLICIT, **placement}
-        if isinstance(typed.get("expert_load"), str):
-            typed["expert_load"] = read_load(Path(typed["expert_load"]))
+        if "expert_load" in typed:
+            typed["expert_load"] = whole_ratio(typed["expert_load"])
         every = {**typed} if ranks is None else {**typed, "ranks": ranks}
         options = GraphOptions(**{word: typed.pop(word) for word in GRAPH_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
@@ -132,7 +133,7 @@ class Plan(PlanFields):
             check_kind_given(every, options)
             if ranks is not None:
                 typed["dp"] = _dp_of(ranks, typed)
-            return cls(options=options, dtypes=dtypes, **typed)
+            return cls(options=options, dtypes=dtypes, **{**typed, **implied(typed)})
 
     def with_ranks(self, ranks: int) -> "Plan":
         """The same plan on another number of ranks. Only dp changes."""
@@ -262,7 +263,7 @@ def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
     """The plan with these words, checked for a model of these sizes. Errors suggest plans that suit the model too."""
 
     def made(change: Change) -> Plan:
-        plan = Plan.from_mapping({**words, **change})
+        plan = Plan.from_mapping(with_whole_choices({**words, **change}, sizes, Plan.from_mapping))
         plan.check(sizes)
         return plan
 

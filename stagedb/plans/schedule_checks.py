@@ -1,5 +1,6 @@
 """Checks of a plan's schedule that suggest the nearest valid plan, and the words that follow from the schedule."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -44,6 +45,14 @@ def settled(schedule: str, chunks: int) -> dict[str, Any]:
     """The words of a plan that follow from its schedule and its number of chunks."""
     named = SCHEDULES.get(schedule)
     return {"schedule": named.chunked} if named is not None and named.chunked and chunks > 1 else {}
+
+
+def implied(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words that a schedule implies and these do not give: its chunks, if it has the same number in any plan."""
+    named = SCHEDULES.get(words.get("schedule", DEFAULT.name))
+    if named is None or named.chunks is None or "virtual_stages" in words:
+        return {}
+    return {"virtual_stages": named.chunks}
 
 
 def follows_from_chunks(schedule: object) -> bool:
@@ -107,7 +116,8 @@ def _check_stages(plan: PlanFields, schedule: Schedule) -> None:
     without: Way | list[Way] = Way(PLAIN)
     if schedule.several_chunks:
         both = Way({**UNCHUNKED.change, **PLAIN}, "leave --virtual-stages and --schedule out")
-        without = [UNCHUNKED, both]
+        # Chunks that the schedule implies go with it.
+        without = [UNCHUNKED, *([Way(PLAIN)] if schedule.chunks is not None else []), both]
     raise Misfit(
         schedule.one_stage.format(name=schedule.name, chunks=plan.virtual_stages), [stages], [without], lead="take"
     )

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ WORDS: Mapping[str, type] = {name: word.kind for name, word in PLAN_WORDS.items(
 
 _NUMBERS = re.compile(r"[-+\d.,\s]+")
 """A text that is no file's name although its ending looks like one: `1.5,1`."""
+
+_SHARE = re.compile(r"-?\d{1,18}(\.\d{1,18})?", re.ASCII)
 
 _KINDS: Mapping[type, str] = {
     int: "a whole number",
@@ -76,6 +79,8 @@ def _typed(word: str, kind: type, value: object) -> object:
         return value
     if PLAN_WORDS[word].about.numbers and isinstance(value, (list, tuple)) and all(type(each) is int for each in value):
         return ",".join(map(str, value))
+    if PLAN_WORDS[word].about.shares:
+        return _shares(word, value.split(",") if isinstance(value, str) else value)
     if kind in (tuple, list) and isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
         if kind is tuple:
@@ -93,6 +98,31 @@ def _typed(word: str, kind: type, value: object) -> object:
     wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
     which = f": {shown(wrong)} is not a whole number" if kind is tuple and wrong is not None else ""
     raise UsageError(f"{word} must be {_KINDS[kind]}, not {shown(value)}{which} ({option(word)})")
+
+
+def _shares(word: str, value: object) -> tuple[int | Fraction, ...]:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{word} must be a list of numbers, not {shown(value)} ({option(word)})")
+    found: list[int | Fraction] = []
+    for each in value:
+        number = share(each)
+        if number is None:
+            raise UsageError(
+                f"{word} must be a list of whole numbers or of shares, not {shown(value)}: {shown(each)} is neither "
+                f"({option(word)})"
+            )
+        found.append(number)
+    return tuple(found)
+
+
+def share(value: object) -> int | Fraction | None:
+    """A number as it is written, exactly: whole, or with decimals. None for other values."""
+    if isinstance(value, int | Fraction):
+        return None if isinstance(value, bool) else value
+    text = repr(value) if isinstance(value, float) else value
+    if not isinstance(text, str) or not _SHARE.fullmatch(text.strip()):
+        return None
+    return int(text) if "." not in text else Fraction(text.strip())
 
 
 def _is_int(value: object) -> bool:

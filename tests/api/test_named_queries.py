@@ -85,6 +85,70 @@ def test_what_an_instance_sends_is_what_its_ranks_issue(store: Store) -> None:
     assert [row[5] for row in ask(store, "largest_messages", instance=made.id)] == sorted(largest, reverse=True)[:10]
 
 
+def sent_in_a_ring(kind: str, sizes: list[int]) -> int:
+    """What the ranks of a group send, step by step: each passes its part on, or what it has just received."""
+    n = len(sizes)
+    if kind == "send":
+        return sizes[0]
+    if kind == "all_to_all":
+        return sum(sizes) - sum(size // n for size in sizes)  # all but its own part
+    if kind == "all_gather":
+        return sum(sizes[(rank - step) % n] for rank in range(n) for step in range(n - 1))
+    passes = {"reduce_scatter": 1, "all_reduce": 2}[kind]
+    return sum(size // n for size in sizes for step in range(n - 1)) * passes
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("llama", PLAN | {"global_batch_size": 8}),
+        ("llama", {"zero": 3, "hsdp": 2, "dp": 4, "cp": 2, "seq_len": 16}),
+        ("moe", {"ep": 2, "dp": 4, "tp": 2, "sp": True, "zero": 1, "seq_len": 16}),
+        ("moe", {"ep": 2, "dp": 4, "expert_load": (3, 1, 2, 2), "seq_len": 16}),
+    ],
+)
+def test_bytes_on_the_wire_are_those_of_rings(store: Store, name: str, plan: dict[str, Any]) -> None:
+    made = Stagedb(store).instantiate(card(name, layers=4), **plan)
+    workload = read_workload(store, made.id)
+    members = dict(zip(workload.groups.axis, workload.groups.sizes.tolist(), strict=True))
+    by_op: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for rank_class, _, op, ranks in issued(workload):
+        ops = workload.classes[rank_class].ops
+        type_ = TYPES[ops.type[op]]
+        if type_ in ("collective", "send"):
+            key = (
+                ops.axis[op],
+                ops.kind[op],
+                ops.phase[op],
+                ops.dtype[op],
+                members[ops.axis[op]] if type_ == "collective" else None,
+            )
+            by_op[key] += [int(ops.size[op])] * ranks
+    expected = []
+    for key, sizes in by_op.items():
+        n = key[4] or 1
+        # Ranks of one group have the same size, or those of an exchange differ: their sum is what counts.
+        wire = sum(sent_in_a_ring(key[1], sizes[at : at + n]) for at in range(0, len(sizes), n))
+        expected.append((*key, len(sizes), sum(sizes), wire))
+    found = ask(store, "wire_bytes_by_axis", instance=made.id)
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert [row[7] for row in found] == sorted((row[7] for row in found), reverse=True)
+    plain = [(*row[:4], *row[5:7]) for row in found]
+    assert sorted(plain) == sorted(ask(store, "bytes_by_axis", instance=made.id))
+
+
+def test_bytes_on_the_wire_are_those_of_a_profile_with_rings(store: Store) -> None:
+    db = Stagedb(store)
+    profile = db.profile(model=LLAMA, system="h100", global_batch_size=8, **PLAN)
+    sent: Counter[tuple[Any, ...]] = Counter()
+    for axis, kind, phase, _, _, wire, *_ in ask(store, "exposed_communication", profile=profile.info.id):
+        sent[axis, kind, phase] += wire * profile.instance.ranks
+    found: Counter[tuple[Any, ...]] = Counter()
+    for axis, kind, phase, *_, wire in ask(store, "wire_bytes_by_axis", instance=profile.instance.id):
+        found[axis, kind, phase] += wire
+    assert {key: sent[key] for key in sent} == found
+
+
 def test_flops_of_each_layer_are_those_of_its_operators(store: Store) -> None:
     made = Stagedb(store).instantiate(LLAMA, global_batch_size=8, **PLAN)
     workload = read_workload(store, made.id)

@@ -47,6 +47,15 @@ def test_the_same_plan_twice_is_one_instance(run: Run, tiny: str) -> None:
     assert len(rows(run, "ls", "instances")) == 1
 
 
+def test_implied_words_are_noted(run: Run, tiny: str, tmp_path: Path) -> None:
+    words = ("--pp", "2", "--schedule", "zb-v", "--global-batch-size", "8")
+    made = run("instantiate", tiny, *words)
+    assert "--virtual-stages 2, as --schedule zb-v always has" in made.err
+    again = run("export", "--model", tiny, *words, "--virtual-stages", "2", "--out", str(tmp_path / "traces"))
+    assert "always has" not in again.err
+    assert made.out.split()[2] in again.out  # one instance
+
+
 def test_few_micro_batches_in_a_pipeline_are_noted(run: Run, tiny: str) -> None:
     ran = run("instantiate", tiny, *PLAN)
     assert "idles 50% of the step" in ran.err

@@ -181,6 +181,7 @@ def test_layers_of_a_stage_follow_its_chunks() -> None:
         ({"schedule": "zb-v", "virtual_stages": 3}, "zb-v has 2 chunks a stage, .*: take --virtual-stages 2, or"),
         ({"schedule": "zb-v", "virtual_stages": 1}, "zb-v needs several chunks a stage: take --virtual-stages 2, or"),
         ({"schedule": "zb-v", "pp": 1}, "zb-v with pp 1 has no bubble to fill: take --pp 2, or"),
+        ({"schedule": "zb-v", "pp": 1, "virtual_stages": None}, "take --pp 2, or --schedule 1f1b$"),
         (
             {"schedule": "interleaved-zb", "global_batch_size": 5},
             "in 2 equal rounds, which do not divide the plan's 5: the nearest is --global-batch-size 4",
@@ -190,6 +191,15 @@ def test_layers_of_a_stage_follow_its_chunks() -> None:
 def test_a_placement_that_does_not_suit_is_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Plan.from_mapping({**TWICE, **words})
+
+
+@pytest.mark.parametrize("name", sorted(name for name, each in SCHEDULES.items() if each.chunks is not None))
+def test_a_schedule_with_one_number_of_chunks_implies_it(name: str) -> None:
+    words = {"pp": 2, "schedule": name, "global_batch_size": 8}
+    alone = Plan.from_mapping(words)
+    assert alone.virtual_stages == SCHEDULES[name].chunks == 2
+    assert alone.digest == Plan.from_mapping({**words, "virtual_stages": 2}).digest
+    assert alone.changed({"schedule": "1f1b", "virtual_stages": None}).virtual_stages == 1
 
 
 def test_one_interleaved_plan_in_two_ways() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
-from stagedb.plans import GraphOptions, Plan
+from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.schedules import SCHEDULES
 from tests.ir.environments import environment
 from tests.ir.tiny import card
@@ -226,11 +226,55 @@ def test_a_file_that_holds_no_load_is_refused(tmp_path: Any, name: str, text: st
     path.write_text("[2, 1, 1, 0]")
     assert Plan.from_mapping({"expert_load": str(path)}).expert_load == (2, 1, 1, 0)
     assert Plan.from_mapping({"expert-load": "2,1,1,0"}).expert_load == (2, 1, 1, 0)
-    for text, item in (("1.5,1", "1.5"), ("1,x", "x"), ("2.5", "2.5")):
-        with pytest.raises(UsageError, match=f"'{item}' is not a whole number"):
+    for text, item in (("1,x", "x"), ("0.5,--1", "--1"), ("1,nan", "nan"), ("0.5,", "")):
+        with pytest.raises(UsageError, match=f"of shares, not .*: '{item}' is neither"):
             Plan.from_mapping({"expert-load": text})
     with pytest.raises(UsageError, match="cannot read the load of experts"):
         Plan.from_mapping({"expert_load": str(tmp_path / "none.yaml")})
+
+
+SHARES = {"L": 2, "H": 8, "A": 2, "KV": 2, "D": 4, "F": 8, "V": 16, "E": 4, "K": 2, "FE": 8}
+
+
+@pytest.mark.parametrize(
+    ("shares", "load"),
+    [
+        ("0.3,0.1,0.2,0.4", (19, 6, 13, 26)),  # of 64 choices: 19.2, 6.4, 12.8, 25.6, with the largest remainders up
+        ([0.3, 0.1, 0.2, 0.4], (19, 6, 13, 26)),
+        ("1.2,0.4,0.8,1.6", (19, 6, 13, 26)),  # multiples of the even share are shares too
+        ("0.333,0.333,0.167,0.167", (21, 21, 11, 11)),
+        ("0.5,0.5,0.0,0.0", (1, 1, 0, 0)),
+        ("0.25,0.25,0.25,0.25", (1, 1, 1, 1)),
+        ("2,1,1,0", (2, 1, 1, 0)),
+    ],
+)
+def test_shares_of_experts_are_the_nearest_whole_choices_of_a_rank(shares: Any, load: tuple[int, ...]) -> None:
+    words = {"expert_load": shares, "dp": 2, "ep": 2, "seq_len": 32}
+    assert plan_for(words, SHARES).expert_load == load
+    assert Plan.from_mapping({"expert_load": "0.3,0.1,0.2,0.4"}).expert_load == (3, 1, 2, 4)
+
+
+def test_a_file_has_shares_too(tmp_path: Any) -> None:
+    for name, text in (("load.yaml", "- 0.3\n- 0.1\n- 0.2\n- 0.4\n"), ("load.json", "[0.3, 0.1, 0.2, 0.4]")):
+        path = tmp_path / name
+        path.write_text(text)
+        words = {"expert_load": str(path), "dp": 2, "ep": 2, "seq_len": 32}
+        assert plan_for(words, SHARES).expert_load == (19, 6, 13, 26)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"expert_load": "0.5,0.25,0.25"}, "has values for 3 experts, the model has 4"),
+        ({"expert_load": "0.6,0.2,0.1,0.1"}, "6 of 10 choices to expert 0: .* one expert gets at most 5"),
+        ({"expert_load": "0.5,-0.5,0.5,0.5"}, "none below 0"),
+        ({"expert_load": "0.0,0.0,0.0,0.0"}, "not all 0"),
+        ({"expert_load": "0.3,0.1,0.2,0.4", "capacity_factor": 1.0}, "leave --expert-load out"),
+    ],
+)
+def test_shares_that_no_model_can_have_are_refused(words: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        plan_for({**words, "dp": 2, "seq_len": 32}, SHARES)
 
 
 def test_one_load_in_other_words_is_one_plan() -> None:

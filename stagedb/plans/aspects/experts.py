@@ -20,11 +20,13 @@ class Experts:
     expert_load: Annotated[
         tuple[int, ...],
         About(
-            "Choices of tokens that go to each expert: a YAML or JSON list, or numbers such as 3,1,2,2.",
+            "Choices of tokens that go to each expert: numbers such as 3,1,2,2, shares such as 0.3,0.1,0.4,0.2, or a "
+            "YAML or JSON list of them.",
             property="choices in a row that go to each expert; empty: the same for all",
             unset="even",
-            metavar="FILE",
+            metavar="N,N,…|FILE",
             file=True,
+            shares=True,
         ),
     ] = ()
     overlap_experts: Annotated[
