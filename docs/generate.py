@@ -416,8 +416,9 @@ def example(*words: str, most: int | None = None, script: str = "stagedb") -> st
     return _block(_example_store(), words, most, script)
 
 
-def first(page: str, *words: str, most: int | None = None, script: str = "stagedb") -> str:
-    """The output of a command in a store of the page's own, which begins empty. Notes of an export are included.
+def first(page: str, *words: str, most: int | None = None, script: str = "stagedb", notes: bool | None = None) -> str:
+    """The output of a command in a store of the page's own, which begins empty. Notes are included where asked for.
+    Those of an export are by default.
 
     Files are written to a folder that ends with this process, and named as if they were in the current folder.
     """
@@ -426,7 +427,7 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
     given = [folder + word if word == "traces" else word for word in words]
     if words[0] == "export" and "--out" not in words:
         given += ["--out", folder + f"llama3-8b-{words[words.index('--ranks') + 1]}"]
-    text = _print(environment, *given, notes=words[0] == "export").replace(folder, "")
+    text = _print(environment, *given, notes=words[0] == "export" if notes is None else notes).replace(folder, "")
     return _shown(text, words, most, script)
 
 

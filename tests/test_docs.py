@@ -44,6 +44,49 @@ def test_generated_parts_are_current() -> None:
     assert result.returncode == 0, f"run .venv/bin/cog -r docs/*.md README.md\n{result.stdout}{result.stderr}"
 
 
+MARKS = re.compile(r"\[\[\[cog|\]\]\]|\[\[\[end\]\]\]")
+
+
+def torn_parts(text: str) -> list[str]:
+    """The marks of generated parts that are lost or doubled: opening comment, end of the code, end of the part."""
+    wanted, torn = ["[[[cog", "]]]", "[[[end]]]"], []
+    place = 0
+    for mark in MARKS.finditer(text):
+        if mark.group() != wanted[place % 3]:
+            torn.append(f"line {text.count(chr(10), 0, mark.start()) + 1}: {mark.group()}, not {wanted[place % 3]}")
+            place = wanted.index(mark.group())
+        place += 1
+    for mark in re.finditer(r"\[\[\[(?:cog|end\]\]\])", text):
+        before = text[: mark.start()].rpartition("\n")[2]
+        torn += [f"{before}{mark.group()}: a line begins with <!-- {mark.group()}"] if before != "<!-- " else []
+    outside = re.sub(r"<!-- \[\[\[cog.*?\[\[\[end\]\]\] -->", "", text, flags=re.DOTALL)
+    return torn + (["code outside a comment"] if "cog.out(" in outside else []) + ([] if place % 3 == 0 else ["no end"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_parts_are_whole(page: Path) -> None:
+    assert torn_parts(page.read_text(encoding="utf-8")) == []
+
+
+PART = "<!-- [[[cog\ncog.out('new')\n]]] -->\nnew\n<!-- [[[end]]] -->\n"
+
+
+@pytest.mark.parametrize("lost", ["<!-- [[[cog\n", "<!-- ", "]]] -->\n", "<!-- [[[end]]] -->\n"])
+def test_a_lost_or_doubled_mark_is_found(lost: str) -> None:
+    assert torn_parts(PART + PART) == []
+    assert torn_parts(PART.replace(lost, "", 1) + PART)
+    assert torn_parts(PART.replace(lost, lost + lost, 1) + PART)
+    assert torn_parts(PART + PART.replace(lost, "", 1))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_output_of_a_command_is_generated(page: Path) -> None:
+    """What a page prints under a command comes from the command."""
+    written = re.sub(r"<!-- \[\[\[cog.*?\[\[\[end\]\]\] -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = re.findall(r"^ *\$ (?:scripts/)?stagedb .*\n(?! *\$)(?! *$).*\S.*$", written, re.MULTILINE)
+    assert found == []
+
+
 def test_an_outdated_part_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- [[[cog\ncog.out('new\\n')\n]]] -->\nold\n<!-- [[[end]]] -->\n", encoding="utf-8")

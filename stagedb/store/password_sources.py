@@ -175,8 +175,7 @@ def _keyring() -> Any:
         import keyring.errors
     except ImportError:
         raise UsageError(
-            "the keyring needs the package keyring: pip install 'stagedb[keyring]', or use --password-env or "
-            "--password-file"
+            "the keyring needs the package keyring: pip install keyring, or use --password-env or --password-file"
         ) from None
     return keyring
 
