@@ -431,6 +431,18 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
     return _shown(text, words, most, script)
 
 
+README_QUERY = (
+    "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: 0})-[:RUNS]->(o:Op {layer: 0})\n"
+    "    WHERE o.flops > 0\n"
+    "    RETURN o.name AS op, o.dims AS dims, o.flops AS flops ORDER BY o.order LIMIT 4"
+)
+
+
+def readme(*words: str, most: int | None = None) -> str:
+    """The output of a command of the README, from the beginning of an empty store on, in 80 columns."""
+    return first("README", *words, most=most, script="scripts/stagedb")
+
+
 def study(*words: str, most: int | None = None) -> str:
     """The output of a command in the store of the page of questions. It finds the results of earlier commands."""
     return _block(_study_store(), words, most, "stagedb")

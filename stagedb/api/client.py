@@ -148,10 +148,13 @@ class Stagedb:
         request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form)
         return trace_sets.export(self.store, target, model, typed_words(words), request, progress)
 
-    def simulate(self, directory: Path | str, /, *, binary: Path | str, timeout: float = 3600.0) -> Simulated:
+    def simulate(
+        self, directory: Path | str, /, *, binary: Path | str | None = None, timeout: float = 3600.0
+    ) -> Simulated:
         """Run an unmodified simulator on a trace set, and put its ranks next to the profile of the same step.
 
-        directory: a set that `export` wrote, of an instance of this store. binary: the simulator's program. timeout:
+        directory: a set that `export` wrote, of an instance of this store. binary: the simulator's program; without
+        it that of the environment's `ASTRA_SIM`, of the search path, or of a checkout `astra-sim` here. timeout:
         seconds after which it is ended. The simulator's inputs are written anew from the set's manifest. The profile is
         that of the set's durations, or else of the set's system. Raises StagedbError if ranks do not finish.
         """

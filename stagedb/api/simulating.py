@@ -13,7 +13,7 @@ from stagedb.systems import Collectives, Overlap, System
 from stagedb.systems.system import ASTRA_SIM, FLAT
 from stagedb.timing import JobProfile, ProfileInputs, profile_job, read_profile
 from stagedb.timing.lanes import lane_numbers
-from stagedb.traces.simulation import TIMEOUT, RankFinish, SimulatedSet, read_set, simulate_set
+from stagedb.traces.simulation import TIMEOUT, RankFinish, SimulatedSet, find_program, read_set, simulate_set
 from stagedb.traces.simulators.astra_files import peak
 from stagedb.traces.simulators.astra_network import astra_network
 from stagedb.workload.store_reading import read_workload
@@ -29,15 +29,16 @@ AS_SIMULATED = Overlap("out-of-order", "one")
 """A rank of the simulator takes any kernel that is ready, and one collective or message at a time."""
 
 
-def simulate(store: Store, directory: Path | str, binary: str | Path, *, timeout: float = TIMEOUT) -> Simulated:
+def simulate(store: Store, directory: Path | str, binary: str | Path | None, *, timeout: float = TIMEOUT) -> Simulated:
     """See `Stagedb.simulate`."""
     found = read_set(Path(directory))
+    program = find_program(found.simulator, binary)
     inputs = _inputs(store, found)
     workload = read_workload(store, found.instance)
     if len(workload.ranks) != found.job.world:
         raise UsageError(f"instance {found.instance} has {len(workload.ranks)} ranks, the set {found.job.world}")
     job = profile_job(workload, inputs.system, inputs.measured, inputs.scalings, inputs.blocking)
-    finishes = simulate_set(found, binary, timeout)
+    finishes = simulate_set(found, program, timeout)
     makespan = max(each.finish for each in finishes.values())
     compute = "durations" if found.job.timed else "roofline"
     rows = _differences(found, job, inputs, makespan)

@@ -23,8 +23,14 @@ TIMES = ("computing", "exposed", "waiting", "simulated_computing", "simulated_ot
 def simulate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace set with all ranks, written by `export`.")],
     binary: Annotated[
-        Path, typer.Option("--with", metavar="PROGRAM", help="The simulator, a program of ASTRA-sim as it is built.")
-    ],
+        Path | None,
+        typer.Option(
+            "--with",
+            metavar="PROGRAM",
+            help="The simulator, a program of ASTRA-sim as it is built. Default: ASTRA_SIM, the search path, or a "
+            "checkout astra-sim here.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the simulator after this time.", min=1)] = 3600,
     *,
     output: Output,

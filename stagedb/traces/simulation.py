@@ -98,15 +98,42 @@ def _described(directory: Path, manifest: Mapping[str, Any]) -> SimulatedSet:
     )
 
 
-def simulate_set(found: SimulatedSet, binary: str | Path, timeout: float = TIMEOUT) -> dict[int, RankFinish]:
+PROGRAM = "ASTRA_SIM"
+"""The environment's variable with the simulator's program, as `run.sh` of a set reads it."""
+
+BUILT = Path("astra-sim/build/astra_analytical/build/bin")
+"""Where ASTRA-sim's own script puts its programs, from the folder with its checkout."""
+
+
+def find_program(simulator: Simulator, binary: str | Path | None) -> Path:
+    """The program of a simulator: the given one, that of `ASTRA_SIM`, of the search path, or of a checkout here.
+
+    Raises UsageError that explains how to build one.
+    """
+    given = binary if binary is not None else os.environ.get(PROGRAM) or None
+    if given is not None:
+        program = shutil.which(str(given))
+        if program is None:
+            source = "--with" if binary is not None else PROGRAM
+            raise UsageError(f"cannot run {path_text(Path(given))}: {source} takes the simulator's program")
+        return Path(program).resolve()
+    program = shutil.which(simulator.program) or shutil.which(BUILT / simulator.program)
+    if program is None:
+        raise UsageError(
+            f"the simulator {simulator.program} is not on this machine's search path. Build it once, with cmake and a "
+            "C++ compiler: `git clone https://github.com/astra-sim/astra-sim --recurse-submodules`, then "
+            f"`astra-sim/build/astra_analytical/build.sh`. The program is {BUILT / simulator.program}: this command "
+            f"finds it from the same folder, and --with PROGRAM or {PROGRAM}=PROGRAM name any other"
+        )
+    return Path(program).resolve()
+
+
+def simulate_set(found: SimulatedSet, program: Path, timeout: float = TIMEOUT) -> dict[int, RankFinish]:
     """Run a simulator on a set, with inputs that match its system, and return when each rank finished.
 
     The inputs are written anew, to a directory that is removed again: the set's own ones may have been edited. Raises
-    UsageError for a program that cannot be run, and StagedbError for one that takes too long or whose ranks hang.
+    StagedbError for one that takes too long or whose ranks hang.
     """
-    program = shutil.which(str(binary))
-    if program is None:
-        raise UsageError(f"cannot run {path_text(Path(binary))}: --with takes the simulator's program")
     job = found.job
     with tempfile.TemporaryDirectory(prefix="stagedb-simulate-") as place:
         scratch = Path(place)
@@ -116,7 +143,7 @@ def simulate_set(found: SimulatedSet, binary: str | Path, timeout: float = TIMEO
         arguments += [f"--{option}={scratch / file.format(name=job.name)}" for option, file in _ARGUMENTS.items()]
         _allow_files(job.world + 256)
         output = scratch / "output"
-        status = _run([str(Path(program).resolve()), *arguments], scratch, output, timeout)
+        status = _run([str(program), *arguments], scratch, output, timeout)
         text = output.read_bytes()
     ends = {int(rank): RankFinish(int(end), int(end) - int(exposed)) for rank, end, exposed in _FINISHED.findall(text)}
     missing = [rank for rank in range(job.world) if rank not in ends]

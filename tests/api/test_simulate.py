@@ -1,6 +1,7 @@
 """`simulate`: a program that follows the simulator's rules runs the set, and its ranks come next to the profile."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store
 from stagedb.systems import parse_system
+from stagedb.traces.simulation import BUILT
 from tests.ir.tiny import card
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +118,28 @@ def test_a_simulator_that_fails_is_named(db: Stagedb, tmp_path: Path, program: P
     text, timeout, reason = FAILURES[failure]
     with pytest.raises(StagedbError, match=reason):
         db.simulate(exported(db, tmp_path / "set"), binary=program(text), timeout=timeout)
+
+
+def test_a_simulator_is_found_where_it_is_built(
+    db: Stagedb, tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a program: the environment's, the search path, a checkout here; else the way to build one."""
+    out = exported(db, tmp_path / "set", durations_in_traces=True)
+    monkeypatch.delenv("ASTRA_SIM", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"git clone https.*astra-sim .*/build.sh.*ASTRA_SIM=PROGRAM"):
+        db.simulate(out)
+    binary = program(CLOCK.format(root=str(ROOT)))
+    built = tmp_path / BUILT / "AstraSim_Analytical_Congestion_Unaware"
+    built.parent.mkdir(parents=True)
+    built.symlink_to(binary)
+    assert len(db.simulate(out).finishes) == 4
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("PATH", f"{built.parent}:{os.environ['PATH']}")
+    assert len(db.simulate(out).finishes) == 4
+    monkeypatch.setenv("ASTRA_SIM", str(tmp_path / "nothing"))
+    with pytest.raises(UsageError, match=r"cannot run .*nothing: ASTRA_SIM takes the simulator's program"):
+        db.simulate(out)
 
 
 def test_what_a_simulator_cannot_run_is_refused(db: Stagedb, tmp_path: Path, program: Program) -> None:

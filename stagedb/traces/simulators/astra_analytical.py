@@ -56,6 +56,7 @@ def _ring_ordered(job: SimulatedJob, groups: Groups) -> Groups:
 ASTRA_ANALYTICAL = Simulator(
     name="astra-sim-analytical",
     help="ASTRA-sim, analytical network without congestion",
+    program=BINARY,
     files={
         "system.json": _system,
         "network.yml": _network_text,

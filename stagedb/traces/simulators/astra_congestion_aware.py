@@ -42,6 +42,7 @@ def _system(job: SimulatedJob) -> str:
 ASTRA_CONGESTION_AWARE = Simulator(
     name="astra-sim-congestion-aware",
     help="ASTRA-sim, analytical network of one dimension whose links queue messages",
+    program=BINARY,
     files={
         "system.json": _system,
         "network.yml": lambda job: astra.network_text(job, [network(job)], [network(job).rate]),
