@@ -97,8 +97,8 @@ class PlanWords(GraphWords, total=False):
     split backwards, whose weight gradients fill the bubble; breadth-first, all micro-batches through one chunk of
     layers after the other; interleaved-zb, interleaved 1F1B with split backwards, whose weight gradients fill the
     bubble; zb-v, a zero-bubble schedule over two chunks a stage, up and down the stages; dualpipev, DeepSeek's
-    DualPipe over two chunks a stage, up and down the stages; or a YAML or JSON file with the order of each stage.
-    [1f1b]"""
+    DualPipe over two chunks a stage, up and down the stages; or a file with the order of each stage: YAML, JSON, or
+    torch's CSV. [1f1b]"""
     virtual_stages: int
     """Chunks of layers on each stage; 1f1b is then interleaved. [1]"""
     chunk_placement: str

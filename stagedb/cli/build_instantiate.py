@@ -87,6 +87,9 @@ def note_implied(common: Common, instance: "InstanceInfo", given: Mapping[str, A
     plan = instance.plan
     for word, value in implied(given).items():
         common.note(f"{option(word)} {value}, as --schedule {given['schedule']} always has")
+    placement = plan.get("chunk_placement") if plan.get("task_order") and "schedule" in given else None
+    if placement and "chunk_placement" not in given:
+        common.note(f"--chunk-placement {placement}, as the orders in {given['schedule']} have it")
     if has_shares(given.get("expert_load")):
         load = plan.get("expert_load") or (1,)
         numbers = ",".join(map(str, load[:8])) + (",…" if len(load) > 8 else "")

@@ -7,9 +7,10 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.inputs import compose, read_text, shown
+from stagedb.plans.torch_orders import torch_orders
 from stagedb.schedules import order_text, parse_order
 
-ENDINGS = (".yaml", ".yml", ".json")
+ENDINGS = (".yaml", ".yml", ".json", ".csv")
 """Suffixes of their names."""
 
 _LARGEST = 16 << 20
@@ -25,12 +26,16 @@ class OrderFile:
 
 
 def read_schedule_file(path: Path) -> OrderFile:
-    """The content of a YAML or JSON file. `stages` is a list of texts, or of lists of tasks, one for each stage.
+    """The content of a YAML or JSON file, or of torch's CSV (`torch_orders`).
 
-    `chunk_placement` may be there too: a name, or a list of stages. Raises UsageError with the line of the fault.
+    `stages` is a list of texts, or of lists of tasks, one for each stage. `chunk_placement` may be there too: a name,
+    or a list of stages. Raises UsageError with the line of the fault.
     """
+    text = read_text(path, "schedule", _LARGEST, "--schedule")
+    if path.suffix.lower() == ".csv":
+        return OrderFile(*torch_orders(path, text))
     # Nodes have their lines.
-    root = compose(read_text(path, "schedule", _LARGEST, "--schedule"), f"the schedule {path}")
+    root = compose(text, f"the schedule {path}")
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}, line {_line(root)}: a schedule is `stages:` and a list of orders, one a stage")
     nodes: dict[str, yaml.Node] = {}

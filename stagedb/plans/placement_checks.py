@@ -1,6 +1,7 @@
 """Checks of the places of a plan's chunks in its pipeline."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import PLACEMENTS, map_text, mapped, placement_of, replay, stages_of
+from stagedb.schedules import LOOP, PLACEMENTS, Order, map_text, mapped, placement_of, replay, stages_of
 
 UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
 UNPLACED = Way({"chunk_placement": None}, "leave --chunk-placement out")
@@ -46,6 +47,26 @@ def placement_word(plan: PlanFields, chunks: int) -> str | None:
         )
     names = (name for name, each in PLACEMENTS.items() if map_text(each, plan.pp, chunks) == text)
     return next(names, text)
+
+
+def fitting_placement(orders: Sequence[Order]) -> str | None:
+    """The placement by name with which orders over several chunks end: None for loops, which go before others.
+
+    Orders rarely end with two: one that a runtime has run over chunks up and down the stages waits forever in loops.
+    Raises UsageError if they end with none.
+    """
+    refused = []
+    for name, each in PLACEMENTS.items():
+        try:
+            replay(orders, placement=each)
+        except UsageError as error:
+            refused.append(error)
+        else:
+            return None if each is LOOP else name
+    raise UsageError(
+        f"{refused[0]}; so it is with chunks in loops over the stages, and those up and down them do not end either: "
+        "--chunk-placement sets the stage of each chunk"
+    )
 
 
 def _check_map(plan: PlanFields, text: str, chunks: int) -> None:

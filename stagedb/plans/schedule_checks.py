@@ -7,7 +7,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
 from stagedb.plans.order_files import ENDINGS
-from stagedb.plans.placement_checks import UNCHUNKED, placement_word
+from stagedb.plans.placement_checks import UNCHUNKED, fitting_placement, placement_word
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.schedules import (
     DEFAULT,
@@ -82,7 +82,10 @@ def explicit(plan: PlanFields) -> dict[str, Any]:
     words: dict[str, Any] = {}
 
     def placement(chunks: int) -> ChunkPlacement:
-        words["chunk_placement"] = word = placement_word(plan, chunks)
+        word = placement_word(plan, chunks)
+        if plan.chunk_placement is None and chunks > 1:
+            word = fitting_placement(orders)
+        words["chunk_placement"] = word
         return placement_of(EXPLICIT, word)
 
     chunks = check_orders(orders, plan.pp, plan.microbatches, plan.workflow, placement)

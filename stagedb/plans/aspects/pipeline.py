@@ -15,7 +15,8 @@ class Pipeline:
     schedule: Annotated[
         str,
         About(
-            f"Order of micro-batches on the stages: {_SCHEDULES}; or a YAML or JSON file with the order of each stage.",
+            f"Order of micro-batches on the stages: {_SCHEDULES}; or a file with the order of each stage: YAML, JSON, "
+            "or torch's CSV.",
             property=f"pipeline schedule: {', '.join(SCHEDULES)} or {EXPLICIT}",
             metavar="|".join((*SCHEDULES, "FILE")),
         ),
