@@ -9,6 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.readers import READERS, Config
+from stagedb.models.readers.classes import check_type, class_of_architecture
 from stagedb.models.readers.config import rotary
 from stagedb.models.readers.nested_decoders import WHOLE_MODELS, text_of, with_tables
 from stagedb.models.readers.whole_file import check_file
@@ -27,16 +28,20 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     """
     architecture = _architecture(config)
     check_file(config)
+    check_type(architecture, config)
     whole = architecture in WHOLE_MODELS
-    reader, text = text_of(architecture, config) if whole else (architecture, _of_text(config))
-    read = Config(text)
+    if whole:
+        reader, read = text_of(architecture, config)
+    else:
+        reader, read = architecture, Config(config, of=class_of_architecture(architecture))
     card = READERS[reader](read, name)
-    experts = [key for key in _EXPERTS if not read.has_read(key) and read.get(key)]
+    _check_class(reader, read, card)
+    experts = [key for key in _EXPERTS if not read.has_read(key) and read.given(key)]
     if experts and not card.experts:
         raise UsageError(
             f"a mixture of experts ({experts[0]}={shown(read[experts[0]])}) is not supported in {architecture}"
         )
-    named = [key for key in _POSITIONS if read.get(key) is not None]
+    named = [key for key in _POSITIONS if read.given(key) is not None]
     length = read_length(read, card.max_positions, f"{named[0]} of config.json" if named else "the usual positions")
     share = rotary(read).get("partial_rotary_factor")
     if share not in (None, 1) and not read.has_read("partial_rotary_factor"):
@@ -59,13 +64,27 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     )
 
 
-def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config of the text model. The whole model's `tie_word_embeddings` decides: its class ties the tables."""
-    inner = config.get("text_config")
-    if not isinstance(inner, Mapping):
-        return config
-    whole = {key: config[key] for key in ("tie_word_embeddings",) if config.get(key) is not None}
-    return {**config, **inner, **whole, "text_config": None}
+def _check_class(reader: str, read: Config, card: Card) -> None:
+    """Raise UsageError for a key that makes another card, and that the class of the config does not have.
+
+    The model's own code does not read such a key: it is one of another class, or a spelling that nobody has.
+    """
+    others = read.of_no_class()
+    if not others or _card_without(reader, read, card.name, *others) == card:
+        return
+    key = next((each for each in others if _card_without(reader, read, card.name, each) != card), others[0])
+    raise UsageError(
+        f"{key}={shown(read.given(key))} is not supported in {reader}: the class of its config has no such key, and "
+        "the model's own code does without it; take it out"
+    )
+
+
+def _card_without(reader: str, read: Config, name: str, *keys: str) -> Card | None:
+    """The card of a config without some keys; None if there is none."""
+    try:
+        return READERS[reader](read.without(*keys), name)
+    except UsageError:
+        return None
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -428,6 +428,7 @@ QWEN_MOE = {
     "mlp_only_layers": [],
     "model_type": "qwen3_moe",
     "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
     "num_attention_heads": 32,
     "num_experts": 128,
     "num_experts_per_tok": 8,
@@ -549,7 +550,7 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({**LLAMA, "num_local_experts": 8}, "mixture of experts .*is not supported in LlamaForCausalLM"),
-        ({**LLAMA, "architectures": ["MixtralForCausalLM"]}, "missing num_local_experts"),
+        ({key: value for key, value in MIXTRAL.items() if key != "num_local_experts"}, "missing num_local_experts"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
         ({**QWEN_MOE, "decoder_sparse_step": "2"}, "a step of layers with experts must be a whole number"),
         ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
@@ -565,7 +566,7 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**LLAMA, "num_attention_heads": 3}, "hidden size 4096 is not divisible by 3 heads"),
         ({**LLAMA, "num_hidden_layers": "32"}, "num_hidden_layers must be a whole number from 1"),
         ({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "missing vocab_size"),
-        ({**QWEN, "use_sliding_window": True}, "which layers have a window"),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": None}, "which layers have a window"),
         ({**MISTRAL, "layer_types": ["chunked_attention"] * 32}, "layer_types 'chunked_attention' is not supported"),
         ({**MISTRAL, "layer_types": ["full_attention"]}, "layer_types of 1 layers, and there are 32"),
         ({**MISTRAL, "sliding_window": None, "layer_types": ["sliding_attention"] * 32}, "and the config no window"),
@@ -628,7 +629,8 @@ def test_layers_of_configs_with_experts(config: dict[str, Any], sparse: range) -
 
 
 def test_windows_and_experts_of_one_config_are_four_kinds() -> None:
-    more = {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 2, "decoder_sparse_step": 2}
+    types = ["full_attention"] * 2 + ["sliding_attention"] * 2
+    more = {"use_sliding_window": True, "sliding_window": 1024, "layer_types": types, "decoder_sparse_step": 2}
     card = from_hugging_face({**QWEN_MOE, **more, "num_hidden_layers": 4}, name="both")
     assert card.sequence == ("dense", "layer", "local_dense", "local")
     assert [(kind.mixer, kind.channel_mixer) for kind in card.kinds.values()] == [

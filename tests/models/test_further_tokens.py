@@ -45,7 +45,7 @@ def test_a_config_names_how_many_there_are(name: str, count: int) -> None:
 def test_mimo_has_them_and_qwen_does_not() -> None:
     config = {**STEPS["Qwen2"]["config"], "num_nextn_predict_layers": 1}
     assert from_hugging_face(config, name="read").further_tokens == 0
-    mimo = from_hugging_face({**config, "architectures": ["MiMoForCausalLM"]}, name="read")
+    mimo = from_hugging_face({**config, "architectures": ["MiMoForCausalLM"], "model_type": "mimo"}, name="read")
     assert mimo.further_tokens == 1 and mimo.parameters == mimo.count_parameters()
 
 

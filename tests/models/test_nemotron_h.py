@@ -12,6 +12,7 @@ CONFIG: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
     "num_attention_heads": 4,
+    "num_key_value_heads": 4,
     "head_dim": 8,
     "intermediate_size": 24,
     "max_position_embeddings": 32,

@@ -9,6 +9,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.models.readers.classes import NO_CLASS, ConfigClass
 
 WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
@@ -298,15 +299,26 @@ Value = Any
 
 
 class Config(Mapping[str, Any]):
-    """A config's keys. `unread` names those with a meaning that nothing asked for."""
+    """A config's keys, in each spelling of its class. `unread` names those with a meaning that nothing asked for."""
 
-    def __init__(self, content: Mapping[str, Any], read: set[str] | None = None) -> None:
+    def __init__(
+        self, content: Mapping[str, Any], read: set[str] | None = None, of: ConfigClass = NO_CLASS, inner: bool = False
+    ) -> None:
+        """of: its class, whose defaults a file leaves out. inner: sizes too, as the config of a text model does."""
         self._content = content
         self._read: set[str] = set() if read is None else read
+        self._of = of
+        self._inner = inner
 
     def __getitem__(self, key: str) -> Value:
-        self._read.add(key)
-        return self._content[key]
+        for each in self._of.spellings(key):
+            if each in self._content:
+                self._read.add(each)
+                return self._content[each]
+        default = self._of.default(key)
+        if default is None:
+            raise KeyError(key)
+        return default
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._content)
@@ -316,20 +328,67 @@ class Config(Mapping[str, Any]):
 
     def changed(self, **values: Value) -> "Config":
         """The config with other values of some keys. What is read there counts as read here."""
-        return Config({**self._content, **values}, self._read)
+        gone = {each for key in values for each in self._of.spellings(key)}
+        rest = {key: value for key, value in self._content.items() if key not in gone}
+        self._read.update(key for key in gone if key in self._content)
+        return Config({**rest, **values}, self._read, self._of, self._inner)
 
     def need(self, *keys: str) -> Value:
         """The value of the first of these keys that is there. UsageError, with the first one, if none is."""
-        found = self.get(*keys)
+        found = self._given(*keys)
+        if found is None and self._inner:
+            found = self._left_out(*keys)
         if found is None:
             raise UsageError(f"missing {keys[0]}")
         return found
 
     def get(self, *keys: str, default: Value = None) -> Value:  # type: ignore[override]  # several keys, not a default
-        """The value of the first of these keys that is there and not null."""
-        self._read.update(keys)
-        values = (self._content.get(key) for key in keys)
-        return next((value for value in values if value is not None), default)
+        """The value of the first of these keys that is there and not null; then the class's; then this default."""
+        found = self._given(*keys)
+        found = self._left_out(*keys) if found is None else found
+        return default if found is None else found
+
+    def _given(self, *keys: str) -> Value:
+        """The value of the file. Keys with other values are not read: `unread` names them.
+
+        UsageError if two spellings of a key have two values.
+        """
+        found: Value = None
+        first = ""
+        for key in keys:
+            for each in self._of.spellings(key):
+                value = self._content.get(each)
+                if found is None and value is not None:
+                    found, first = value, each
+                if value is None or _same(value, found):
+                    self._read.add(each)
+                elif each in self._of.spellings(first):
+                    raise UsageError(
+                        f"{first} is {shown(found)} and {each} is {shown(value)}, which are two spellings of one key: "
+                        "leave one of them"
+                    )
+        return found
+
+    def _left_out(self, *keys: str) -> Value:
+        """The default of the class, if the file has none of the keys, not even as null."""
+        if any(each in self._content for key in keys for each in self._of.spellings(key)):
+            return None
+        found = (self._of.default(key) for key in keys)
+        return next((value for value in found if value is not None), None)
+
+    def of_no_class(self) -> list[str]:
+        """The keys that a reader has used, and that its class does not have."""
+        return [key for key in self._content if key in self._read and not self._of.has(key)]
+
+    def without(self, *keys: str) -> "Config":
+        """The config without some keys."""
+        return Config(
+            {key: value for key, value in self._content.items() if key not in keys}, None, self._of, self._inner
+        )
+
+    def given(self, key: str) -> Value:
+        """The value that the file itself has, which counts as read only if a reader asks for it too."""
+        return self._content.get(key)
 
     def alike(self, key: str, default: Value = None) -> Value:
         """A value that may be a list of equal ones, one for each layer. UsageError for a list of others."""
@@ -369,7 +428,7 @@ class Config(Mapping[str, Any]):
 
     def uses(self, *keys: str) -> None:
         """Note that these keys are read."""
-        self._read.update(keys)
+        self._read.update(each for key in keys for each in self._of.spellings(key))
 
     def has_read(self, key: str) -> bool:
         """Whether a reader has asked for a key."""
@@ -380,6 +439,10 @@ class Config(Mapping[str, Any]):
         for key, value in self._content.items():
             if key not in self._read and key not in WITHOUT_EFFECT and value not in (None, False, "", [], {}, ()):
                 yield key
+
+
+def _same(value: Value, other: Value) -> bool:
+    return bool(value == other) and type(value) is type(other)
 
 
 def rotary(config: Config) -> Mapping[str, Any]:

@@ -94,6 +94,8 @@ def llama4(config: Config, name: str) -> Card:
 def olmoe(config: Config, name: str) -> Card:
     """OLMoE: norms of queries and keys over all heads."""
     card = with_experts(config, decoder(config, name, "olmoe"), config.count("intermediate_size"))
+    if card.heads * card.head_dim != card.hidden:
+        raise UsageError(f"head_dim {card.head_dim} is not supported: {card.heads} heads are not {card.hidden} wide")
     bias = biases("all" if config.flag("attention_bias") else "none", False)
     return with_layers(card, [Layer()] * card.layers, {"qk_norm": "all", **bias, **softmax_scores(config, False)})
 

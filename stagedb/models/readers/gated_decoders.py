@@ -239,6 +239,8 @@ def hunyuan(config: Config, name: str) -> Card:
 def helium(config: Config, name: str) -> Card:
     """Helium: `attention_bias` is for q, k and v alone."""
     card = decoder(config, name, "llama")
+    if card.heads * card.head_dim != card.hidden:
+        raise UsageError(f"head_dim {card.head_dim} is not supported: {card.heads} heads are not {card.hidden} wide")
     attention = "qkv" if config.flag("attention_bias") else "none"
     return with_layers(card, [Layer()] * card.layers, biases(attention, config.flag("mlp_bias")))
 

@@ -180,8 +180,6 @@ def _turned_part(size: int, part: float) -> dict[str, Value]:
 READERS = {
     "MiMoV2FlashForCausalLM": mimo_v2_flash,
     "Gemma4ForCausalLM": gemma4,
-    "Gemma4ForConditionalGeneration": gemma4,
     "Gemma4UnifiedForCausalLM": gemma4_unified,
-    "Gemma4UnifiedForConditionalGeneration": gemma4_unified,
 }
 """The reader of each architecture."""

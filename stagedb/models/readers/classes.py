@@ -1,0 +1,107 @@
+"""The classes of configs in the package transformers: their keys, with spellings and defaults.
+
+`classes.json` has them, and `scripts/record_models --classes` makes it. Configs of text models leave out what their
+class has by default, and files of all versions have each spelling of a key.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+
+
+@dataclass(frozen=True)
+class ConfigClass:
+    """One class. aliases: by another spelling the key that files are written with. defaults: by key the value of a file
+    that leaves the key out; None: it follows from other keys. of_code: keys that it lacks, and that its code reads."""
+
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    of_code: tuple[str, ...] = ()
+
+    def spellings(self, key: str) -> tuple[str, ...]:
+        """All spellings of a key, that of files first."""
+        written = self.aliases.get(key, key)
+        return (written, *(alias for alias, of in self.aliases.items() if of == written))
+
+    def has(self, key: str) -> bool:
+        """Whether the class or its code reads a key."""
+        if not self.defaults or key in self.of_code or key in _OF_ALL:
+            return True
+        return any(each in self.defaults for each in self.spellings(key))
+
+    def default(self, key: str) -> Any:
+        """The value of a key that a file leaves out; None if the class has none."""
+        found = (self.defaults.get(each) for each in self.spellings(key))
+        return next((value for value in found if value is not None), None)
+
+
+_OF_ALL = (
+    *("rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor", "rotary_pct", "rotary_dim"),
+    *("_sliding_window_pattern", "sliding_window_pattern", "attention_layers", "hybrid_layer_pattern", "layer_types"),
+    *("global_head_dim", "num_global_key_value_heads", "per_layer_config", "layers_block_type", "n_embed"),
+    *("num_nextn_predict_layers", "compress_ratios", "compress_rate_csa", "compress_rate_hca", "compress_rates"),
+    *("hybrid_override_pattern", "sliding_window_size", "swa_num_attention_heads", "swa_num_key_value_heads"),
+    *("swa_head_dim", "swa_v_head_dim", "add_swa_attention_sink_bias", "add_full_attention_sink_bias"),
+    "num_hash_layers",
+)
+"""Keys that classes turn into others, those of rotary positions, and words that the code of publishers reads."""
+
+NO_CLASS = ConfigClass()
+"""For files whose class the package does not have: readers have the defaults of its publication."""
+
+_NAMED: Mapping[str, tuple[str, ...]] = {
+    "DeepseekForCausalLM": ("deepseek",),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", "kimi_k2"),
+    "IQuestCoderForCausalLM": ("iquestcoder",),
+    "InternLM3ForCausalLM": ("internlm3",),
+    "KimiK25ForConditionalGeneration": ("kimi_k25",),
+    "KimiK2ForCausalLM": ("kimi_k2", "deepseek_v3"),
+    "MPTForCausalLM": ("mpt",),
+    "MiMoForCausalLM": ("mimo",),
+    "MiniMaxM2ForCausalLM": ("minimax_m2", "minimax"),
+    "PhiMoEForCausalLM": ("phimoe",),
+}
+"""The `model_type` of architectures whose class the package lacks, or whose publisher has another word for it."""
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Any]:
+    text = (files("stagedb.models.readers") / "classes.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@lru_cache(maxsize=256)
+def class_of(model_type: str) -> ConfigClass:
+    """The class of a `model_type`; `NO_CLASS` if there is none."""
+    found = _table()["classes"].get(model_type)
+    return NO_CLASS if found is None else ConfigClass(**found)
+
+
+def inner_class(architecture: str, model_type: str) -> ConfigClass:
+    """The class of a text model in a whole one, which may have defaults of its own for it."""
+    usual = class_of(model_type)
+    own = _table()["inner"].get(architecture, {}).get(model_type, {})
+    return replace(usual, defaults={**usual.defaults, **own}) if own else usual
+
+
+def class_of_architecture(architecture: str) -> ConfigClass:
+    """The class of the configs of an architecture."""
+    return class_of(_table()["architectures"].get(architecture, ""))
+
+
+def check_type(architecture: str, config: Mapping[str, Any]) -> None:
+    """Raise UsageError for a `model_type` of another class than the architecture's."""
+    known = _NAMED.get(architecture) or (_table()["architectures"].get(architecture),)
+    found = config.get("model_type")
+    if found is not None and found not in known and known != (None,):
+        raise UsageError(
+            f"model_type {shown(found)} is another class than that of {architecture}, which is {' or '.join(known)}: "
+            "the file has keys of one and layers of the other. Correct the wrong one of `architectures` and model_type"
+        )
