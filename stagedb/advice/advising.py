@@ -13,6 +13,9 @@ from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.timing import JobProfile, profile_job
 
+LEAST_SAVING = 0.0005
+"""Share of the step that a change saves at least to be advised: less is printed as 0.0 %."""
+
 LEAN = 2
 """Changes that are tried together with others, if no change alone fits."""
 
@@ -60,9 +63,13 @@ class Advice:
 
     @property
     def best(self) -> Change | None:
-        """The fastest change that fits. None if there is none, or if the plan itself fits and no change is faster."""
+        """The fastest change that fits. None if there is none, or if the plan itself fits and no change saves
+        `LEAST_SAVING`.
+        """
         first = next(iter(self.changes), None)
-        return first if first is not None and first.fits and (first.saving > 0 or not self.fits) else None
+        if first is None or not first.fits:
+            return None
+        return first if first.saving >= LEAST_SAVING * self.job.step or not self.fits else None
 
 
 def advise(trials: Trials, plan: Plan) -> Advice:

@@ -165,7 +165,16 @@ def run(
         hints += _without_memory(store, str(given["instance"]))
     if statement is not None and "wire_bytes" in answer.columns and "profile" in given:
         hints += _without_wires(store, str(given["profile"]))
-    return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints), cut=answer.cut)
+    fields = () if statement is None else statement.columns
+    return Rows(
+        tuple(answer.columns),
+        rows,
+        newest=newest,
+        hints=tuple(hints),
+        cut=answer.cut,
+        keep=() if statement is None else statement.keep,
+        units={field.name: field.unit for field in fields if field.unit is not None},
+    )
 
 
 def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -> Table:

@@ -34,6 +34,10 @@ class Rows:
     """Why an answer may be unexpected: words that no store has, or numbers that are not computed yet."""
     cut: bool = dataclasses.field(default=False, kw_only=True, compare=False)
     """Whether there are more rows than the caller wanted."""
+    keep: tuple[str, ...] = dataclasses.field(default=(), kw_only=True, compare=False)
+    """The columns that hold the answer, the most important first."""
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
+    """Units of columns that have one, as `ns`, `B`, `flop`, `ratio`, by name."""
 
     def __repr__(self) -> str:
         return f"Rows({len(self.rows):,} of {', '.join(self.columns)})"

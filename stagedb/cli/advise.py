@@ -81,7 +81,7 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
         _title(chosen, "the step, if one loss were less")
         output.write(*(_shown_what_ifs(found) if printed else (found.what_ifs.columns, found.what_ifs.rows)))
     for row in _worth(found) if printed else ():
-        typer.echo(printable(f"\n{row['change']}:\n  {row['command']}"))
+        typer.echo(f"\n{printable(row['change'])}:\n  {printable(row['command'])}")  # a command is copied whole
 
 
 def _figures(found: "Advised") -> str:
@@ -98,8 +98,8 @@ def _worth(found: "Advised") -> list[dict[str, Any]]:
     """The best changes that shorten the step, or make it fit; where none fits, the one that holds least."""
     if not found.fits and not any(row["fits"] for row in found.changes):
         return [row for row in found.changes if row["command"]][:1]
-    rows = [row for row in found.changes if row["fits"] and row["command"] and (row["saving"] > 0 or not found.fits)]
-    return rows[:COMMANDS]
+    rows = [row for row in found.changes if row["fits"] and row["command"]]
+    return [row for row in rows if _percent(row["share"]) > 0 or not found.fits][:COMMANDS]
 
 
 def _shown_changes(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]]:
@@ -107,7 +107,7 @@ def _shown_changes(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]
         [
             row["change"],
             round(row["step"] / MS, 3),
-            round(100 * row["share"], 1),
+            _percent(row["share"]),
             round(row["peak"] / GB, 1),
             "yes" if row["fits"] else "no",
         ]
@@ -117,13 +117,18 @@ def _shown_changes(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]
 
 
 def _shown_what_ifs(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]]:
-    rows = [[row["what_if"], round(row["step"] / MS, 3), round(100 * row["share"], 1)] for row in found.what_ifs]
+    rows = [[row["what_if"], round(row["step"] / MS, 3), _percent(row["share"])] for row in found.what_ifs]
     return ["what if", "step ms", "saves %"], rows
+
+
+def _percent(share: float) -> float:
+    """A share as a table shows it. Nothing is shown as -0."""
+    return round(100 * share, 1) + 0.0
 
 
 def _title(chosen: AdviceRows, text: str) -> None:
     if chosen is AdviceRows.ALL:
-        typer.echo(f"\n{printable(text)}")
+        print_line(f"\n{text}")
 
 
 def register(app: typer.Typer) -> None:

@@ -7,9 +7,8 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
-from stagedb.cli.shared_options import Common, option_groups
+from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import UsageError
-from stagedb.outputs import printable
 
 if TYPE_CHECKING:
     from stagedb.api import InstanceInfo, ProfileInfo
@@ -81,7 +80,7 @@ def diff(
         if chosen.value == part:
             output.write(rows.columns, rows.rows)
         elif chosen is DiffRows.ALL and rows.rows:
-            typer.echo(f"\n{printable(title)}")
+            print_line(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")

@@ -30,6 +30,9 @@ HEADS = (
 )
 
 
+KEEP = ("name", "tokens/s/acc", "step ms", "fits", "plan", "system", "MFU %")
+
+
 @option_groups
 def find(
     model: Annotated[
@@ -56,7 +59,7 @@ def find(
     with common.connect() as db:
         found = db.find(model=model, system=system, fits=fits, limit=limit, **words.words())
     if output.format is RowFormat.TABLE and output.output is None:
-        output.write(HEADS, [_shown(row) for row in found])
+        output.write(HEADS, [_shown(row) for row in found], keep=KEEP)
     else:
         output.write(found.columns, found.rows)
     for hint in found.hints:

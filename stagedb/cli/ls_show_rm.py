@@ -60,6 +60,10 @@ _SHOWN: Mapping[str, _ListedColumn] = {
 }
 
 
+_KEEP = ("name", "plan", "ranks", "step ms", "system", "GB", "MFU %", "model")
+"""Heads of the columns that a narrow terminal shows."""
+
+
 @option_groups
 def ls(
     kind: Annotated[
@@ -114,7 +118,7 @@ def ls(
     for each in kinds:
         if len(kinds) > 1:
             typer.echo(f"{'' if each == kinds[0] else chr(10)}{each}{'' if each == Kind.UNFINISHED else 's'}")
-        output.write(*_table([row for row in found if row["kind"] == each]))
+        output.write(*_table([row for row in found if row["kind"] == each]), keep=_KEEP)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -10,10 +10,10 @@ import typer
 from stagedb.cli.build_instantiate import count, note_implied, note_length
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
-from stagedb.cli.shared_options import Common, Model, Target, option_groups
+from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.outputs import GB, printable
+from stagedb.outputs import GB
 
 if TYPE_CHECKING:
     from stagedb.api import Memory
@@ -112,21 +112,21 @@ def _write(found: "Memory", chosen: MemoryRows, fullest: int, room: int | None, 
     """The chosen tables; phases and tensors of the class `fullest`."""
     table = output.format is RowFormat.TABLE
     if chosen in (MemoryRows.PEAKS, MemoryRows.ALL):
-        output.write(*_peaks(found, room, table))
+        output.write(*_peaks(found, room, table), keep=("class", "peak GB", "left GB", "op", "ranks", "phase"))
     if chosen in (MemoryRows.PHASES, MemoryRows.ALL):
         _title(chosen, f"class {fullest}: held at the end of each phase, and at its peak")
-        output.write(*_phases(found, fullest, table))
+        output.write(*_phases(found, fullest, table), keep=("peak", "start", "backward_peak", "step_end"))
     living = [row for row in found.tensors if row["class"] == fullest]
     if chosen is MemoryRows.TENSORS:
-        output.write(*_tensors(living))
+        output.write(*_tensors(living), keep=("tensor", "bytes", "category", "layer"), units={"bytes": "B"})
     elif chosen is MemoryRows.ALL:
         _title(chosen, f"class {fullest}: tensors at the peak, the largest first")
-        output.write(*_biggest(living))
+        output.write(*_biggest(living), keep=("GB", "category", "count"))
 
 
 def _title(chosen: MemoryRows, text: str) -> None:
     if chosen is MemoryRows.ALL:
-        typer.echo(f"\n{printable(text)}")
+        print_line(f"\n{text}")
 
 
 def _unit(column: str, table: bool) -> str:

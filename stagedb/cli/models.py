@@ -53,7 +53,7 @@ def models(
     if name is None:
         if seq_len is not None:
             raise UsageError("--seq-len is for one model: give MODEL")
-        output.write_records(api.models(like=like))
+        output.write_records(api.models(like=like), keep=("name", "parameters", "layers", "hidden", "factor", "family"))
         return
     if like is not None:
         raise UsageError("MODEL shows one card, and --like lists the nearest ones: give one of them")

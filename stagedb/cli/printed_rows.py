@@ -4,7 +4,8 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from stagedb.cli.help_groups import ROWS
+from stagedb.cli.shown_units import shown_column
 from stagedb.cli.table_layout import GAP, fit
 from stagedb.errors import UsageError
 from stagedb.outputs import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
+
+NO_UNITS: Mapping[str, str] = {}
 
 _UNBOUNDED = 100_000
 """Characters of a line that may be as long as it needs."""
@@ -44,8 +48,19 @@ class Output:
     ] = None
     wide: Annotated[bool, typer.Option("--wide", help="Show all columns, in lines that may be too long.")] = False
 
-    def write(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Print or save the rows. Raises UsageError if the format needs a file, StagedbError if writing fails."""
+    def write(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        *,
+        keep: Sequence[str] = (),
+        units: Mapping[str, str] = NO_UNITS,
+    ) -> None:
+        """Print or save the rows. Raises UsageError if the format needs a file, StagedbError if writing fails.
+
+        keep: the columns that a narrow terminal shows, the most important first. units: units of columns, by name; a
+        terminal shows such a column in the unit that people read, and every other output as it is.
+        """
         if self.format is RowFormat.PARQUET:
             if self.output is None:
                 raise UsageError("parquet is not text: name a file with --output FILE")
@@ -56,28 +71,44 @@ class Output:
             room = None
             if sys.stdout.isatty():
                 room = _UNBOUNDED if self.wide else shutil.get_terminal_size().columns
-            text = render(self.format, columns, rows, room)
+            text = render(self.format, columns, rows, room, keep, units)
             sys.stdout.write(printable(text) if room is not None and self.format is not RowFormat.TABLE else text)
             sys.stdout.flush()
 
-    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+    def write_records(self, records: Sequence[dict[str, Any]], *, keep: Sequence[str] = ()) -> None:
         """Print or save dicts. All have the keys of the first one."""
         columns = list(records[0]) if records else []
-        self.write(columns, [[record[column] for column in columns] for record in records])
+        self.write(columns, [[record[column] for column in columns] for record in records], keep=keep)
 
 
-def render(format_: RowFormat, columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | None) -> str:
-    """The rows as text, to print or save. room: characters of the terminal; None: the text is not for one."""
+def render(
+    format_: RowFormat,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    room: int | None,
+    keep: Sequence[str] = (),
+    units: Mapping[str, str] = NO_UNITS,
+) -> str:
+    """The rows as text, to print or save. room: characters of the terminal; None: the text is not for one.
+
+    keep, units: as in `Output.write`.
+    """
     if format_ is RowFormat.CSV:
         return csv_text(columns, rows)
     if format_ is RowFormat.TABLE:
-        return _table(columns, rows, room)
+        return _table(columns, rows, room, keep, units if room is not None else NO_UNITS)
     if format_ is RowFormat.NDJSON:
         return "".join(f"{line}\n" for line in json_lines(columns, rows))
     return json_text(columns, rows)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | None) -> str:
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    room: int | None,
+    keep: Sequence[str],
+    units: Mapping[str, str],
+) -> str:
     """Aligned columns in the `room` characters of a terminal; None: text for another program, which is never cut."""
     from rich.console import Console
     from rich.table import Table
@@ -88,7 +119,15 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | No
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) and bool(rows) for at in range(len(columns))]
     heads = [printable(column) for column in columns]
     cells = [[printable(readable_cell(value)) for value in row] for row in rows]
-    layout = fit(heads, cells, numeric, room or _UNBOUNDED)
+    kept = [printable(column) for column in keep]
+    for at, column in enumerate(columns):
+        shown = shown_column(heads[at], units.get(column), [row[at] for row in rows])
+        if shown is not None:
+            kept = [shown[0] if name == heads[at] else name for name in kept]
+            heads[at] = shown[0]
+            for cell, text in zip(cells, shown[1], strict=True):
+                cell[at] = text
+    layout = fit(heads, cells, numeric, room or _UNBOUNDED, kept)
     style = "" if os.environ.get("NO_COLOR") else "bold"
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=style)
     for at, width in zip(layout.kept, layout.widths, strict=True):
@@ -102,7 +141,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | No
     text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
     left_out = [head for at, head in enumerate(heads) if at not in layout.kept]
     if left_out:
-        text += f"\nNo room for {', '.join(left_out)}: --wide shows all columns, --format csv has them too.\n"
+        note = f"No room for {', '.join(left_out)}: --wide shows all columns, --format csv has them too."
+        text += "\n" + textwrap.fill(note, room or _UNBOUNDED, break_long_words=False, break_on_hyphens=False) + "\n"
     return text if rows else f"{text}no rows\n"
 
 

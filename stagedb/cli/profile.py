@@ -11,9 +11,9 @@ from stagedb.cli.build_instantiate import count, note_bubble, note_implied, note
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
+from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups, print_line
 from stagedb.errors import UsageError
-from stagedb.outputs import GB, printable
+from stagedb.outputs import GB
 
 if TYPE_CHECKING:
     from stagedb.api import PeakMemory, Profile
@@ -91,7 +91,7 @@ def profile(
     (common.line if printed else common.note)(did)
     for line in figures:
         if printed:
-            typer.echo(printable(line))  # a result, which --quiet keeps
+            print_line(line)  # a result, which --quiet keeps
         else:
             common.note(line)
     _write(found, chosen, printed, output, common)
@@ -197,7 +197,7 @@ def _gain(found: "Profile") -> str:
 
 def _title(chosen: ProfileRows, text: str) -> None:
     if chosen is ProfileRows.ALL:
-        typer.echo(f"\n{printable(text)}")
+        print_line(f"\n{text}")
 
 
 def _shown_lanes(found: "Profile") -> tuple[list[str], Sequence[Sequence[Any]]]:

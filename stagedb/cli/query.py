@@ -61,7 +61,7 @@ def query(
         answer = db.query(query, params, instance=instance, profile=profile, timeout=timeout, progress=report)
     for what, which in answer.newest.items():
         common.note(f"of the newest {what}, {which}")
-    output.write(answer.columns, answer.rows)
+    output.write(answer.columns, answer.rows, keep=answer.keep, units=answer.units)
     last = query.strip().rsplit("/", 1)[-1].replace("-", "_")
     asked = None if answer.rows else next((info for info in api.queries() if info.name == last), None)
     if asked is not None:
@@ -118,7 +118,7 @@ def queries(
     if output.format is RowFormat.TABLE:
         for record in records:
             del record["columns"]  # too wide for a terminal
-    output.write_records(records)
+    output.write_records(records, keep=("name", "asks", "parameters"))
 
 
 def _pair(text: str) -> tuple[str, Any]:

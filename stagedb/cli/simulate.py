@@ -7,8 +7,7 @@ import typer
 
 from stagedb.cli.build_instantiate import count
 from stagedb.cli.printed_rows import Output, RowFormat
-from stagedb.cli.shared_options import Common, option_groups
-from stagedb.outputs import printable
+from stagedb.cli.shared_options import Common, option_groups, print_line
 
 if TYPE_CHECKING:
     from stagedb.api import Simulated
@@ -53,19 +52,19 @@ def simulate(
         common.note(line)
         output.write(found.ranks.columns, found.ranks.rows)
         return
-    typer.echo(printable(line))  # a result, which --quiet keeps
+    print_line(line)  # a result, which --quiet keeps
     _tables(found, output)
 
 
 def _tables(found: "Simulated", output: Output) -> None:
     """Both tables, in ms."""
-    typer.echo(f"\nthe times of {count(len(found.ranks), 'lane')}: ms in the profile, then in the simulator")
+    print_line(f"\nthe times of {count(len(found.ranks), 'lane')}: ms in the profile, then in the simulator")
     shown = ("stage", "rank", "ranks", *TIMES)
     names = ("stage", "rank", "ranks", "computing", "exposed", "waiting", "computing", "other", "end")
     output.write(
         names, [[_cell(name, row[found.ranks.columns.index(name)]) for name in shown] for row in found.ranks.rows]
     )
-    typer.echo("\nthe profile's step with one rule of the simulator after the other")
+    print_line("\nthe profile's step with one rule of the simulator after the other")
     output.write(
         ("with", "ms", "ratio"),
         [(what, f"{ns / MS:,.3f}", f"{ratio:.3f}") for what, ns, ratio in found.differences.rows],

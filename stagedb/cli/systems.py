@@ -58,7 +58,9 @@ def systems(
     if source is not None or gpu is not None or wheel is not None:
         raise UsageError("SOURCE, --gpu and --wheel go with `stagedb systems import aiconfigurator`")
     if name is None:
-        output.write_records(api.systems())
+        output.write_records(
+            api.systems(), keep=("name", "bf16_tflops", "memory_gb", "memory_gb_s", "network", "fp8_tflops")
+        )
         return
     output.write(("field", "value"), list(api.system(name).items()))
     curves = api.system_curves(name)

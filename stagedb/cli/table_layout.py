@@ -1,7 +1,7 @@
 """The columns of a table that fit into a terminal, and their widths.
 
 Numbers, headers and words are never broken. Columns of texts get narrower first, and wrap between words. If that is not
-enough, columns are left out, the last ones first; the first column always remains.
+enough, columns are left out: those that hold the answer of the table remain longest, and the first column always.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,18 @@ class TableLayout:
     widths: tuple[int, ...]
 
 
-def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -> TableLayout:
-    """The layout of a table in `room` characters. cells: rows of texts. numeric: columns that never wrap."""
+def fit(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    room: int,
+    keep: Sequence[str] = (),
+) -> TableLayout:
+    """The layout of a table in `room` characters.
+
+    cells: rows of texts. numeric: columns that never wrap. keep: names of the columns that hold the answer, the most
+    important first; the others are left out before them, the last ones first.
+    """
     most = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
     least = [
         width if numeric[at] else max([len(columns[at]), *(_longest_word(row[at]) for row in cells)])
@@ -33,7 +43,7 @@ def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequenc
     most = [max(need, min(width, room)) for need, width in zip(least, most, strict=True)]
     kept = list(range(len(columns)))
     while len(kept) > 1 and _total([least[at] for at in kept]) > room:
-        kept.pop()
+        kept.remove(max(kept[1:], key=lambda at: _dispensable(columns[at], at, keep)))
     widths = {at: most[at] for at in kept}
     while _total(list(widths.values())) > room:
         widest = max(kept, key=lambda at: widths[at] - least[at])
@@ -41,6 +51,11 @@ def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequenc
             break
         widths[widest] -= 1
     return TableLayout(tuple(kept), tuple(widths[at] for at in kept))
+
+
+def _dispensable(name: str, at: int, keep: Sequence[str]) -> tuple[bool, int]:
+    """How early a column is left out: the highest goes first."""
+    return (False, keep.index(name)) if name in keep else (True, at)
 
 
 def _total(widths: Sequence[int]) -> int:

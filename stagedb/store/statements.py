@@ -5,7 +5,10 @@
     // mode: reads
     // param graph: string — the graph's id
     // column flops: integer [flop] — of one rank
+    // keep: flops
     MATCH …
+
+`keep` names the columns that hold the answer, the most important first: a narrow table leaves out others before them.
 
 Types are `string integer float boolean map`, with `[]` for a list, `[][]` for a list of lists, and `?` for a value that
 may be null.
@@ -51,6 +54,7 @@ class Statement:
     params: tuple[Field, ...]
     columns: tuple[Field, ...]
     text: str
+    keep: tuple[str, ...] = ()
 
     def check(self, params: frozenset[str]) -> None:
         """Raise StagedbError unless exactly the declared parameters are given."""
@@ -96,6 +100,7 @@ def parse(name: str, source: str) -> Statement:
     description: list[str] = []
     fields: dict[str, list[Field]] = {"param": [], "column": []}
     mode: Mode | None = None
+    keep: tuple[str, ...] = ()
     for number, line in enumerate(lines[:header], 1):
         text = line[2:].strip()
         where = f"cypher/{name}.cypher, line {number}"
@@ -108,20 +113,27 @@ def parse(name: str, source: str) -> Statement:
             mode = "reads" if word == "reads" else "writes"
         elif re.match(r"(param|column)\b", text):
             fields[text.split()[0]].append(_field(text, where))
+        elif mode is not None and text.startswith("keep:"):
+            keep = tuple(text.removeprefix("keep:").replace(",", " ").split())
         elif mode is None:
             description.append(text)
         elif text:
-            raise HeaderError(f"{where}: only `param` and `column` lines may follow the mode, not {shown(text)}")
+            raise HeaderError(
+                f"{where}: only `param`, `column` and `keep` lines may follow the mode, not {shown(text)}"
+            )
     sentences = " ".join(part for part in description if part)
     if mode is None or not sentences:
         raise HeaderError(f"cypher/{name}.cypher: the header needs a description and a `// mode:` line")
     for what, found in fields.items():
         if len({field.name for field in found}) != len(found):
             raise HeaderError(f"cypher/{name}.cypher: a {what} is declared twice")
+    strange = sorted(set(keep) - {field.name for field in fields["column"]})
+    if strange:
+        raise HeaderError(f"cypher/{name}.cypher: keep has {strange[0]}, which is not one of its columns")
     text = "\n".join(lines[header:]).strip()
     if not text:
         raise HeaderError(f"cypher/{name}.cypher: no Cypher below the header")
-    return Statement(name, sentences, mode, tuple(fields["param"]), tuple(fields["column"]), text)
+    return Statement(name, sentences, mode, tuple(fields["param"]), tuple(fields["column"]), text, keep)
 
 
 def _field(text: str, where: str) -> Field:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.cli.printed_rows import Output, RowFormat, render
+from stagedb.cli.shown_units import shown_column
 from stagedb.errors import StagedbError, UsageError
 
 COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
@@ -172,8 +173,9 @@ def test_a_table_in_a_terminal_breaks_no_number(table: tuple[list[str], list[tup
     columns, rows = table
     text = render(RowFormat.TABLE, columns, rows, room)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    body, _, note = plain.partition("\nNo room for ")
-    shown = len(columns) - (len(note.split(":")[0].split(", ")) if note else 0)
+    body, _, note = plain.partition("\nNo room for")
+    shown = len(columns) - (len(note.replace("\n", " ").split(":")[0].split(", ")) if note else 0)
+    assert max(map(len, note.splitlines()), default=0) <= max(room, len("--format"))
     for at in range(1, shown, 2):
         for row in rows:
             assert f"{row[at]:,}" in body
@@ -186,8 +188,49 @@ def test_a_table_in_a_terminal_breaks_no_number(table: tuple[list[str], list[tup
 def test_columns_without_room_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, row = ["name", "first", "second"], ("x" * 30, 10**9, 10**12)
     text = render(RowFormat.TABLE, columns, [row], 50)
-    assert "No room for second: --wide shows all columns, --format csv has them too." in text
+    assert "No room for second: --wide shows all columns, --format csv has them too." in " ".join(text.split())
     assert "1,000,000,000,000" in render(RowFormat.TABLE, columns, [row], 80)
     assert "\x1b[1m" in text
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in render(RowFormat.TABLE, columns, [row], 80)
+
+
+def test_the_columns_of_the_answer_remain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    columns = ["axis", "block", "layers", "calls", "time", "share"]
+    row = ("tp", "layer", 32, 256, 65_564_672, 0.0309287)
+    units = {"time": "ns", "share": "ratio"}
+    text = render(RowFormat.TABLE, columns, [row], 36, ("share", "time", "block"), units)
+    assert text.splitlines()[:2] == ["axis  block  time ms  share %", "tp    layer   65.565      3.1"]
+    assert "No room for layers, calls" in " ".join(text.split())
+    narrow = render(RowFormat.TABLE, columns, [row], 16, ("share", "time", "block"), units)
+    assert narrow.splitlines()[0] == "axis  share %"
+
+
+UNITS = {
+    ("ns", (65_564_672, 1_000)): ("time ms", ["65.565", "0.001"]),
+    ("ns", (2_000_000_000, 1)): ("time s", ["2.000", "<0.001"]),
+    ("ns", (17, 0)): ("time ns", ["17", "0"]),
+    ("B", (4_015_263_744, None)): ("time GB", ["4.015", ""]),
+    ("flop", (549_755_813_888,)): ("time GFLOP", ["549.756"]),
+    ("ratio", (0.0309287, 1.0, 0.0001)): ("time %", ["3.1", "100.0", "<0.1"]),
+}
+
+
+@pytest.mark.parametrize("case", UNITS, ids=str)
+def test_a_terminal_shows_units_and_files_are_exact(case: tuple[str, tuple[Any, ...]], tmp_path: Path) -> None:
+    unit, values = case
+    assert shown_column("time", unit, values) == UNITS[case]
+    path = tmp_path / "rows.csv"
+    rows = [(value,) for value in values]
+    Output(RowFormat.CSV, path).write(["time"], rows, keep=("time",), units={"time": unit})
+    assert path.read_text(encoding="utf-8").split() == [
+        "time",
+        *('""' if value is None else str(value) for value in values),
+    ]
+
+
+def test_a_column_with_the_name_of_its_unit_gets_a_name() -> None:
+    assert shown_column("ns", "ns", [1_500]) == ("time us", ["1.500"])
+    assert shown_column("name", None, ["a"]) is None
+    assert shown_column("text", "ns", ["a"]) is None

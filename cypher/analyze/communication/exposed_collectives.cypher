@@ -15,6 +15,7 @@
 // column time: integer [ns] — time of these collectives together
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
 // column share: float [ratio] — share of the step that is exposed
+// keep: operator, exposed, share, axis, stage, calls
 MATCH (p:Profile {id: $profile})-[:OF]->(i:Instance)
 MATCH (p)-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type = 'collective' AND t.exposed > 0

@@ -13,6 +13,7 @@
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
 // column hidden: float [ratio] — part of that time in which the rank computes
 // column share: float [ratio] — share of the step that is exposed
+// keep: axis, kind, phase, exposed, share, time, bytes
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send']
 WITH p, t.axis AS axis, t.kind AS kind, t.phase AS phase, toFloat(sum(l.ranks * t.count)) AS calls,

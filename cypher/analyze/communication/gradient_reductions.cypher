@@ -13,6 +13,7 @@
 // column bytes: integer [B] — one rank's operand of the collective, all its gradients together
 // column runs: integer — runs of the collective on a rank in a step
 // column class: integer — rank class that issues it
+// keep: weight, axis, bytes, kind, place
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)-[r:CARRIES]->(w:SymTensor)
 WHERE o.kind <> 'all_gather'
 // A class may have several stages. The numbers of its layers in the model differ by stage and chunk.

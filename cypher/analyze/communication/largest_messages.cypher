@@ -11,6 +11,7 @@
 // column class: integer — rank class that issues it
 // column stages: integer[] — pipeline stages of that class
 // column ranks: integer — ranks of that class
+// keep: name, bytes, kind, axis, ranks
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)
 WHERE o.type IN ['collective', 'send']
 WITH c, o ORDER BY o.comm_bytes DESC, o.class, o.template, o.`order` LIMIT 10

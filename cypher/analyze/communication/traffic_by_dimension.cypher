@@ -11,6 +11,7 @@
 // column time: integer [ns] — time of these messages on one rank in a step, the average over all ranks
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
 // column share: float [ratio] — share of the step that the time is
+// keep: dimension, axis, wire_bytes, time, exposed, share, bytes
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send'] AND t.wires IS NOT NULL
 UNWIND range(0, size(t.wires) - 1) AS at

@@ -14,6 +14,7 @@
 // column busy: integer [ns] — time for these bytes at that bandwidth
 // column share: float [ratio] — share of the step that is busy; 1: the link is always busy
 // column time: integer [ns] — time of these messages, with latencies and other delays
+// keep: dimension, stage, wire_bytes, bandwidth, share, time
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send'] AND t.wires IS NOT NULL AND t.count > 0
 UNWIND range(0, size(t.wires) - 1) AS at

@@ -15,6 +15,7 @@
 // column messages: integer — collectives and sends that ranks issue
 // column bytes: integer [B] — what ranks put in, sum over ranks and messages, as in bytes_by_axis
 // column wire_bytes: integer? [B] — what ranks send, sum over ranks and messages; null where members are unknown
+// keep: axis, kind, wire_bytes, bytes, phase, dtype
 MATCH (i:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)
 WHERE o.type IN ['collective', 'send']
 WITH i, o.axis AS axis, o.type AS type, o.kind AS kind, o.phase AS phase, o.dtype AS dtype,

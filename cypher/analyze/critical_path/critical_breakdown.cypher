@@ -9,6 +9,7 @@
 // column runs: integer — runs on the path
 // column ns: integer [ns] — time on the path
 // column share: float [ratio] — share of the step
+// keep: stage, block, kind, ns, share, axis
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.critical > 0
 WITH p.step AS step, l.stage AS stage, t.block AS block, t.kind AS kind, t.axis AS axis,

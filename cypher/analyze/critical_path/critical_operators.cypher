@@ -11,6 +11,7 @@
 // column runs: integer — runs on the path
 // column ns: integer [ns] — time on the path
 // column share: float [ratio] — share of the step
+// keep: operator, kind, ns, share, axis, phase
 MATCH (p:Profile {id: $profile})-[:HAS_SEGMENT]->(:Segment)-[:CONTAINS]->(t:OpTime)
 WITH DISTINCT p, t
 MATCH (t)-[:OF]->(:Op)-[:COPY_OF]->(s:SymOp)

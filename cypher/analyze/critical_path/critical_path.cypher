@@ -14,6 +14,7 @@
 // column finish: integer [ns] — when it ends
 // column ns: integer [ns] — its length
 // column waited_for: string — why it did not begin earlier: start, dependency, stream, member (of a group) or message
+// keep: number, stage, task, microbatch, start, ns, waited_for, rank
 MATCH (:Profile {id: $profile})-[:FIRST_LEG]->(:Leg)-[:NEXT_LEG*0..]->(g:Leg)-[:IN_TASK]->(k:TaskTime)
 RETURN g.number AS number, g.stage AS stage, g.class AS class, g.rank AS rank, k.kind AS task,
   k.microbatch AS microbatch, k.chunk AS chunk, g.start AS start, g.finish AS finish, g.ns AS ns,

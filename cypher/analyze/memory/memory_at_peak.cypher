@@ -9,6 +9,7 @@
 // column layers: integer — layers that hold such tensors
 // column count: integer — number of tensors held
 // column bytes: integer [bytes] — bytes of all of them together
+// keep: class, tensor, bytes, category, count, layers
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:HAS_MEMORY]->(:Memory)-[:HOLDS]->(n:MemoryTensor)
 WITH c, n.name AS tensor, n.category AS category, count(n) AS layers, sum(n.count) AS count, sum(n.bytes) AS bytes
 RETURN c.class AS class, c.stages AS stages, tensor, category, layers, count, bytes

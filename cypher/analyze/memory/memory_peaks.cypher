@@ -13,6 +13,7 @@
 // column kind: string? — matmul, attention, all_gather …
 // column layer: integer? — layer of that operator, counted from the start of its stage; null outside layers
 // column temporary: integer? [B] — part of the peak that this operator frees when it ends
+// keep: class, peak, operator, task, microbatch, ranks
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:HAS_MEMORY]->(m:Memory)-[:PEAKS_IN]->(k:Task)
 OPTIONAL MATCH (m)-[:PEAKS_AT]->(o:Op)-[:COPY_OF]->(s:SymOp)
 RETURN c.class AS class, c.stages AS stages, c.ranks AS ranks, m.peak AS peak, k.kind AS task,

@@ -14,6 +14,7 @@
 // column other_exposed: integer [ns] — the same in the other profile
 // column critical: integer [ns] — time on the critical path
 // column other_critical: integer [ns] — the same in the other profile
+// keep: type, kind, axis, time, other_time, exposed, other_exposed
 UNWIND [true, false] AS own
 WITH own, CASE WHEN own THEN $profile ELSE $other END AS asked
 MATCH (p:Profile {id: asked})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)

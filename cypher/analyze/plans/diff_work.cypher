@@ -13,6 +13,7 @@
 // column other_flops: float [flop] — FLOPs of the other instance
 // column bytes: float [B] — bytes that ranks of the instance send; for compute, bytes that they read and write
 // column other_bytes: float [B] — bytes of the other instance
+// keep: type, kind, axis, flops, other_flops, bytes, other_bytes
 UNWIND [true, false] AS own
 WITH own, CASE WHEN own THEN $instance ELSE $other END AS asked
 MATCH (:Instance {id: asked})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)

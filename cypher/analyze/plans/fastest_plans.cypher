@@ -26,6 +26,7 @@
 // column tokens_per_second: float? [tokens/s] — of all ranks
 // column tokens_per_accelerator: float? [tokens/s] — of one rank, on average
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
+// keep: name, tokens_per_accelerator, step, mfu, ranks, tp, pp, dp, system
 MATCH (:Graph {name: $model})<-[:OF]-(i:Instance)<-[:OF]-(p:Profile)-[:HAS_LANE]->(l:LaneTime)
 WHERE i.state = 'ready' AND p.state = 'ready' AND size(p.scalings) = 0
 WITH i, p, sum(l.ranks * l.exposed) / p.world AS exposed, sum(l.ranks * l.bubble) / p.world AS bubble

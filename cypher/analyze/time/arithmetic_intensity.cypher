@@ -16,6 +16,7 @@
 // column bound: string? — memory or compute, by the ridge; null if the ridge is null
 // column time: integer [ns] — time on one rank in a step, the average over all ranks
 // column share: float [ratio] — share of the step that the time is
+// keep: kind, block, intensity, ridge, bound, time, share
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type = 'compute'
 WITH p, t.kind AS kind, t.block AS block, t.phase AS phase, CASE WHEN t.flops > 0 THEN t.dtype END AS dtype,

@@ -14,6 +14,7 @@
 // column critical: integer [ns] — their time on the critical path
 // column rule: string — source of the duration
 // column dimension: string? — the slowest network dimension that it spans
+// keep: operator, duration, total, critical, stage
 MATCH (:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WITH l, t, CASE WHEN t.layer IS NULL THEN t.name ELSE t.block + substring(t.name, size(split(t.name, '.')[0]) + 1
   + size(split(t.name, '.')[1])) END AS operator

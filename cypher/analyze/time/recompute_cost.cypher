@@ -11,6 +11,7 @@
 // column time: integer [ns] — time of a rank in a step
 // column share: float [ratio] — share of the step that the time is
 // column critical: integer [ns] — time on the critical path
+// keep: block, kind, time, share, flops
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.phase = 'recompute'
 WITH p, t.block AS block, t.kind AS kind, t.type AS type, toFloat(sum(l.ranks * t.count)) AS runs,

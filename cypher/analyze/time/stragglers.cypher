@@ -12,6 +12,7 @@
 // column waits: integer [ns] — bubble and idle together
 // column critical: integer [ns] — part of the critical path that is on these ranks
 // column share: float [ratio] — share of the step that is critical on these ranks
+// keep: stage, rank, over, waits, critical, share, busy
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)
 WITH p, sum(l.ranks * l.busy) / p.world AS mean
 MATCH (p)-[:HAS_LANE]->(l:LaneTime)-[:HAS_TASK_TIME]->(k:TaskTime)
