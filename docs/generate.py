@@ -434,13 +434,49 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
 README_QUERY = (
     "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: 0})-[:RUNS]->(o:Op {layer: 0})\n"
     "    WHERE o.flops > 0\n"
-    "    RETURN o.name AS op, o.dims AS dims, o.flops AS flops ORDER BY o.order LIMIT 4"
+    "    RETURN o.name AS op, o.dims AS dims, o.flops AS flops ORDER BY o.order LIMIT 3"
 )
 
 
 def readme(*words: str, most: int | None = None) -> str:
-    """The output of a command of the README, from the beginning of an empty store on, in 80 columns."""
-    return first("README", *words, most=most, script="scripts/stagedb")
+    """The output of a command in a terminal of 80 columns, in the README's own store, which begins empty."""
+    environment = _first_store("README")
+    folder = environment["STAGEDB_HOME"] + "/written"
+    Path(folder).mkdir(exist_ok=True)
+    text = _in_terminal(environment, folder, *words)
+    return _shown(text, words, most, "scripts/stagedb")
+
+
+def _in_terminal(environment: dict[str, str], folder: str, *words: str, columns: int = 80) -> str:
+    """What a command prints in a terminal of so many columns, without its notes."""
+    import fcntl
+    import pty
+    import struct
+    import subprocess
+    import sys
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 100, columns, 0, 0))
+    env = {**os.environ, **environment, "NO_COLOR": "1", "PYTHONPATH": str(Path.cwd())}
+    env.pop("COLUMNS", None)
+    command = [sys.executable, "-m", "stagedb", *words]
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=follower, stderr=subprocess.PIPE) as process:
+        os.close(follower)
+        parts = []
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        os.close(leader)
+        error = process.stderr.read().decode() if process.stderr else ""
+    if process.returncode:
+        raise RuntimeError(f"stagedb {' '.join(words)} failed: {error}")
+    return b"".join(parts).decode().replace("\r\n", "\n")
 
 
 def study(*words: str, most: int | None = None) -> str:
