@@ -108,6 +108,10 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
     return HTMLResponse(_templates.get_template(template).render(words), status)
 
 
+class BusyError(StagedbError):
+    """Too many others ask at the moment."""
+
+
 def error_page(request: Request, error: Exception) -> Response:
     """What happened, and what to do. The details of an unexpected error go to the server's log alone."""
     if isinstance(error, UsageError):
@@ -115,6 +119,8 @@ def error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ConnectionLost):
         text = "The store does not answer at the moment. Load the page again in a minute; if that does not help, ask "
         return page(request, "error.html", 503, title="The store is away", text=f"{text}whoever runs this server.")
+    if isinstance(error, BusyError):
+        return page(request, "error.html", 503, title="Not at the moment", text=str(error))
     if isinstance(error, StagedbError):
         return page(request, "error.html", 500, title="This failed", text=str(error))
     _log.error("%s %s\n%s", request.method, request.url.path, without_secrets(_details(error), _secrets()))

@@ -1,11 +1,12 @@
 """The application: its pages, what they share, and the bounds of what they show."""
 
-import threading
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -20,18 +21,24 @@ from stagedb.serve.shared_store import KeptResults, SharedStore
 
 Page = Callable[[Request], Response]
 
+TURNS = 2
+"""Time-outs of queries for which a request waits for its turn."""
+
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds of a server.
 
-    timeout: seconds after which a query is ended. rows: rows of a download. working: requests that compute or ask the
-    store at the same time; others wait. kept: reports and memory tables that are kept.
+    timeout: seconds after which a query is ended; a request waits for its turn for at most twice as long. rows: rows of
+    a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
+    queries at the same time, which take none of the places of other pages. kept: reports and memory tables that are
+    kept.
     """
 
     timeout: float = 60.0
     rows: int = 100_000
     working: int = 8
+    asking: int = 4
     kept: int = 32
 
 
@@ -57,6 +64,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
 )
 """Every page that reads the store, by its path."""
 
+ASKING = frozenset({query_pages.named_query, query_pages.cypher})
+"""Pages that answer queries of users, which may take as long as a query may."""
+
 
 def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None) -> Starlette:
     """The application over the store that `connect` opens. Its connection refuses every write.
@@ -69,7 +79,8 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         "shared": shared,
         "kept": KeptResults(limits.kept),
         "limits": limits,
-        "working": threading.BoundedSemaphore(limits.working),
+        "working": asyncio.Semaphore(limits.working),
+        "asking": asyncio.Semaphore(limits.asking),
     }
     routes = [Route(path, _guarded(read), methods=["GET"]) for path, read in PAGES]
     login = _login(rules)
@@ -88,17 +99,37 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     return app
 
 
-def _guarded(read: Page) -> Page:
-    """A page that waits for its turn, and whose errors become pages."""
+def _guarded(read: Page) -> Callable[[Request], Any]:
+    """A page that waits for its turn, and whose errors become pages.
 
-    def answer(request: Request) -> Response:
+    Who waits takes no thread, so that long queries leave those to other pages.
+    """
+
+    def answered(request: Request) -> Response:
         try:
-            with request.app.state.working:
-                return read(request)
+            return read(request)
         except HTTPException:
             raise
         except Exception as error:  # noqa: BLE001 - no error may reach the browser as a traceback
             return page_frames.error_page(request, error)
+
+    async def answer(request: Request) -> Response:
+        state = request.app.state
+        asks = read in ASKING and bool(request.query_params)
+        turns: asyncio.Semaphore = state.asking if asks else state.working
+        try:
+            async with asyncio.timeout(TURNS * state.limits.timeout):
+                await turns.acquire()
+        except TimeoutError:
+            busy = page_frames.BusyError(
+                f"this server is busy with other {'queries' if asks else 'pages'}, and this one has waited for "
+                f"{TURNS * state.limits.timeout:g} s: try it again later"
+            )
+            return await run_in_threadpool(page_frames.error_page, request, busy)
+        try:
+            return await run_in_threadpool(answered, request)
+        finally:
+            turns.release()
 
     return answer
 

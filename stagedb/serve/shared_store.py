@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
-from stagedb.store.failures import ConnectionLost
+from stagedb.store.failures import ConnectionLost, QueryEnded
 
 Result = TypeVar("Result")
 
@@ -21,10 +21,15 @@ class SharedStore:
         self._open: Stagedb | None = None
 
     def read(self, read: Callable[[Stagedb], Result]) -> Result:
-        """The result of `read`, which is called a second time if the connection was lost."""
+        """The result of `read`, which is called a second time if the connection was lost.
+
+        A query that the store ended is not asked again.
+        """
         opened = self._current()
         try:
             return read(opened)
+        except QueryEnded:
+            raise
         except StagedbError as error:
             if not isinstance(error, ConnectionLost) and opened is self._open:
                 raise

@@ -6,6 +6,7 @@ standard input: others could read a command line or an environment.
 
 import base64
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import filelock
@@ -47,6 +48,8 @@ PROPERTIES = {
     "bolt.packstream.maxValueLength": str(1 << 28),
     "bolt.packstream.maxElements": str(1 << 24),
     "queryMaxHeapElementsAllowedPerOp": "10000000",
+    # Its gate lets few requests run at once, and long ones would keep out all others.
+    "queryMaxConcurrent": "-1",
 }
 """Settings that the engine reads from the properties of the virtual machine."""
 
@@ -85,6 +88,7 @@ def main() -> int:
     endpoint = _EndpointFile(Path(settings["endpoint"]), _endpoint(port, settings), Path().stat())
     try:
         server.create_database(settings["database"])
+        _watch(server, port, settings)
         endpoint.write()
         _serve(port, settings["idle"], stopping, endpoint)
     finally:
@@ -92,6 +96,27 @@ def main() -> int:
         server.stop()
         lock.release()
     return 0
+
+
+def _watch(server: Any, port: int, settings: dict[str, Any]) -> None:
+    """End queries of readers that take too much time or memory, from now on."""
+    counted = Path(settings["endpoint"]).with_name("out_of_memory")
+    queries = server._java_server.getRunningQueries()
+    stopping = _neighbour("_thread_stop")
+    with suppress(stopping.Unavailable):  # then the process ends if a query does not
+        stopping.prepare()
+    watch = _neighbour("_query_watch").QueryWatch
+    watch(queries, port, settings["reader"], counted, stopping.stop_thread).start()
+
+
+def _neighbour(name: str) -> ModuleType:
+    """A module of this directory. Its package, which takes long to import, is left out."""
+    found = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    if found is None or found.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 def _write_accounts(config: Path, settings: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -62,14 +62,14 @@ class Store:
         database: str,
         engine: str,
         uri: str,
-        reader: Callable[[float], neo4j.Driver] | None = None,
+        readers: queries.Readers | None = None,
         write_time: float = targets.WRITE_TIME,
         workspace: str | None = None,
     ) -> None:
         self._driver = driver
         self._written = neo4j.unit_of_work(timeout=write_time)(written)
         self.database = database
-        self._reader = reader
+        self._readers = readers
         self._writes = True
         self.engine = engine  # embedded or neo4j
         self.uri = uri
@@ -177,17 +177,19 @@ class Store:
         timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
         are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet, with
         `progress`; the answer's `unwritten` counts those that it is without. Raises UsageError for a text that could
-        write or that the store does not understand, StagedbError if the query takes longer than `timeout`.
+        write or that the store does not understand, QueryEnded if the query takes longer than `timeout` or more memory
+        than the store has.
         """
         queries.check(text)
         unwritten = write_reached(self, text, params or {}, progress) if ranks else 0
-        if self._reader is None:
+        if self._readers is None:
             answer = queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
-            return replace(answer, unwritten=unwritten)
-        # On this engine only a closed connection ends a query.
-        with self._reader(timeout) as driver:
-            answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most)
-            return replace(answer, unwritten=unwritten)
+        else:
+            # This engine ends a query whose connection is closed, and a query that runs out of memory takes it along.
+            with self._readers.driver(timeout) as driver:
+                ran_out = self._readers.ran_out
+                answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most, ran_out)
+        return replace(answer, unwritten=unwritten)
 
     def product(self) -> str:
         """What the server calls itself, with its version, such as Neo4j/5.26.0."""

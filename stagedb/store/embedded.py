@@ -77,6 +77,14 @@ def running(home: Path) -> Endpoint | None:
     return endpoint if _listens(endpoint.port) else None
 
 
+def ran_out(home: Path) -> int:
+    """How many queries have run out of memory since the engine of this directory started, as far as it is known."""
+    try:
+        return int(read_text(home / "out_of_memory", "count of queries"))
+    except (UsageError, ValueError):
+        return 0
+
+
 def _endpoint(file: Path) -> Endpoint | None:
     """What an endpoint file contains; None if there is none, or if it is damaged."""
     try:

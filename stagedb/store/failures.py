@@ -38,6 +38,10 @@ class ConnectionLost(StagedbError):
     """The server went away during a request."""
 
 
+class QueryEnded(StagedbError):
+    """The store ended a user's query, or was lost while it ran. Nothing repeats the query, as it may be the cause."""
+
+
 @contextmanager
 def translated(uri: str, doing: str) -> Iterator[None]:
     """Turn the driver's errors into stagedb's. `doing` names what failed, such as `statement build/ops`."""

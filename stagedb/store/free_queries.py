@@ -3,7 +3,9 @@
 import itertools
 import queue
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import neo4j
@@ -12,17 +14,40 @@ import neo4j.exceptions
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import check_unicode, shown
 from stagedb.store.cypher_tokens import returned, tokens
-from stagedb.store.failures import is_out_of_memory, translated
+from stagedb.store.failures import ConnectionLost, QueryEnded, is_out_of_memory, translated
 from stagedb.store.plain_values import Table, plain
 from stagedb.store.readonly import check
 
-__all__ = ["check", "run"]
+__all__ = ["Readers", "check", "run"]
 
 LONGEST = 604_800
 """Seconds of the longest time-out: a week."""
 
 GRACE = 1.0
 """Seconds that the server has to end a query itself. After that the caller gives up."""
+
+
+RECKONING = 2.0
+"""Seconds for which an engine may take to count a query that ran out of memory, after its connection was lost."""
+
+_TOO_LARGE = ("stagedb: out of memory", "Java heap space", "OutOfMemory", "queryMaxHeap", "heap budget")
+"""Words with which the embedded engine ends a query that would hold too much."""
+
+
+@dataclass(frozen=True)
+class Readers:
+    """How the embedded engine serves free queries.
+
+    driver: opens a connection of an account that only reads, for queries of so many seconds. ran_out: how many queries
+    have run out of memory.
+    """
+
+    driver: Callable[[float], neo4j.Driver]
+    ran_out: Callable[[], int]
+
+
+def _never() -> int:
+    return 0
 
 
 def run(
@@ -33,8 +58,12 @@ def run(
     params: Mapping[str, Any],
     timeout: float,
     most: int | None = None,
+    ran_out: Callable[[], int] = _never,
 ) -> Table:
-    """The answer to a text that only reads (see `check`). Raises the errors of `Store.query`."""
+    """The answer to a text that only reads (see `check`). Raises the errors of `Store.query`.
+
+    ran_out: as in Readers. If the connection is lost, it shows whether the query was the cause.
+    """
     if most is not None and most < 1:
         raise UsageError(f"a query's number of rows is at least 1, not {most}")
     if not 0 < timeout <= LONGEST:
@@ -43,6 +72,7 @@ def run(
         check_unicode(name, "the name of a parameter")
         if isinstance(value, str):
             check_unicode(value, f"the parameter {shown(name)}")
+    before = ran_out()
     answers: queue.SimpleQueue[Table | BaseException] = queue.SimpleQueue()
 
     def work() -> None:
@@ -58,16 +88,40 @@ def run(
         answer = answers.get(timeout=timeout + GRACE)
     except queue.Empty:
         raise _too_long(timeout) from None
+    if isinstance(answer, _Lost):
+        raise _reason(answer, uri, before, ran_out) from answer.__cause__
     if isinstance(answer, BaseException):
         raise answer
     return answer
+
+
+class _Lost(Exception):
+    """The connection was lost while the query ran."""
+
+
+def _reason(lost: _Lost, uri: str, before: int, ran_out: Callable[[], int]) -> QueryEnded:
+    """Why a connection was lost, from the count of queries that ran out of memory before the query and now."""
+    end = time.monotonic() + (0 if ran_out is _never else RECKONING)
+    while ran_out() == before and time.monotonic() < end:
+        time.sleep(0.05)
+    if ran_out() != before:
+        return _too_large("the engine's heap is full")
+    return QueryEnded(
+        f"the connection to the store at {uri} was lost while the query ran, and it is not run again by itself, as it "
+        "may be the cause: narrow it with WHERE or LIMIT, or try it once more"
+    )
 
 
 def _answer(
     session: neo4j.Session, uri: str, text: str, params: Mapping[str, Any], timeout: float, most: int | None
 ) -> Table:
     try:
-        with translated(uri, "the query"), session.begin_transaction(timeout=timeout) as transaction:
+        with translated(uri, "the query"):
+            transaction = session.begin_transaction(timeout=timeout)
+    except StagedbError as error:
+        raise _explained(error, timeout) from error.__cause__
+    try:
+        with translated(uri, "the query"), transaction:
             result = transaction.run(text, dict(params))
             # One row more than are wanted shows whether the answer is cut.
             records = itertools.islice(result, None if most is None else most + 1)
@@ -76,6 +130,8 @@ def _answer(
             columns = tuple(result.keys()) or _columns(text)
             transaction.rollback()
             return Table(columns, rows[:most], cut=most is not None and len(rows) > most)
+    except ConnectionLost as error:
+        raise _Lost from error.__cause__
     except StagedbError as error:
         raise _explained(error, timeout) from error.__cause__
 
@@ -97,12 +153,12 @@ def _explained(error: StagedbError, timeout: float) -> StagedbError:
     if not isinstance(cause, neo4j.exceptions.Neo4jError):
         return error
     code = cause.code or ""
-    if "TimedOut" in code or "Terminated" in code:
+    message = cause.message or ""
+    if is_out_of_memory(cause) or any(words in message for words in _TOO_LARGE):
+        words = "the engine's heap was nearly full" if "stagedb: " in message else "its bound for what queries hold"
+        return _too_large(code if is_out_of_memory(cause) else words)
+    if "TimedOut" in code or "Terminated" in code or "stagedb: out of time" in message:
         return _too_long(timeout)
-    if is_out_of_memory(cause):
-        return StagedbError(
-            f"the query needs more memory than the store gives it: narrow it with WHERE or LIMIT ({code})"
-        )
     if "AccessMode" in code or "Forbidden" in code:
         return UsageError("a query can only read, and this one writes: the store refused it")
     if "ParameterMissing" in code and cause.message is not None:
@@ -113,5 +169,12 @@ def _explained(error: StagedbError, timeout: float) -> StagedbError:
     return error
 
 
-def _too_long(timeout: float) -> StagedbError:
-    return StagedbError(f"the query was ended after {timeout:g} s: narrow it, or allow more time with --timeout")
+def _too_large(why: str) -> QueryEnded:
+    return QueryEnded(
+        f"the query was ended, as it needs more memory than the store has for it ({why}): narrow it with WHERE or "
+        "LIMIT. It is not run again by itself. STAGEDB_HEAP sets the memory of the embedded engine when it starts"
+    )
+
+
+def _too_long(timeout: float) -> QueryEnded:
+    return QueryEnded(f"the query was ended after {timeout:g} s: narrow it, or allow more time with --timeout")

@@ -11,6 +11,7 @@ from stagedb.store import store_targets as targets
 from stagedb.store.connection import Store
 from stagedb.store.driver_opening import RETRY_TIME, open_driver
 from stagedb.store.failures import ConnectionLost, check_disk
+from stagedb.store.free_queries import Readers
 from stagedb.store.migrations import described, pending
 from stagedb.store.store_settings import config_file, project_file
 
@@ -92,7 +93,7 @@ def open_store(
 def open_running(home: Path) -> Store | None:
     """The embedded store of a directory if its engine runs. It starts nothing."""
     endpoint = embedded.running(home)
-    return None if endpoint is None else _on_endpoint(endpoint, f"the embedded engine of {home}")
+    return None if endpoint is None else _on_endpoint(endpoint, home)
 
 
 def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
@@ -101,7 +102,7 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
         endpoint = embedded.ensure(home, environment)
         store: Store | None = None
         try:
-            store = _on_endpoint(endpoint, source)
+            store = _on_endpoint(endpoint, home)
             store.version()
             if embedded.running(home) != endpoint:
                 raise ConnectionLost(f"{source} is ending")
@@ -117,11 +118,11 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
     raise StagedbError(f"{source} cannot be reached")
 
 
-def _on_endpoint(endpoint: embedded.Endpoint, source: str) -> Store:
-    return Store(
-        open_driver(endpoint.uri, (endpoint.username, endpoint.password), source),
-        endpoint.database,
-        "embedded",
-        endpoint.uri,
+def _on_endpoint(endpoint: embedded.Endpoint, home: Path) -> Store:
+    source = f"the embedded engine of {home}"
+    readers = Readers(
         lambda timeout: open_driver(endpoint.uri, endpoint.reader_account(timeout), source),
+        lambda: embedded.ran_out(home),
     )
+    account = (endpoint.username, endpoint.password)
+    return Store(open_driver(endpoint.uri, account, source), endpoint.database, "embedded", endpoint.uri, readers)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.store.connection import Store
-from stagedb.store.failures import ConnectionLost
+from stagedb.store.failures import ConnectionLost, QueryEnded
 from stagedb.store.leases import Kind
 
 ATTEMPTS = 3
@@ -72,7 +72,7 @@ def read_whole(store: Store, kind: Kind, id: str, read: Callable[[], Result]) ->
 def _attempt(read: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
     try:
         return read(), None
-    except ConnectionLost:
+    except (ConnectionLost, QueryEnded):
         raise
     except Exception as failure:  # noqa: BLE001 - half of a thing can cause any error
         return None, failure

@@ -122,6 +122,24 @@ def test_cypher_is_answered(reading: Store, served: Served) -> None:
     assert served.get(asked(query=text, format="exe")).status == 400
 
 
+def test_long_queries_take_no_place_of_other_pages(reading: Store) -> None:
+    long = asked(
+        query="UNWIND range(1, 9000) AS a UNWIND range(1, 9000) AS b UNWIND range(1, 9000) AS c RETURN count(*)"
+    )
+    with (
+        serving(reading, limits=Limits(timeout=4, working=1, asking=1)) as served,
+        ThreadPoolExecutor(60) as pool,
+    ):
+        ends = [pool.submit(served.get, long) for _ in range(60)]
+        others = [served.get(path).status for path in ("/", "/list/instances", "/queries", "/cypher") * 3]
+        assert others == [200] * 12
+        assert not any(end.done() for end in ends), "the pages were answered while the queries ran"
+        answers = [end.result() for end in ends]
+    assert {answer.status for answer in answers} == {500, 503}
+    assert all("ended after 4 s" in each.text for each in answers if each.status == 500)
+    assert all("busy with other queries" in each.text for each in answers if each.status == 503)
+
+
 def test_an_answer_has_pages_and_a_bound(reading: Store, profiles: Pair) -> None:
     text = "UNWIND range(1, 100000) AS n RETURN n"
     with serving(reading, limits=Limits(rows=1200)) as served:

@@ -209,17 +209,6 @@ def test_it_ends_when_nobody_is_connected(home: Path) -> None:
     assert not (home / "endpoint.json").exists()
 
 
-def test_a_query_that_nobody_waits_for_ends_with_it(home: Path) -> None:
-    with connect(environment={}, home=home) as store:
-        process = process_of(home)
-        endless = "UNWIND range(1, 9000) AS a UNWIND range(1, 9000) AS b UNWIND range(1, 9000) AS c WITH a WHERE a < 0 "
-        with pytest.raises(StagedbError, match="ended after"):
-            store.query(f"{endless} RETURN count(a) AS n", timeout=0.5)
-    process.wait(60)
-    with connect(environment={}, home=home) as store:
-        assert store.read("catalog/graphs") == []
-
-
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="only Linux limits the files of a running process")
 def test_a_write_that_the_files_do_not_take_is_reported_and_changes_nothing(home: Path) -> None:
     with connect(environment={}, home=home) as store:
