@@ -2,12 +2,18 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs.short_values import shown
+
+MOST_EXPANDED = 512 << 20
+"""Bytes of a table's cells, and characters of its texts, when nothing repeats any more. A file is much smaller: one
+text in a dictionary can be the cell of every row."""
+
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,7 @@ def csv_table(text: str, where: str) -> FileTable:
         raise UsageError(f"{where} is not CSV: {error}") from None
     if not any(columns):
         raise UsageError(f"{where} has no line of column names")
-    if len({*columns}) < len(columns):
-        raise UsageError(f"{where}: two columns have the same name: {shown(', '.join(columns))}")
+    _check_names(columns, where)
     return FileTable(columns, "line", _csv_rows(reader, columns, where))
 
 
@@ -54,18 +59,73 @@ def _csv_rows(reader: Any, columns: tuple[str, ...], where: str) -> Iterator[tup
 
 
 def parquet_table(data: bytes, where: str, most_rows: int) -> FileTable:
-    """The table of a Parquet file. UsageError if it is none or has more rows; `where` names the file in errors."""
+    """The table of a Parquet file. `where` names the file in errors.
+
+    Raises UsageError here if it is none, has more rows, has nested columns or two of one name, or states that it
+    expands beyond the bound; and on reading the row with which it does so.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
+        schema, stated = file.schema_arrow, file.metadata
         # A few kilobytes can state billions of rows.
-        if file.metadata.num_rows > most_rows:
-            raise UsageError(f"{where} has {file.metadata.num_rows:,} rows, and may have at most {most_rows:,}")
-        table = file.read()
+        if stated.num_rows > most_rows:
+            raise UsageError(f"{where} has {stated.num_rows:,} rows, and may have at most {most_rows:,}")
+        _check_names(schema.names, where)
+        nested = next((field.name for field in schema if pa.types.is_nested(field.type)), None)
+        if nested is not None:
+            raise UsageError(f"{where}: the column {shown(nested)} is nested: each cell must be one value")
+        groups = [stated.row_group(place) for place in range(stated.num_row_groups)]
+        if sum(group.total_byte_size for group in groups) > MOST_EXPANDED:
+            raise _expands(where, "as it states")
+        # Repeated texts stay one text. Otherwise a small file could fill the memory here already.
+        texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+        file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise UsageError(f"{where} is not Parquet: {' '.join(str(error).split())[:200]}") from None
-    columns = (table.column(place).to_pylist() for place in range(table.num_columns))
-    rows = zip(*columns, strict=True)
-    return FileTable(tuple(table.column_names), "row", enumerate(rows, 1))
+        raise _no_parquet(where, error) from None
+    return FileTable(tuple(schema.names), "row", enumerate(_parquet_rows(file, where), 1))
+
+
+def _parquet_rows(file: Any, where: str) -> Iterator[tuple[Any, ...]]:
+    import pyarrow as pa
+
+    left, row = MOST_EXPANDED, 0
+    try:
+        for batch in file.iter_batches(_ROWS_AT_ONCE):
+            for cells in zip(*map(_cells, batch.columns), strict=True):
+                row += 1
+                left -= sum(len(cell) for cell in cells if isinstance(cell, str | bytes))
+                if left < 0:
+                    raise _expands(where, f"at row {row:,}")
+                yield cells
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _no_parquet(where, error) from None
+
+
+def _cells(column: Any) -> list[Any]:
+    """The cells of a column. Equal texts of a dictionary are one object."""
+    import pyarrow as pa
+
+    if not isinstance(column, pa.DictionaryArray):
+        found: list[Any] = column.to_pylist()
+        return found
+    values = column.dictionary.to_pylist()
+    return [None if place is None else values[place] for place in column.indices.to_pylist()]
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    if len({*names}) < len(names):
+        raise UsageError(f"{where}: two columns have the same name: {shown(', '.join(names))}")
+
+
+def _expands(where: str, place: str) -> UsageError:
+    return UsageError(
+        f"{where}: its cells have more than {MOST_EXPANDED >> 20} MiB when they are unpacked ({place}), the limit for "
+        "a table: leave out columns that are not needed, or write shorter texts"
+    )
+
+
+def _no_parquet(where: str, error: Exception) -> UsageError:
+    return UsageError(f"{where} is not Parquet: {' '.join(str(error).split())[:200]}")
