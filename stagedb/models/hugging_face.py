@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
+from stagedb.models.near_architectures import near_architectures
 from stagedb.models.readers import READERS, Config
 from stagedb.models.readers.classes import check_type, class_of_architecture
 from stagedb.models.readers.config import rotary
@@ -99,8 +99,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if words and words[0] in known:
         return words[0]
     given = shown(", ".join(words)) if words else "none named in `architectures`"
-    near = get_close_matches(words[0], known, n=3, cutoff=0.6) if words else []
-    hint = f"; near ones are {', '.join(near)}" if near else ""
+    hint = near_architectures(config, words[0]) if words else ""
     raise UsageError(
         f"architecture not supported: {given}{hint}. {len(known)} are read, such as LlamaForCausalLM: docs/models.md "
         "lists them, and a card of your own has other models"

@@ -556,7 +556,7 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
         (
             {**DEEPSEEK, "architectures": ["DeepseekV9ForCausalLM"]},
-            "not supported: 'DeepseekV9ForCausalLM'; near ones are Deepseek",
+            "not supported: 'DeepseekV9ForCausalLM'; near in structure are Deepseek",
         ),
         ({**LLAMA, "architectures": ["T5ForConditionalGeneration"]}, "not supported: 'T5ForConditionalGeneration'"),
         ({**LLAMA, "architectures": [["LlamaForCausalLM"]]}, "not supported: none named"),

@@ -94,3 +94,32 @@ def test_several_architectures_are_refused() -> None:
             from_hugging_face({**config, "architectures": named}, name="both")
     twice = from_hugging_face({**config, "architectures": ["LlamaForCausalLM"] * 2}, name="twice")
     assert twice == from_hugging_face(config, name="twice")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("deepseek-v3", "DeepseekV2ForCausalLM"),
+        ("gemma-2-9b", "Gemma2ForCausalLM"),
+        ("qwen3-30b-a3b", "Qwen3MoeForCausalLM"),
+        ("bloom-7b1", "BloomForCausalLM"),
+        ("qwen3-vl-8b", "Qwen3VLForConditionalGeneration"),
+    ],
+)
+def test_near_ones_of_an_unknown_architecture_are_near_in_structure(name: str, near: str) -> None:
+    """Its name is near to another one's, and the keys of its config are those of these."""
+    with pytest.raises(UsageError, match=rf"near in structure are .*{near} \(uses all its keys\)"):
+        from_hugging_face({**CONFIGS[name], "architectures": ["Llama9ForCausalLM"]}, name="unknown")
+
+
+def test_keys_that_a_near_architecture_does_not_use_are_named() -> None:
+    config = {**CONFIGS["llama-3.2-3b"], "architectures": ["LlamaXForCausalLM"], "loops": 3, "memory_slots": 64}
+    with pytest.raises(UsageError, match=r"LlamaForCausalLM \(uses all its keys but loops, memory_slots\)"):
+        from_hugging_face(config, name="unknown")
+
+
+def test_names_decide_where_nothing_reads_the_config() -> None:
+    with pytest.raises(UsageError, match="near names are LlamaForCausalLM, "):
+        from_hugging_face({"architectures": ["Llama9ForCausalLM"]}, name="unknown")
+    with pytest.raises(UsageError, match=r"'T5ForConditionalGeneration'\. 147 are read"):
+        from_hugging_face({"architectures": ["T5ForConditionalGeneration"], "d_model": 512}, name="unknown")

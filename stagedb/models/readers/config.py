@@ -376,6 +376,11 @@ class Config(Mapping[str, Any]):
         found = (self._of.default(key) for key in keys)
         return next((value for value in found if value is not None), None)
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """The keys that a reader has asked for, whether they are there or not."""
+        return frozenset(self._read)
+
     def of_no_class(self) -> list[str]:
         """The keys that a reader has used, and that its class does not have."""
         return [key for key in self._content if key in self._read and not self._of.has(key)]
