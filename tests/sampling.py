@@ -1,43 +1,55 @@
-"""How much of what is expensive a run of the tests tries, and which part: chosen by a seed.
+"""What the usual run tries of what is expensive. It is the same each time.
 
-STAGEDB_TEST_SHARE is the share of the slow tests (`slow_tests.txt`) and of the heaviest properties' examples, from 0 to
-1. Without it everything runs. STAGEDB_TEST_SEED chooses which: `.ci/run` takes it from the commit, so that other
-commits try others.
+`slow_tests.txt` has how many cases of each slow test the usual run tries. Heavy properties have a fifth of their
+examples there, and long tables a fifth of their rows. With STAGEDB_TEST_ALL=1, as `scripts/test --all` sets it,
+everything runs.
 """
 
 import os
-import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 Row = TypeVar("Row")
 
-SHARE = float(os.environ.get("STAGEDB_TEST_SHARE", "1"))
+ALL = os.environ.get("STAGEDB_TEST_ALL") == "1"
 SEED = int(os.environ.get("STAGEDB_TEST_SEED", "0"))
-EVERY = max(1, round(1 / SHARE))
+"""Chooses what the fuzzer and the fault trials draw."""
+
+EVERY = 1 if ALL else 5
 FEWEST = 5
 
 SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 
 
-def slow_tests() -> dict[str, float]:
-    """The slow tests, as `file::test`, each with the seconds that all of its cases take."""
+@dataclass(frozen=True)
+class SlowTest:
+    """A line of `slow_tests.txt`.
+
+    seconds: what all cases take. every: in the usual run one case of so many is tried, the first one first; 0: none.
+    """
+
+    seconds: float
+    every: int
+
+    def is_tried(self, case: int) -> bool:
+        """Whether this run tries a case. case: its number among those of the test."""
+        return ALL or (self.every > 0 and case % self.every == 0)
+
+
+def slow_tests() -> dict[str, SlowTest]:
+    """The slow tests, as `file::test`."""
     lines = SLOW_TESTS.read_text(encoding="utf-8").splitlines()
-    found = [line.split() for line in lines if not line.startswith("#")]
-    return {test: float(seconds) for seconds, test in found}
-
-
-def is_tried(slow_test: str, case: int) -> bool:
-    """Whether this run tries a case of a slow test: every n-th, from a place that the seed chooses."""
-    return (zlib.crc32(slow_test.encode()) + SEED + case) % EVERY == 0
+    found = [line.split() for line in lines if line and not line.startswith("#")]
+    return {test: SlowTest(float(seconds), int(every)) for seconds, every, test in found}
 
 
 def examples(number: int) -> int:
-    """So many examples of a heavy property, or this run's share of them."""
-    return max(min(number, FEWEST), round(number * SHARE))
+    """So many examples of a heavy property, or the usual run's share of them."""
+    return max(min(number, FEWEST), number // EVERY)
 
 
 def rows(table: Sequence[Row]) -> Sequence[Row]:
-    """The rows of a table that one test goes through, or this run's share of them: every n-th, as the seed chooses."""
-    return table[SEED % EVERY :: EVERY]
+    """The rows of a table that one test goes through, or every fifth of them in the usual run."""
+    return table[::EVERY]
