@@ -1,10 +1,11 @@
 """What is wrong in a store, and the removal of what cannot be read any more."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 
+from stagedb.api.content_age import other_version
 from stagedb.errors import StagedbError
 from stagedb.store import LABELS, Kind, RemovedError, Store, delete, layout_of, names, sweep, unfinished
 from stagedb.store.dump_contents import ThingContent
@@ -17,6 +18,10 @@ Notice = Callable[[str], None]
 
 _LOST = "check/lost_"
 _AGAIN = "it is damaged: remove it with `stagedb rm {} --force`, and make or load it again"
+_KEEP = (
+    "keep it: only that stagedb can check it. It is listed and queried as before; the command that made it makes a new "
+    "one of this version"
+)
 _REPAIR = "`stagedb store check --repair` removes it"
 
 
@@ -26,6 +31,7 @@ class StoreProblem:
 
     label: of the node that it concerns. id: of that node. problem: what is wrong. remedy: what to do. repairable:
     whether it cannot be read any more, so that `repair` removes it. dead: an ended process left it unfinished.
+    explained: another version of stagedb wrote it, so that the difference proves no damage.
     """
 
     label: str
@@ -34,6 +40,7 @@ class StoreProblem:
     remedy: str
     repairable: bool = False
     dead: bool = False
+    explained: bool = False
 
 
 def check(store: Store, notice: Notice) -> tuple[StoreProblem, ...]:
@@ -93,23 +100,42 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
             # Removed or made again meanwhile is no problem of the store.
             state = store.read(f"lifecycle/state_{kind.lower()}", id=id)
             if state and state[0]["state"] == "ready" and not isinstance(error, RemovedError):
-                found.append(StoreProblem(kind, id, str(error), _AGAIN.format(id)))
+                found.append(_different(store, kind, id, str(error), above))
             return
         if kind == "Instance" and section is not None and section.layout:
             problem = next(iter(_rank_nodes(store, id)), None)
         notice(f"checked {kind.lower()} {id}")
         if problem is not None:
-            found.append(StoreProblem(kind, id, problem, _AGAIN.format(id)))
+            found.append(_different(store, kind, id, problem, above))
         for part in below.get(id, ()):
             if section is None:
-                why = f"cannot be checked, because {kind.lower()} {id} is damaged"
-                found.append(StoreProblem(part["kind"], part["id"], why, _AGAIN.format(id)))
+                found.extend(_unchecked(part, found[-1], below))
             else:
                 visit(part, [*above, section])
 
     for row in rows:
         if row["kind"] == OWNERS[0]:
             visit(row, [])
+    return found
+
+
+def _different(store: Store, kind: Kind, id: str, problem: str, above: Sequence[ThingContent]) -> StoreProblem:
+    """A thing that is not what this version makes. That proves damage only if no other version wrote it."""
+    version = other_version(store, kind, id, above[0].id if above else None)
+    if version is None:
+        return StoreProblem(kind, id, problem, _AGAIN.format(id))
+    return StoreProblem(kind, id, f"{version}, so that it cannot be checked ({problem})", _KEEP, explained=True)
+
+
+def _unchecked(
+    part: Mapping[str, Any], source: StoreProblem, below: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[StoreProblem]:
+    """What cannot be checked, because what it is made from is damaged, or of another version; and all made from it."""
+    why = "of another version" if source.explained else "damaged"
+    problem = f"cannot be checked, because {source.label.lower()} {source.id} is {why}"
+    found = [StoreProblem(part["kind"], part["id"], problem, source.remedy, explained=source.explained)]
+    for each in below.get(part["id"], ()):
+        found += _unchecked(each, source, below)
     return found
 
 

@@ -150,13 +150,16 @@ def check(
         found = db.check(notice=common.note)
         rows = [(each.label, each.id, each.problem, each.remedy) for each in found]
         output.write(("label", "id", "problem", "remedy"), rows)
-        left = [each for each in found if not (repair and each.repairable)]
+        explained = sum(each.explained for each in found)
+        left = [each for each in found if not (each.explained or (repair and each.repairable))]
         if repair:
             common.note(f"removed {db.repair(found):,} things")
+    if explained:
+        common.note(f"{explained:,} things of another version of stagedb cannot be checked, and nothing shows damage")
     if left:
         common.note(f"{len(left):,} problems are left" if repair else f"{len(left):,} problems")
         raise typer.Exit(1)
-    common.note("nothing is wrong" if not found else "nothing is wrong any more")
+    common.note("nothing is wrong" if len(found) == explained else "nothing is wrong any more")
 
 
 @group.command()

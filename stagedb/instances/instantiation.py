@@ -10,6 +10,7 @@ information than the columns of the op and the tensors of its symbolic op (`COPY
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -63,6 +64,26 @@ def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
     """The id of a graph's instance under a plan. graph: its id. sizes: those of its model.
 
     It is the digest of graph and plan. Two plans of equal meaning in different words have one id."""
+    return _id_of(_content(graph, sizes, plan))
+
+
+def earlier_ids(graph: str, sizes: Mapping[str, int], plan: Plan) -> frozenset[str]:
+    """The ids that this instance had in earlier forms, whose content differs."""
+    content = _content(graph, sizes, plan)
+    choices: dict[str, list[str | None]] = {
+        "format": [str(each) for each in range(1, FORMAT + 1)],
+        "ragged": [None, *(str(each) for each in range(1, int(content.get("ragged", 0)) + 1))],
+        "first_backward": [None, content.get("first_backward")],
+    }
+    found = set()
+    for values in itertools.product(*choices.values()):
+        replaced = {**content, **dict(zip(choices, values, strict=True))}
+        found.add(_id_of({name: value for name, value in replaced.items() if value is not None}))
+    return frozenset(found - {_id_of(content)})
+
+
+def _content(graph: str, sizes: Mapping[str, int], plan: Plan) -> dict[str, str]:
+    """What an id is the digest of. A changed formula of what an instance has changes it."""
     complete = with_all_words(plan, sizes)
     content = {"format": str(FORMAT), "graph": graph, "plan": complete.to_json()}
     if complete.expert_load:
@@ -72,8 +93,11 @@ def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
     if plan.tasks() != plan.orders():
         # Instances of these that were stored before run the halves of the first backward apart.
         content["first_backward"] = "whole"
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return content
+
+
+def _id_of(content: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def instantiate(

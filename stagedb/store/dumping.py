@@ -31,6 +31,7 @@ from stagedb.store.events import Input
 from stagedb.store.leases import Kind, Lease, building
 from stagedb.store.schema import OWNERS, VERSION
 from stagedb.store.schema_forms import OWNED
+from stagedb.store.typed_properties import plan_properties
 from stagedb.store.whole_reads import read_whole
 
 Notice = Callable[[str], None]
@@ -90,6 +91,8 @@ def _node(label: str, row: Mapping[str, Any]) -> tuple[Sequence[str], str | None
     also = [name for name in row["also"] if name != label]
     values = {name: value for name, value in row["values"].items() if name != "claim"}
     values |= {name: 0 for name in WRITTEN if name in values}
+    if label == "Instance":
+        values = {**plan_properties({}), **values}  # those of words that are newer than the instance
     # What is complete in a store has the form of the store's schema, whichever version wrote it.
     return also, row["parent"], {**values, "schema": VERSION} if label in OWNERS else values
 

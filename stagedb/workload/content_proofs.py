@@ -24,6 +24,7 @@ from stagedb.instances.statement_rows import (
 from stagedb.instances.stored_digests import edges_digest, groups_digest, ops_digest, ranks_digest, tasks_digest
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.plans import Plan
+from stagedb.plans.aspects import LATER
 from stagedb.plans.rank_layout import RankLayout
 from stagedb.store import json_mapping
 from stagedb.store.dump_contents import End, ThingContent
@@ -111,7 +112,12 @@ def _instance_problems(section: ThingContent, graph: GraphInMemory) -> Iterator[
     rows = copy_rows(graph, plan)
     if rows.made.id != section.id:
         yield f"its graph and its plan give the id {rows.made.id}"
-    words = plan_properties(with_all_words(plan, graph.stored.sizes).to_dict())
+    # An instance that is older than a word has the default without a property.
+    words = {
+        name: value
+        for name, value in plan_properties(with_all_words(plan, graph.stored.sizes).to_dict()).items()
+        if own.get(name) is not None or name not in LATER or value != LATER[name]
+    }
     expected = {**words, "plan": plan.to_json(), "world": plan.world, "microbatches": plan.microbatches}
     yield from differences("Instance", {section.id: own}, {section.id: without_none(expected)})
     yield from _class_problems(section, rows)

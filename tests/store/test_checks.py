@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, checking
-from stagedb.instances import instantiate
+from stagedb.instances import instantiate, instantiation
 from stagedb.memory import analyse, record
 from stagedb.models.card import Card
 from stagedb.plans import Plan
+from stagedb.plans.aspects import LATER
 from stagedb.store import Store, building, write_graph, write_rank_nodes
 from stagedb.store.naming import Name, set_name
 from stagedb.timing import profile_job, record_profile
@@ -102,6 +103,50 @@ def test_what_was_changed_is_found_and_left_alone(filled: Store, what: str) -> N
     before = _count(filled, "(n)")
     assert checking.repair(filled, found) == 0
     assert _count(filled, "(n)") == before
+
+
+OLDER = {
+    "a graph of an earlier form": "MATCH (g:Graph) SET g.format = g.format - 1",
+    "a schema before this one": "MATCH (n:Graph|Instance|Profile) SET n.schema = 7",
+}
+
+
+@pytest.mark.parametrize("what", OLDER)
+def test_what_an_older_stagedb_wrote_is_not_called_damaged(filled: Store, what: str) -> None:
+    _run(filled, OLDER[what])
+    if "schema" in what:
+        _run(filled, "MATCH (n:Op) WITH n LIMIT 1 SET n.flops = 1")
+    found = _check(filled)
+    assert found
+    assert all(each.explained and "--force" not in each.remedy and "keep it" in each.remedy for each in found)
+    assert all("older stagedb wrote it" in each.problem or "of another version" in each.problem for each in found)
+    assert not any(each.repairable for each in found)
+
+
+def test_an_instance_of_an_earlier_form_is_not_called_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = small_graph()
+    write_graph(store, graph)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(instantiation, "FORMAT", instantiation.FORMAT - 1)
+        made = instantiate(store, graph.key, EIGHT)
+    _run(store, "MATCH (n:Op) WITH n LIMIT 1 SET n.flops = 1")
+    (found,) = _check(store)
+    assert (found.label, found.id, found.explained) == ("Instance", made, True)
+    assert "earlier form of instances" in found.problem
+    assert "--force" not in found.remedy
+
+
+def test_an_instance_that_is_older_than_a_word_of_plans_is_sound(filled: Store) -> None:
+    for word in LATER:
+        _run(filled, f"MATCH (n:Instance) REMOVE n.{word}")
+    assert _check(filled) == []
+
+
+def test_damage_below_a_damaged_graph_keeps_its_words(filled: Store) -> None:
+    _run(filled, "MATCH (g:Graph) SET g.sizes = '{'")
+    found = _check(filled)
+    assert [each.label for each in found] == ["Graph", "Instance", "Profile"]
+    assert not any(each.explained for each in found)
 
 
 LOST = {
