@@ -39,9 +39,19 @@ def help_of(name: str) -> str:
     return result.output.strip()
 
 
+def _printed(*words: str) -> str:
+    """The output of a command that reads no store."""
+    env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
+    result = CliRunner().invoke(app, words, prog_name="stagedb", env=env)
+    if result.exit_code:
+        raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output}")
+    return result.output.strip()
+
+
 def cli_reference() -> str:
     """One section for each command: its help text."""
     parts = [f"```text\n{help_of('')}\n```\n"]
+    parts.append(f"## Words of a plan\n\n```text\n{_printed('help', 'plan')}\n```\n")
     parts += [f"## stagedb {name}\n\n```text\n{help_of(name)}\n```\n" for name in command_names()]
     return "\n".join(parts)
 

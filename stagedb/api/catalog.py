@@ -127,7 +127,7 @@ def described(info: InstanceInfo | ProfileInfo) -> str:
         scaled = f", scaled: {', '.join(info.scalings)}" if info.scalings else ""
         text = f"{info.id[:SHORT_ID]} of {info.instance_name} on {info.system}{scaled}"
     else:
-        text = f"{info.id[:SHORT_ID]} {info.name}"
+        text = f"{info.id[:SHORT_ID]} {info.called}"
     foreign = info.made_by is not None and current_user() not in (info.made_by, info.asked_by)
     return f"{text}, made by {info.made_by}" if foreign else text
 

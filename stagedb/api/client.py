@@ -71,6 +71,9 @@ class Stagedb:
     def __init__(self, store: Store) -> None:
         self.store = store
 
+    def __str__(self) -> str:
+        return f"stagedb store at {self.store.uri} ({self.store.engine})"
+
     def __enter__(self) -> Self:
         return self
 

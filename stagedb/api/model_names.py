@@ -15,7 +15,7 @@ from stagedb.inputs import is_there, shown
 from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
-from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.plans.written_words import OPTION_WORDS, place_of
 from stagedb.store import Input, Store, write_graph
 
 FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
@@ -178,11 +178,11 @@ def _defaults(recipe: str) -> Mapping[str, object]:
 
 
 def describe(words: Mapping[str, object]) -> str:
-    """A plan's words, or a graph's options, in short: those that differ from the defaults."""
+    """A plan's words, or a graph's options, in short: those that differ from the defaults, the degrees first."""
     usual = _defaults(GraphOptions().recipe)
     recipe_usual = _defaults(str(words.get("recipe", usual["recipe"])))
     parts = []
-    for word, value in words.items():
+    for word, value in sorted(words.items(), key=lambda item: place_of(item[0])):
         if value == usual.get(word) or (word.endswith("dtype") and value == recipe_usual.get(word)):
             continue
         name = word.replace("_", "-")

@@ -76,13 +76,13 @@ class PlanWords(GraphWords, total=False):
     """Tensor parallelism. [1]"""
     pp: int
     """Pipeline stages. [1]"""
-    dp: int
-    """Data parallelism. [from --ranks, else 1]"""
     cp: int
     """Context parallelism: ranks that share a sequence. [1]"""
     ep: int
     """Expert parallelism, among the ranks of dp x cp (with --no-expert-tp also of tp): N divides them and the
     experts. [1]"""
+    dp: int
+    """Data parallelism. [from --ranks, else 1]"""
     rank_order: Sequence[str] | str
     """Mesh axes, innermost first. [tp,cp,dp,pp]"""
     micro_batch_size: int

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stagedb.api import html_tables
+from stagedb.plans.written_words import short_plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +79,9 @@ class GraphInfo:
     loaded: tuple[str, ...] = ()
     new: bool = False
 
+    def __str__(self) -> str:
+        return f"graph {self.id[:12]} of {self.name}, recipe {self.recipe}"
+
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))
 
@@ -112,6 +116,15 @@ class InstanceInfo:
     loaded: tuple[str, ...] = ()
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def called(self) -> str:
+        """Its model and plan in short, `llama3-70b tp8 pp4 dp32`, after its name if it has one of its own."""
+        text = f"{self.model} {short_plan(self.plan)}"
+        return text if self.name == self.model else f"{self.name} ({text})"
+
+    def __str__(self) -> str:
+        return f"instance {self.id[:12]} {self.called}, {self.ranks:,} ranks in {self.classes:,} classes"
 
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))
@@ -244,6 +257,10 @@ class ProfileInfo:
     room: int | None = None
     new: bool = False
     kept: bool = True
+
+    def __str__(self) -> str:
+        named = "" if self.name is None else f" {self.name}"
+        return f"profile {self.id[:12]}{named} of {self.instance_name} on {self.system}, step {self.step / 1e6:,.3f} ms"
 
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))

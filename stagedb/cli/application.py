@@ -12,6 +12,7 @@ from stagedb.cli import (
     diff,
     export,
     find,
+    help,
     ls_show_rm,
     memory,
     models,
@@ -26,7 +27,7 @@ from stagedb.cli import (
     unexpected_errors,
     validate,
 )
-from stagedb.cli.help_groups import group_options
+from stagedb.cli.help_groups import GroupedCommands, group_options
 from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
 from stagedb.errors import StagedbError
 from stagedb.outputs import printable
@@ -50,6 +51,7 @@ EXIT_REFUSED = 2
 EXIT_BROKEN_PIPE = 141
 
 app = typer.Typer(
+    cls=GroupedCommands,
     help=HELP,
     no_args_is_help=True,
     add_completion=True,
@@ -75,6 +77,7 @@ find.register(app)
 name_tag_note.register(app)
 serve.register(app)
 store_command.register(app)
+help.register(app)
 group_options(app)
 
 

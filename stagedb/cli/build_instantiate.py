@@ -66,7 +66,7 @@ def instantiate(
     note_defaults(common, instance, given)
     what = "made" if instance.new else "already in the store:"
     common.line(
-        f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
+        f"{what} instance {instance.id[:12]} {instance.called}: {count(instance.ranks, 'rank')} in "
         f"{count(instance.classes, 'class', 'classes')}, in {seconds:.1f} s"
     )
 

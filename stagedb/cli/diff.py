@@ -87,10 +87,13 @@ def diff(
 
 
 def _description(info: "InstanceInfo | ProfileInfo") -> str:
-    instance = getattr(info, "instance_name", None)
-    if instance is None:
-        return f"{info.id[:12]} {info.name}"
-    return f"{info.id[:12]} {info.name or ''}".rstrip() + f" ({instance} on {getattr(info, 'system', '')})"
+    called = getattr(info, "called", None)
+    if called is not None:
+        return f"{info.id[:12]} {called}"
+    return (
+        f"{info.id[:12]} {info.name or ''}".rstrip()
+        + f" ({getattr(info, 'instance_name', '')} on {getattr(info, 'system', '')})"
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -1,10 +1,23 @@
-"""The options of a command in groups: its own ones first, then those of a plan, and those of every command last."""
+"""The commands by what people want, and the options of a command in groups: its own ones first.
 
+The words of a plan are options of many commands: each names them, and `stagedb help plan` explains them on one page.
+"""
+
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "Make": ("models", "systems", "build", "instantiate", "export", "unpack", "validate", "simulate"),
+    "Ask": ("query", "queries", "ls", "show", "find", "serve"),
+    "Time": ("memory", "profile", "advise", "timeline", "report", "diff"),
+    "Share": ("name", "tag", "note", "rm", "store"),
+    "Help": ("help",),
+}
+"""The commands by what people want."""
 
 OWN = "Options"
 TIMING = "Time of a step"
@@ -24,7 +37,20 @@ WORDS: Mapping[str, str] = {
 }
 """The group of a plan's words, by the file in `stagedb.plans.aspects` that declares them; the common ones first."""
 
-_ORDER = ("Arguments", OWN, TIMING, *WORDS.values(), ROWS, EVERY)
+PLAN = "Words of the plan"
+
+_ORDER = ("Arguments", OWN, TIMING, PLAN, ROWS, EVERY)
+
+
+class GroupedCommands(TyperGroup):
+    """An application whose help has its commands by what people want."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group of `COMMANDS`."""
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(room)) for name in names])
 
 
 class GroupedCommand(TyperCommand):
@@ -37,9 +63,21 @@ class GroupedCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 sections.setdefault(_section(parameter), []).append(record)
+        words = [parameter.opts[0] for parameter in self.get_params(ctx) if _section(parameter) == PLAN]
         for title in sorted(sections, key=_ORDER.index):
             with formatter.section(title):
-                formatter.write_dl(sections[title])
+                if title == PLAN:
+                    _write_names(formatter, words)
+                else:
+                    formatter.write_dl(sections[title])
+
+
+def _write_names(formatter: Any, words: list[str]) -> None:
+    """Names of options without their help, and where that is."""
+    room = formatter.width - formatter.current_indent
+    for text in (" ".join(words), "`stagedb help plan` explains each of them."):
+        for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
+            formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
 def _section(parameter: Any) -> str:
@@ -47,7 +85,8 @@ def _section(parameter: Any) -> str:
         return "Arguments"
     if parameter.name == "help":
         return EVERY
-    return getattr(parameter, "rich_help_panel", None) or OWN
+    panel = getattr(parameter, "rich_help_panel", None) or OWN
+    return PLAN if panel in WORDS.values() else panel
 
 
 def group_options(app: typer.Typer) -> None:

@@ -24,16 +24,6 @@ class Degrees:
 
     tp: Annotated[int, About("Tensor parallelism.", property="degree of tensor parallelism", least=1, symbol="tp")] = 1
     pp: Annotated[int, About("Pipeline stages.", property="pipeline stages", least=1, symbol="pp")] = 1
-    dp: Annotated[
-        int,
-        About(
-            "Data parallelism.",
-            property="degree of data parallelism",
-            unset="from --ranks, else 1",
-            least=1,
-            symbol="dp",
-        ),
-    ] = 1
     cp: Annotated[
         int,
         About(
@@ -51,6 +41,16 @@ class Degrees:
             property="degree of expert parallelism",
             least=1,
             symbol="ep",
+        ),
+    ] = 1
+    dp: Annotated[
+        int,
+        About(
+            "Data parallelism.",
+            property="degree of data parallelism",
+            unset="from --ranks, else 1",
+            least=1,
+            symbol="dp",
         ),
     ] = 1
     rank_order: Annotated[
