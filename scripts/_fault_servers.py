@@ -65,7 +65,7 @@ def neo4j_server(home: Path, *always: str) -> Server:
             raise RuntimeError(done.stdout + done.stderr)
 
     def start(*settings: str) -> None:
-        command("start", "--keep", "--port", port, *(f"--setting={each}" for each in (*always, *settings)))
+        command("start", "--port", port, *(f"--setting={each}" for each in (*always, *settings)))
 
     environment = {"NEO4J_URI": f"bolt://127.0.0.1:{port}", **account, "STAGEDB_CONFIG": os.devnull}
     return Server(

@@ -1,8 +1,8 @@
 """A Neo4j Community server on this machine, for tests: jars from Maven Central, no docker, loopback only.
 
 It has the account neo4j with a password of its own (or that of NEO4J_PASSWORD), which only this user can read. It uses
-only the standard library, so that it runs before anything is installed. Each start begins with an empty database,
-except with `--keep`.
+only the standard library, so that it runs before anything is installed. A start goes on with the data of the server
+before it; `--empty` deletes them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".cache" / "neo4j"
-STATE, LOG, PASSWORD = "state.json", "console.log", "password"
+STATE, LOG, PASSWORD, RELEASE = "state.json", "console.log", "password", "release"
 
 VERSIONS = {"5.26": "5.26.30", "2026": "2026.08.1"}
 """Short values of `--version`, and the releases that they mean. Other releases are named in full."""
@@ -62,10 +62,11 @@ def main() -> None:
         "--version", help=f"{', '.join(VERSIONS)}, or a full release; default: one that the available Java can run"
     )
     starting.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; default: a free one")
-    starting.add_argument("--keep", action="store_true", help="keep the data of the previous server")
+    starting.add_argument("--empty", action="store_true", help="delete the data of the previous server")
     starting.add_argument(
         "--setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of neo4j.conf; may be repeated"
     )
+    starting.add_argument("--foreground", action="store_true", help="become the server, as systemd wants it")
     commands.add_parser("stop", help="stop it")
     commands.add_parser("status", help="print whether it runs; exit status 1 if not")
     commands.add_parser("env", help="print the line that sets the tests' server")
@@ -73,7 +74,7 @@ def main() -> None:
     home = options.home.absolute()
     state = running(home)
     if options.command == "start":
-        start(home, state, options.version, options.port, options.keep, options.setting)
+        start(home, state, options)
     elif options.command == "stop":
         print(stop(home, state))
     elif state is None:
@@ -84,41 +85,36 @@ def main() -> None:
         print(described(state))
 
 
-def start(
-    home: Path, state: dict[str, object] | None, release: str | None, port: int, keep: bool, more: list[str]
-) -> None:
-    wanted = VERSIONS.get(release, release) if release else None
+def start(home: Path, state: dict[str, object] | None, options: argparse.Namespace) -> None:
+    wanted = VERSIONS.get(options.version, options.version) if options.version else None
     if state is not None:
-        if wanted not in (None, state["version"]) or port not in (0, state["port"]):
+        if wanted not in (None, state["version"]) or options.port not in (0, state["port"]):
             sys.exit(f"scripts/neo4j: {described(state)}; stop it first")
+        if options.empty or options.foreground:
+            sys.exit(f"scripts/neo4j: {described(state)}; stop it before --empty or --foreground")
         print(described(state), HINT, sep="\n")
         return
-    java, version = choose(wanted)
-    lib = jars(version)
-    port = port or free_port()
-    if home.exists() and not keep:
+    if home.exists() and options.empty:
         shutil.rmtree(home)
+    java, version = choose(wanted or release_of_data(home))
+    lib = jars(version)
+    port = options.port or free_port()
     (home / "home" / "conf").mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
+    check_release(home, version)
     make_account(home)
-    (home / "home" / "conf" / "neo4j.conf").write_text(configuration(port, more), encoding="utf-8")
-    entry = "CommunityEntryPoint" if version.startswith("5.") else "Neo4jCommunity"
+    (home / "home" / "conf" / "neo4j.conf").write_text(configuration(port, options.setting), encoding="utf-8")
+    command = server(java, version, lib, home)
+    if options.foreground:
+        # The process keeps its number and its beginning.
+        write_state(home, os.getpid(), version, port)
+        os.execvp(command[0], command)  # noqa: S606 - systemd watches this process
     console = home / LOG
     with console.open("wb") as log:
         process = subprocess.Popen(
-            [
-                *(java, "-Xms256m", "-Xmx1500m"),
-                *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
-                *("--enable-native-access=ALL-UNNAMED", "-cp", f"{lib}/*", f"org.neo4j.server.{entry}"),
-                *(f"--home-dir={home / 'home'}", f"--config-dir={home / 'home' / 'conf'}", "--console-mode"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
-    state = {"pid": process.pid, "started": start_of(process.pid), "version": version, "port": port}
-    (home / STATE).write_text(json.dumps(state), encoding="utf-8")
+    state = write_state(home, process.pid, version, port)
     deadline = time.monotonic() + START_TIMEOUT
     while "Started." not in console.read_text(encoding="utf-8", errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -128,6 +124,47 @@ def start(
         time.sleep(0.2)
     process.returncode = 0  # it stays, and nothing waits for it
     print(described(state), HINT, sep="\n")
+
+
+def server(java: str, version: str, lib: Path, home: Path) -> list[str]:
+    """The command that is the server."""
+    entry = "CommunityEntryPoint" if version.startswith("5.") else "Neo4jCommunity"
+    return [
+        *(java, "-Xms256m", "-Xmx1500m"),
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
+        *("--enable-native-access=ALL-UNNAMED", "-cp", f"{lib}/*", f"org.neo4j.server.{entry}"),
+        *(f"--home-dir={home / 'home'}", f"--config-dir={home / 'home' / 'conf'}", "--console-mode"),
+    ]
+
+
+def write_state(home: Path, pid: int, version: str, port: int) -> dict[str, object]:
+    """Write down which process is the server."""
+    state: dict[str, object] = {"pid": pid, "started": start_of(pid), "version": version, "port": port}
+    (home / STATE).write_text(json.dumps(state), encoding="utf-8")
+    (home / RELEASE).write_text(version, encoding="utf-8")
+    return state
+
+
+def release_of_data(home: Path) -> str | None:
+    """The release that last wrote the data of a directory; None if there is none."""
+    try:
+        return (home / RELEASE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def check_release(home: Path, version: str) -> None:
+    """End if the data are of a newer release than the one that is to start: it could not read them."""
+    before = release_of_data(home)
+    if before is not None and _numbers(before) > _numbers(version):
+        sys.exit(
+            f"scripts/neo4j: the data in {home} are of Neo4j {before}, and {version} cannot read them: start "
+            f"--version {before}, name another --home, or delete the data with --empty"
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def configuration(port: int, more: list[str]) -> str:

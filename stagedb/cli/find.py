@@ -51,7 +51,7 @@ def find(
     output: Output,
     common: Common,
 ) -> None:
-    """Find profiled instances, those with the most tokens a second an accelerator first.
+    """Find profiled plans, ranked by tokens/s an accelerator.
 
     Options of the plan are values that the plans have. There is a row for each profile of anybody; those with scaled
     durations are left out. Formats other than the table have all columns, in ns and bytes.

@@ -151,7 +151,7 @@ def secure(
     line = [sys.executable, "-m", "scripts._neo4j", "--home", str(home)]
     settings = [f"--setting={name}={value}" for name, value in settings_of(TLS).items()]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NEO4J_")}
-    subprocess.run([*line, "start", "--keep", *settings], cwd=ROOT, env=environment, check=True, capture_output=True)
+    subprocess.run([*line, "start", *settings], cwd=ROOT, env=environment, check=True, capture_output=True)
     yield home
     subprocess.run([*line, "stop"], cwd=ROOT, check=True, capture_output=True)
 

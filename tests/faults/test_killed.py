@@ -142,7 +142,7 @@ def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Itera
     def kill() -> None:
         os.kill(json.loads((home / "state.json").read_text())["pid"], signal.SIGKILL)
 
-    yield Engine(environment, kill, lambda: start("--keep", "--port", port))
+    yield Engine(environment, kill, lambda: start("--port", port))
     run([*script, "stop"], {})
 
 
