@@ -13,6 +13,9 @@ EXIT_INTERRUPTED = 130
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 refused (nothing changed), 70 an error of stagedb itself."""
     try:
+        from stagedb.cli.standard_streams import prepare
+
+        prepare()
         from stagedb.cli.application import run
 
         run()

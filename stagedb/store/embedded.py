@@ -6,8 +6,8 @@ some time without a client.
 
 import json
 import os
+import re
 import secrets
-import shlex
 import socket
 import subprocess
 import sys
@@ -23,6 +23,7 @@ import psutil
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import parse_document, read_text, shown
+from stagedb.store.failures import check_disk
 from stagedb.store.private_directory import check_private
 
 DATABASE = "stagedb"
@@ -36,6 +37,12 @@ HEAP = "1g"
 
 READER_SECONDS = tuple(2**power for power in range(17))
 """The engine limits the time of queries by account and not by query: it has one reader account for each of these."""
+
+LEAST_HEAP = 96 << 20
+"""Bytes with which the engine starts and answers."""
+
+_TRACE = re.compile(r"\s|Traceback|Caused by|\.\.\. [0-9]+ more")
+"""The beginning of a line in a stack trace."""
 
 # A garbage collector with one thread suits a machine that has other work.
 _JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC"
@@ -173,7 +180,7 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         "reader_password": secrets.token_urlsafe(24),
         "reader_seconds": READER_SECONDS,
         "idle": _idle(environment),
-        "jvm": _JVM.format(heap=shlex.quote(environment.get("STAGEDB_HEAP", HEAP))),
+        "jvm": _JVM.format(heap=_heap(environment)),
     }
     # A link in the place of the log must not redirect what is written.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
@@ -207,10 +214,23 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
     why = f"ended with status {process.returncode}" if process.returncode is not None else "did not become ready"
     process.kill()
     process.wait()
-    raise StagedbError(
-        f"the embedded engine {why} while starting in {home}. The end of its log, {log}:\n{_tail(log)}\n"
-        "`--store bolt://…` uses a Neo4j server instead"
+    failed = StagedbError(
+        f"the embedded engine {why} while starting in {home}: {_last_words(log)} (its log is {log}). Run the command "
+        "again; `--store bolt://…` uses a Neo4j server instead"
     )
+    check_disk(home, failed)
+    raise failed
+
+
+def _heap(environment: Mapping[str, str]) -> str:
+    text = environment.get("STAGEDB_HEAP", HEAP)
+    found = re.fullmatch(r"([0-9]{1,12})([kmgt]?)", text, re.IGNORECASE | re.ASCII)
+    if found is None or int(found[1]) << 10 * " kmgt".index(found[2].lower() or " ") < LEAST_HEAP:
+        raise UsageError(
+            f"STAGEDB_HEAP must be the size of the embedded engine's memory, such as 512m or 2g, at least "
+            f"{LEAST_HEAP >> 20}m, not {shown(text)}"
+        )
+    return text
 
 
 def _idle(environment: Mapping[str, str]) -> float:
@@ -224,8 +244,11 @@ def _idle(environment: Mapping[str, str]) -> float:
     return seconds
 
 
-def _tail(log: Path, lines: int = 15) -> str:
+def _last_words(log: Path) -> str:
+    """The last line of a log that is no part of a stack trace."""
     try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
+        return "its log cannot be read"
+    whole = [line.strip() for line in lines if line.strip() and not _TRACE.match(line)]
+    return shown(whole[-1]) if whole else "it wrote nothing"

@@ -1,5 +1,6 @@
 """The command line as a process: start, signals, pipes, and errors that need no store."""
 
+import json
 import os
 import subprocess
 import sys
@@ -86,6 +87,54 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert result.stderr == ""
     assert result.returncode in (0, 141)
+
+
+CLOSED = [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
+
+
+@pytest.mark.parametrize("streams", CLOSED)
+def test_closed_streams_are_no_error(streams: str) -> None:
+    for arguments, status in (("models", 0), ("models nothing", 2), ("ls --store bolt://127.0.0.1:1", 2)):
+        command = f"{sys.executable} -m stagedb {arguments} {streams}"
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert result.returncode == status, result
+        assert "itself failed" not in result.stderr
+        assert ("Error" in result.stderr) == (status == 2 and "2>&-" not in streams)
+
+
+ODD = [
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "latin-1"},
+    {"PYTHONIOENCODING": "ascii:strict"},
+    {"PYTHONIOENCODING": "utf-16"},
+]
+
+
+@pytest.mark.parametrize("environment", ODD)
+def test_texts_pass_in_any_encoding(environment: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "größe-層.csv"
+    path.write_text("name,duration_ns\n", encoding="utf-8")
+    code = (
+        "import sys\nfrom stagedb.cli import main\nimport stagedb.cli.application as a\n"
+        "@a.app.command()\ndef told(text: str, path: str) -> None:\n"
+        "    import json, typer\n    open(path).close()\n"
+        "    typer.echo(json.dumps(text, ensure_ascii=False))\n    typer.echo('→ 😀', err=True)\n"
+        "sys.argv = ['stagedb', 'told', *sys.argv[1:]]\nmain()\n"
+    )
+    script = tmp_path / "told.py"
+    script.write_text(code, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, str(script), "größe → 層 😀", str(path)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert result.returncode == 0, result.stderr
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    encoding = "utf-8" if "ascii" in encoding else encoding
+    assert json.loads(result.stdout.decode(encoding)) == "größe → 層 😀"
+    assert result.stderr.decode(encoding).strip() in ("→ 😀", "\\u2192 \\ud83d\\ude00")
 
 
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:

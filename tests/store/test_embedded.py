@@ -234,11 +234,19 @@ def test_messages_of_many_megabytes_pass(embedded_store: Store) -> None:
 
 def test_an_engine_that_cannot_start_gives_the_reason(home: Path) -> None:
     with pytest.raises(StagedbError, match="while starting") as failed:
-        connect(environment={"STAGEDB_HEAP": "1x"}, home=home)
-    assert "JVM" in str(failed.value)
+        connect(environment={"STAGEDB_HEAP": "900000g"}, home=home)
+    assert "heap" in str(failed.value)
     assert str(home / "engine.log") in str(failed.value)
+    assert "\n" not in str(failed.value)
+    assert "Traceback" not in str(failed.value)
     with connect(environment={}, home=home) as store:
         assert store.version() > 0
+
+
+def test_an_engine_that_cannot_start_on_a_full_disk_names_the_disk(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000))
+    with pytest.raises(UsageError, match="disk of the embedded store is full"):
+        connect(environment={"STAGEDB_HEAP": "900000g"}, home=home)
 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
@@ -247,7 +255,19 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         connect(environment={}, home=tmp_path / "file" / "home")
 
 
-@pytest.mark.parametrize(("name", "value"), [("STAGEDB_IDLE", "soon"), ("STAGEDB_IDLE", "-1")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STAGEDB_IDLE", "soon"),
+        ("STAGEDB_IDLE", "-1"),
+        ("STAGEDB_HEAP", "1x"),
+        ("STAGEDB_HEAP", ""),
+        ("STAGEDB_HEAP", "1g -version"),
+        ("STAGEDB_HEAP", "1k"),
+        ("STAGEDB_HEAP", "-1g"),
+        ("STAGEDB_HEAP", "64"),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(home: Path, name: str, value: str) -> None:
     with pytest.raises(UsageError, match=name):
         connect(environment={name: value}, home=home)
