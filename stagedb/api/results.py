@@ -60,6 +60,7 @@ class GraphInfo:
 
     `made_by`: the user who made it; None if an older stagedb wrote it. `tags` and `notes` are those of all users.
     `loaded`: those that came with a dump, each with who loaded it and from which file; nobody here wrote them.
+    `padding`: a sentence on rows that the vocabulary has in addition to the published ones, if this call knows of some.
     """
 
     id: str
@@ -73,6 +74,7 @@ class GraphInfo:
     notes: tuple[str, ...] = ()
     loaded: tuple[str, ...] = ()
     new: bool = False
+    padding: str = dataclasses.field(default="", compare=False)
 
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))
@@ -89,6 +91,7 @@ class InstanceInfo:
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
     `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
     `new`: this call wrote it. `usual_length`: the sequence length and its reason, if this call named none.
+    `padding`: as that of a graph.
     """
 
     id: str
@@ -108,6 +111,7 @@ class InstanceInfo:
     loaded: tuple[str, ...] = ()
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
+    padding: str = dataclasses.field(default="", compare=False)
 
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))
@@ -383,7 +387,7 @@ def label_of(info: InstanceInfo | ProfileInfo) -> Literal["Instance", "Profile"]
     return "Profile" if isinstance(info, ProfileInfo) else "Instance"
 
 
-_OF_CALL = ("new", "usual_length")
+_OF_CALL = ("new", "usual_length", "padding")
 """Fields that describe a call, not what the store has."""
 
 

@@ -33,6 +33,8 @@ def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
     with common.connect() as db:
         graph = db.build(model, **given)
     what = "built" if graph.new else "already in the store:"
+    if graph.padding:
+        common.note(graph.padding)
     common.line(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
 
 
@@ -71,9 +73,16 @@ def instantiate(
 
 def note_defaults(common: Common, instance: "InstanceInfo") -> None:
     """Note what the user did not choose and may want to."""
-    note_length(common, instance)
+    note_model(common, instance)
     note_bubble(common, instance)
     note_runtime(common, instance)
+
+
+def note_model(common: Common, instance: "InstanceInfo") -> None:
+    """Note what an instance has of its model that the user did not choose: sequences, and rows of the vocabulary."""
+    note_length(common, instance)
+    if instance.padding:
+        common.note(instance.padding)
 
 
 def note_length(common: Common, instance: "InstanceInfo") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_length
+from stagedb.cli.build_instantiate import count, note_model
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
@@ -96,7 +96,7 @@ def memory(
         )
     with common.connect() as db:
         found = db.memory(target, model=model, system=system, **words.words())
-    note_length(common, found.instance)
+    note_model(common, found.instance)
     room = found.room if size is None else size
     peaks = list(found.peaks)
     fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
