@@ -7,6 +7,9 @@ FILE` compares records with graphs. The model's own code is that of the package 
 `--step` records one training step at the sizes of a config instead, which must be tiny: the loss and gradients
 (`scripts.recording.under_torch.model_step`). `tests/models/steps.json` has such records. With `further_tokens` a record
 asks for as many layers behind the model that predict further tokens.
+
+`--draw` needs no configs: it writes those of every class that is read, as `save_pretrained` writes them, with one key
+changed at a time, and their parameters. `--classes` writes the table of classes (`scripts._draw_models`).
 """
 
 import argparse
@@ -21,12 +24,25 @@ from typing import Any
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record what the arguments ask for. Returns 1 if a config could not be recorded."""
     parser = argparse.ArgumentParser(prog="scripts/record_models", description="models as their own code has them")
-    parser.add_argument("configs", help="a JSON file with a config or a list of them; -: one a line of standard input")
+    parser.add_argument(
+        "configs", nargs="?", help="a JSON file with a config or a list of them; -: one a line of standard input"
+    )
     parser.add_argument("--batch", type=int, default=2, help="sequences of the forward (2)")
     parser.add_argument("--seq", type=int, default=256, help="tokens of a sequence (256)")
     parser.add_argument("--step", action="store_true", help="a training step of a tiny model: loss and gradients")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (standard output)")
+    parser.add_argument("--draw", action="store_true", help="configs of every class that is read, one key changed")
+    parser.add_argument("--only", default="", help="with --draw: architectures whose names begin so")
+    parser.add_argument("--classes", action="store_true", help="the classes' spellings and defaults of keys")
     given = parser.parse_args(arguments)
+    if given.draw or given.classes:
+        if given.configs or given.step or (given.draw and given.classes):
+            parser.error("--draw and --classes go without configs, without --step, and without each other")
+        drawing = importlib.import_module("scripts._draw_models")
+        drawing.write(drawing.draw(given.only) if given.draw else drawing.classes(), given.output)
+        return 0
+    if given.only or not given.configs:
+        parser.error("give a file of configs, or --draw (with --only) or --classes")
     module = "model_step" if given.step else "model_code"
     record = importlib.import_module(f"scripts.recording.under_torch.{module}").record
     if given.configs == "-":

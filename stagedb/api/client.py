@@ -3,6 +3,7 @@
 Long because every verb has its parameters as keywords, with their explanation.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +44,7 @@ from stagedb.api.results import (
 )
 from stagedb.api.simulated import Simulated
 from stagedb.api.trace_sets import WriteProgress
-from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
+from stagedb.api.wanted_instances import StageClock, find_wanted, of_model, vocabulary_padding
 from stagedb.models import Card
 from stagedb.plans import typed_words
 from stagedb.store import Notice, Store, Unfinished
@@ -88,7 +89,8 @@ class Stagedb:
 
     def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
         """Write the model's symbolic graph to the store, unless it is there already."""
-        return model_names.find_source(self.store, model, typed_words(words)).in_store(self.store)
+        source = model_names.find_source(self.store, model, typed_words(words))
+        return dataclasses.replace(source.in_store(self.store), padding=vocabulary_padding(source))
 
     def instantiate(
         self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]

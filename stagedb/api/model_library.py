@@ -84,9 +84,13 @@ def model_blocks(name: str) -> list[dict[str, Any]]:
 
 @for_python
 def model(name: str) -> dict[str, Any]:
-    """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names."""
+    """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names.
+
+    A card that pads its vocabulary has `padded_vocab` too; the parameters are without these rows.
+    """
     card = model_names.card(name)
-    return card.to_dict() | {"parameters": card.count_parameters()}
+    padded = {} if card.padded_vocab == card.vocab else {"padded_vocab": card.padded_vocab}
+    return card.to_dict() | {"parameters": card.count_parameters()} | padded
 
 
 @for_python

@@ -65,6 +65,7 @@ class GraphInfo:
 
     `made_by`: the user who made it; None if an older stagedb wrote it. `tags` and `notes` are those of all users.
     `loaded`: those that came with a dump, each with who loaded it and from which file; nobody here wrote them.
+    `padding`: a sentence on rows that the vocabulary has in addition to the published ones, if this call knows of some.
     """
 
     id: str
@@ -78,6 +79,7 @@ class GraphInfo:
     notes: tuple[str, ...] = ()
     loaded: tuple[str, ...] = ()
     new: bool = False
+    padding: str = dataclasses.field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"graph {self.id[:12]} of {self.name}, recipe {self.recipe}"
@@ -97,6 +99,7 @@ class InstanceInfo:
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
     `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
     `new`: this call wrote it. `usual_length`: the sequence length and its reason, if this call named none.
+    `padding`: as that of a graph.
     """
 
     id: str
@@ -116,6 +119,7 @@ class InstanceInfo:
     loaded: tuple[str, ...] = ()
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
+    padding: str = dataclasses.field(default="", compare=False)
 
     @property
     def called(self) -> str:
@@ -404,7 +408,7 @@ def label_of(info: InstanceInfo | ProfileInfo) -> Literal["Instance", "Profile"]
     return "Profile" if isinstance(info, ProfileInfo) else "Instance"
 
 
-_OF_CALL = ("new", "usual_length")
+_OF_CALL = ("new", "usual_length", "padding")
 """Fields that describe a call, not what the store has."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from stagedb.api import catalog, lookup, model_names
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
+from stagedb.frameworks import find_framework
 from stagedb.models import Card, SequenceLength, card_names
 from stagedb.plans import Plan
 from stagedb.plans.schedule_checks import follows_from_chunks
@@ -39,7 +40,7 @@ class StageClock:
 class Wanted:
     """An instance that may not exist yet. It is checked, and nothing has been written.
 
-    usual_length: the sequence length that it has because the request named none.
+    usual_length: the sequence length that it has because the request named none. padding: see `vocabulary_padding`.
     """
 
     source: model_names.Source
@@ -47,6 +48,7 @@ class Wanted:
     name: str | None
     there: InstanceInfo | None = None
     usual_length: SequenceLength | None = None
+    padding: str = ""
 
     @property
     def model(self) -> str:
@@ -75,14 +77,44 @@ class Wanted:
         if found is None or asks or name is not None:
             found = lookup.made_instance(store, id)
         clock.lap("instantiate")
-        return dataclasses.replace(found, new=new, usual_length=self.usual_length)
+        return dataclasses.replace(found, new=new, usual_length=self.usual_length, padding=self.padding)
 
 
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
     """A model, or a graph of the store, under the plan of the words."""
     source = model_names.find_source(store, target, words)
     plan, named = source.new_plan(words), "seq_len" in words
-    return Wanted(source, plan, name, usual_length=None if named else source.usual_length)
+    usual = None if named else source.usual_length
+    return Wanted(source, plan, name, usual_length=usual, padding=vocabulary_padding(source, plan.tp))
+
+
+def vocabulary_padding(source: model_names.Source, tp: int | None = None) -> str:
+    """A sentence on the rows that a framework, or a card for it, adds to the vocabulary; empty for none.
+
+    tp: that of a plan; None: of a graph, which has it as a symbol. The parameters of a card are without these rows.
+    """
+    multiple = find_framework(source.options.recipe).vocabulary_multiple
+    card, there = source.card, source.sizes["V"]
+    published = there if card is None else card.vocab
+    if multiple is None:
+        padded, why = there, "" if card is None else f"a multiple of {card.vocab_multiple}, as its card has it"
+    elif tp is None:
+        return (
+            f"the vocabulary of {published:,} is padded to a multiple of {multiple} x tp in an instance "
+            f"({source.options.recipe})"
+        )
+    else:
+        unit = multiple * tp
+        padded, why = (
+            -(-published // unit) * unit,
+            f"a multiple of {multiple} x tp {tp}, as {source.options.recipe} has it",
+        )
+    if padded == published:
+        return ""
+    width = source.sizes.get("HE", source.sizes["H"])
+    rows = padded - published
+    tables = "" if card is None else f", {rows * width * (1 if card.tied else 2):,} parameters more than its card has"
+    return f"the vocabulary of {published:,} is padded to {padded:,} ({why}): {rows:,} rows{tables}"
 
 
 def find_wanted(store: Store, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> Wanted:

@@ -35,6 +35,8 @@ def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
     with common.connect() as db:
         graph = db.build(model, **given)
     what = "built" if graph.new else "already in the store:"
+    if graph.padding:
+        common.note(graph.padding)
     common.line(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
 
 
@@ -73,7 +75,7 @@ def instantiate(
 
 def note_defaults(common: Common, instance: "InstanceInfo", given: Mapping[str, Any]) -> None:
     """Note what the user did not choose and may want to. given: the words of the command line."""
-    note_length(common, instance)
+    note_model(common, instance)
     note_implied(common, instance, given)
     note_bubble(common, instance)
     note_runtime(common, instance)
@@ -94,6 +96,13 @@ def note_implied(common: Common, instance: "InstanceInfo", given: Mapping[str, A
         load = plan.get("expert_load") or (1,)
         numbers = ",".join(map(str, load[:8])) + (",…" if len(load) > 8 else "")
         common.note(f"shares of experts are whole choices of a rank: --expert-load {numbers}, of {sum(load):,}")
+
+
+def note_model(common: Common, instance: "InstanceInfo") -> None:
+    """Note what an instance has of its model that the user did not choose: sequences, and rows of the vocabulary."""
+    note_length(common, instance)
+    if instance.padding:
+        common.note(instance.padding)
 
 
 def note_length(common: Common, instance: "InstanceInfo") -> None:

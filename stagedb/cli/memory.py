@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_implied, note_length
+from stagedb.cli.build_instantiate import count, note_implied, note_model
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
@@ -96,7 +96,7 @@ def memory(
         )
     with common.connect() as db:
         found = db.memory(target, model=model, system=system, **(given := words.words()))
-    note_length(common, found.instance)
+    note_model(common, found.instance)
     note_implied(common, found.instance, given)
     room = found.room if size is None else size
     peaks = list(found.peaks)

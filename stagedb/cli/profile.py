@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_bubble, note_implied, note_length
+from stagedb.cli.build_instantiate import count, note_bubble, note_implied, note_model
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
@@ -83,7 +83,7 @@ def profile(
     common.profile(found.seconds)
     if target is None and model is None and not given:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
-    note_length(common, found.instance)
+    note_model(common, found.instance)
     note_implied(common, found.instance, given)
     if model is not None or given:
         note_bubble(common, found.instance)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli import completion
-from stagedb.cli.build_instantiate import count, note_defaults, note_implied, note_length
+from stagedb.cli.build_instantiate import count, note_defaults, note_implied, note_model
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
@@ -121,7 +121,7 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
     columns = width or (shutil.get_terminal_size().columns if terminal else 120)
     with common.connect() as db, progress(common, "writing", "rows") as written:
         chart = db.chart(target, width=columns, color=terminal, progress=written, **asked)
-    note_length(common, chart.instance)
+    note_model(common, chart.instance)
     note_implied(common, chart.instance, asked)
     typer.echo(str(chart), nl=False, color=terminal)
     _note_kept(common, (chart.profile,))

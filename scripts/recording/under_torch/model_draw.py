@@ -18,7 +18,7 @@ from scripts.recording.under_torch.model_code import parameters
 LAYERS = 4
 """Layers of a drawn model, where its class takes that."""
 
-_OF_ALL = set(transformers.PreTrainedConfig.__dataclass_fields__)
+_OF_ALL = set(transformers.PreTrainedConfig.__dataclass_fields__) - {"tie_word_embeddings"}
 """Keys that every class has: how the package runs a model."""
 
 _NOT_DRAWN = {
@@ -30,12 +30,38 @@ _NOT_DRAWN = {
     "vision_config",
     "audio_config",
 }
+_NO_SIZES = (
+    *(
+        "_token_id",
+        "_token_ids",
+        "_token_index",
+        "_dropout",
+        "_pdrop",
+        "dropout",
+        "initializer_range",
+        "_eps",
+        "epsilon",
+    ),
+    *("_coef", "_factor", "_theta", "_jitter", "_noise", "logits", "pretraining_tp"),
+)
+"""Ends of keys without a size. Leaving them out, or changing them, is not drawn."""
+
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 _KINDS = {
     "layer_types": ("full_attention", "sliding_attention"),
     "mlp_layer_types": ("dense", "sparse"),
 }
 _FIRST = ("mlp_only_layers", "moe_layers")
+OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
+    "DeepseekV4ForCausalLM": {"mlp_layer_types": ["moe"] * LAYERS, "num_nextn_predict_layers": 0},
+    "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
+    "Gemma4ForConditionalGeneration": {"hidden_size_per_layer_input": 0},
+    "NemotronHForCausalLM": {"layers_block_type": ["full_attention", "mlp", "full_attention", "moe"]},
+    "Qwen3OmniMoeThinkerForConditionalGeneration": {"head_dim": 128},
+}
+"""What others differ from, where no reader reads the defaults of a class."""
+
 OF_OTHERS = {
     **dict.fromkeys(("attention_bias", "attention_out_bias", "mlp_bias", "use_bias", "bias", "qkv_bias"), True),
     **dict.fromkeys(("use_qkv_bias", "lm_head_bias", "use_qk_norm", "qk_layernorm", "qk_norm", "use_post_norm"), True),
@@ -56,6 +82,13 @@ OF_OTHERS = {
 }
 """Keys of other classes, each with a value: a class that has none of a name does not read it, or its code does."""
 
+_OFTEN = (
+    *("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qk_norm", "head_dim", "num_key_value_heads"),
+    *("v_head_dim", "intermediate_size", "n_inner", "moe_intermediate_size", "num_experts", "n_shared_experts"),
+    *("first_k_dense_replace", "moe_layer_freq", "q_lora_rank", "n_embd"),
+)
+"""Those that are drawn for each class."""
+
 
 def rows(architecture: str, text: str = "") -> Iterator[dict[str, Any]]:
     """The drawn files of an architecture, each with its parameters. text: the `model_type` of a whole model's text."""
@@ -64,6 +97,8 @@ def rows(architecture: str, text: str = "") -> Iterator[dict[str, Any]]:
     base = _first(made, of, text)
     if base is None:
         return
+    if architecture in OTHER_BASES:
+        base = _first(made, of, text, OTHER_BASES[architecture]) or base
     whole, words = base
     yield row(made, whole)
     for change in changes(whole, words):
@@ -83,11 +118,19 @@ def rows(architecture: str, text: str = "") -> Iterator[dict[str, Any]]:
             yield {"config": {**file, "architectures": [architecture]}, "parameters": found}
 
 
-def _first(made: Any, of: Any, text: str) -> tuple[Any, dict[str, Any]] | None:
+def usual(architecture: str, text: str = "") -> dict[str, Any] | None:
+    """The file of a class's own defaults, with its parameters; None if its code makes no model of them."""
+    made = getattr(transformers, architecture)
+    config = made.config_class(**({"text_config": {"model_type": text}} if text else {}))
+    found = row(made, config)
+    return None if found["parameters"] is None else found
+
+
+def _first(made: Any, of: Any, text: str, more: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]] | None:
     """The config that others differ from, and the arguments that make it: with few layers, if that is a model."""
     inner = {"model_type": text} if text else {}
     nested = text or hasattr(of(), "text_config")
-    for words in ({"num_hidden_layers": LAYERS}, {}):
+    for words in ({**(more or {}), "num_hidden_layers": LAYERS}, {**(more or {})}):
         given = {"text_config": {**inner, **words}} if nested else words
         try:
             whole = of(**copy.deepcopy(given))
@@ -140,7 +183,7 @@ def changes(whole: Any, words: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _values(config: Any) -> Iterator[tuple[str, Any]]:
     """Other values of each key of a class."""
     for key, field in type(config).__dataclass_fields__.items():
-        if (key in _OF_ALL and key != "tie_word_embeddings") or key in _NOT_DRAWN or key.endswith("_token_id"):
+        if key in _OF_ALL or key in _NOT_DRAWN or key.endswith(_NO_SIZES):
             continue
         value = _value(config, key)
         for other in others(key, value, str(field.type)):
@@ -192,9 +235,12 @@ def files(whole: Any, written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if place and inner is whole:
             continue
         for key in part:
-            if key not in ("model_type", "architectures", "transformers_version") and key not in _NOT_DRAWN:
+            if key not in ("model_type", "architectures", "transformers_version", *_NOT_DRAWN, *_OF_ALL) and not (
+                key.endswith(_NO_SIZES)
+            ):
                 yield _with(written, place, {name: value for name, value in part.items() if name != key})
-        for key, value in OF_OTHERS.items():
+        for key in _OFTEN:
+            value = OF_OTHERS[key]
             if config is inner and key not in part and key not in type(config).attribute_map:
                 yield _with(written, place, {**part, key: value})
         for alias, key in type(config).attribute_map.items():
