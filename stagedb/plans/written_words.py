@@ -1,6 +1,7 @@
 """A plan's words as people write them: on the command line, in a file, in a mapping. Types are checked here."""
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -119,10 +120,11 @@ def share(value: object) -> int | Fraction | None:
     """A number as it is written, exactly: whole, or with decimals. None for other values."""
     if isinstance(value, int | Fraction):
         return None if isinstance(value, bool) else value
-    text = repr(value) if isinstance(value, float) else value
-    if not isinstance(text, str) or not _SHARE.fullmatch(text.strip()):
+    if isinstance(value, float):
+        return Fraction(repr(value)) if math.isfinite(value) else None  # the decimals that were written
+    if not isinstance(value, str) or not _SHARE.fullmatch(value.strip()):
         return None
-    return int(text) if "." not in text else Fraction(text.strip())
+    return Fraction(value.strip()) if "." in value else int(value)
 
 
 def _is_int(value: object) -> bool:
