@@ -107,13 +107,13 @@ install_environment() {
             return 1
         }
     fi
-    note "stagedb: installing the packages of uv.lock (about 250 MB with the database; once) ..."
+    note "stagedb: installing the packages of uv.lock (about 250 MB with the database; once; half a minute to some minutes) ..."
     groups=--no-dev
     [ "$1" = runtime ] || groups=--group=dev
     (
         unset VIRTUAL_ENV
         cd "$root" && UV_PROJECT_ENVIRONMENT="$venv" UV_PYTHON_DOWNLOADS=never "$venv/bin/uv" sync \
-            --frozen --inexact --quiet --compile-bytecode --python "$venv/bin/python" "$groups"
+            --frozen --inexact --compile-bytecode --python "$venv/bin/python" "$groups"
     ) || {
         note "stagedb: the installation failed (see above). Run the same command again to continue it."
         return 1

@@ -1,6 +1,6 @@
 """The plans near a plan, tried and ranked."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,21 +72,36 @@ class Advice:
         return first if first.saving >= LEAST_SAVING * self.job.step or not self.fits else None
 
 
-def advise(trials: Trials, plan: Plan) -> Advice:
-    """Time a plan and the plans near it. Raises UsageError if the plan or the system does not suit the model."""
+Tried = Callable[[int, int, "Change | None"], None]
+"""Called with how many plans are tried, of how many, and the last one; None for one that is refused."""
+
+
+def _unwatched(done: int, of: int, change: "Change | None") -> None:
+    """Progress that nobody watches."""
+
+
+def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
+    """Time a plan and the plans near it. Raises UsageError if the plan or the system does not suit the model.
+
+    tried: called with each plan near it.
+    """
     copied = trials.copied(plan)
     job = profile_job(copied.workload, trials.system, blocking=trials.blocking)
     peak, room = peak_of(memory_of(copied)), trials.system.accelerator.room
     changes: list[Change] = []
     refused: dict[str, str] = {}
-    for change in neighbours(plan, trials.sizes):
+    near = list(neighbours(plan, trials.sizes))
+    tried(0, len(near), None)
+    for done, change in enumerate(near, 1):
         words = changed_words(plan, change)
         try:
             outcome = trials.outcome(Plan.from_mapping(words))
         except UsageError as error:
             refused[_name(change)] = str(error)
+            tried(done, len(near), None)
             continue
         changes.append(Change(change, words, outcome, room is None or outcome.peak <= room, job.step - outcome.step))
+        tried(done, len(near), changes[-1])
     if room is not None and peak > room and not any(each.fits for each in changes):
         changes += _pairs(trials, plan, job.step, changes)
     changes.sort(key=_rank)

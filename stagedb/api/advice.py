@@ -1,7 +1,7 @@
 """Advice on a plan: the model's graphs for the plans near it, and the answer as rows."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stagedb.advice import Advice, Change, Trials, advise, profile_command
@@ -27,11 +27,18 @@ CHANGES = ("change", "step", "saving", "share", "peak", "fits", "command")
 WHAT_IFS = ("what_if", "step", "saving", "share", "command")
 
 
-def advise_on(store: Store, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs) -> Advised:
-    """Advice on an instance, which need not be in the store. Writes nothing."""
+Tried = Callable[[int, int, str], None]
+"""Called with how many plans are tried, of how many, and what came out of the last one, in words."""
+
+
+def advise_on(
+    store: Store, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs, progress: Tried | None = None
+) -> Advised:
+    """Advice on an instance, which need not be in the store. Writes nothing. progress: called with each plan tried."""
     began = time.perf_counter()
+    report = progress or _unwatched
     trials = Trials(_graph_of(store, wanted, model), wanted.source.sizes, inputs.system, inputs.blocking)
-    found = advise(trials, wanted.plan)
+    found = advise(trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)))
     commands = _Commands(wanted, model, inputs)
     step = found.job.step
     changes = tuple(
@@ -67,6 +74,18 @@ def advise_on(store: Store, wanted: Wanted, model: str | Card | None, inputs: Pr
         refused=found.refused,
         seconds=time.perf_counter() - began,
     )
+
+
+def _unwatched(done: int, of: int, outcome: str) -> None:
+    """Progress that nobody watches."""
+
+
+def _outcome(change: Change | None) -> str:
+    """What came out of a plan; empty for one that is refused."""
+    if change is None:
+        return ""
+    memory = f"{change.outcome.peak / GB:,.1f} GB"
+    return f"{change.name}: {change.outcome.step / 1e6:,.3f} ms, {memory}{'' if change.fits else ', does not fit'}"
 
 
 def _verdict(wanted: Wanted, found: Advice) -> str:

@@ -53,6 +53,7 @@ from stagedb.systems.system import System
 from stagedb.traces import Request
 
 if TYPE_CHECKING:
+    from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
     from stagedb.timing import Scaling
     from stagedb.timing.profile_recording import Progress
@@ -348,6 +349,7 @@ class Stagedb:
         system: str | Path | System | None = None,
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
+        progress: "Tried | None" = None,
         **words: Unpack[PlanWords],
     ) -> Advised:
         """What bounds a step, and which plans near it are faster, or fit into the accelerator's memory.
@@ -356,13 +358,14 @@ class Stagedb:
         `profile`.
         Each plan near it has one choice changed, on the same ranks and with the same global batch, and is timed on the
         system as a profile would be. Nothing is written to the store. The graph of another framework, sharding or
-        recomputation is built from the model's card; without a card these plans are in `refused`.
+        recomputation is built from the model's card; without a card these plans are in `refused`. progress: called with
+        how many plans are tried, of how many, and what came out of the last one.
         """
         from stagedb.api import advice, profiling
 
         inputs = profiling.inputs(system, None, (), blocking, framework)
         wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
-        return advice.advise_on(self.store, wanted, model, inputs)
+        return advice.advise_on(self.store, wanted, model, inputs, progress)
 
     def diff(self, first: str, second: str, /) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.

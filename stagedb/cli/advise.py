@@ -9,6 +9,7 @@ import typer
 from stagedb.cli.build_instantiate import count
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, SystemOptions, Target, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.outputs import GB, printable
@@ -58,8 +59,23 @@ def advise(
     if chosen is AdviceRows.ALL and not printed:
         raise UsageError("tables with different columns do not fit into one file: --show changes or what-ifs")
     given = words.words()
-    with common.connect() as db:
-        found = db.advise(target, model=model, system=on.system, blocking=on.blocking, framework=on.framework, **given)
+    with common.connect() as db, progress(common, "trying", "plans", before="timing the plan") as report:
+
+        def tried(done: int, of: int, outcome: str) -> None:
+            if report is not None:
+                report(done, of)
+                if outcome:
+                    report.line(outcome)
+
+        found = db.advise(
+            target,
+            model=model,
+            system=on.system,
+            blocking=on.blocking,
+            framework=on.framework,
+            progress=tried,
+            **given,
+        )
     common.profile({"advice": found.seconds})
     if target is None and model is None and not given and found.instance is not None:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")

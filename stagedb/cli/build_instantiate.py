@@ -8,6 +8,7 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.plan_options import GraphFlags, PlanFlags
+from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.plans.aspects import option
 
@@ -62,7 +63,7 @@ def instantiate(
     """
     given = words.words()
     began = time.perf_counter()
-    with common.connect() as db:
+    with common.connect() as db, progress(common, "making", "instance", before="making the graph and the instance"):
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
     note_defaults(common, instance, given)

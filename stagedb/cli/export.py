@@ -169,7 +169,7 @@ def export(
     given = words.words()
     with (
         common.connect() as db,
-        progress(common, "writing", "ranks", speed=True) as report,
+        progress(common, "writing", "ranks", speed=True, before="making the graph and the instance") as report,
     ):
         done = db.export(
             target,

@@ -10,6 +10,7 @@ import typer
 from stagedb.cli.build_instantiate import count, note_implied, note_model
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -94,7 +95,7 @@ def memory(
         raise UsageError(
             "three tables with different columns do not fit into one file: --show peaks, phases or tensors"
         )
-    with common.connect() as db:
+    with common.connect() as db, progress(common, "making", "rows", before="making the graph and the instance"):
         found = db.memory(target, model=model, system=system, **(given := words.words()))
     note_model(common, found.instance)
     note_implied(common, found.instance, given)

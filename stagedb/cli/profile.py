@@ -70,7 +70,10 @@ def profile(
     if chosen is ProfileRows.ALL and not printed:
         raise UsageError("tables with different columns do not fit into one file: --show lanes, merit or path")
     given = words.words()
-    with common.connect() as db, progress(common, "writing", "rows") as report:
+    with (
+        common.connect() as db,
+        progress(common, "writing", "rows", before="making the graph and the instance") as report,
+    ):
         found = db.profile(
             target,
             model=model,

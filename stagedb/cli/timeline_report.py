@@ -87,7 +87,10 @@ def timeline(
         return
     if width is not None:
         raise UsageError("--width needs --format text")
-    with common.connect() as db, progress(common, "writing", "rows") as written:
+    with (
+        common.connect() as db,
+        progress(common, "writing", "rows", before="making the graph and the instance") as written,
+    ):
         done = db.timeline(
             target,
             model=model,
@@ -119,7 +122,10 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
     """The Gantt chart, as wide as the terminal where no width is given."""
     terminal = sys.stdout.isatty()
     columns = width or (shutil.get_terminal_size().columns if terminal else 120)
-    with common.connect() as db, progress(common, "writing", "rows") as written:
+    with (
+        common.connect() as db,
+        progress(common, "writing", "rows", before="making the graph and the instance") as written,
+    ):
         chart = db.chart(target, width=columns, color=terminal, progress=written, **asked)
     note_model(common, chart.instance)
     note_implied(common, chart.instance, asked)
@@ -167,7 +173,10 @@ def report(
     The store keeps the profile of each step.
     """
     given = words.words()
-    with common.connect() as db, progress(common, "writing", "rows") as written:
+    with (
+        common.connect() as db,
+        progress(common, "writing", "rows", before="making the graph and the instance") as written,
+    ):
         done = db.report(
             target,
             second,

@@ -134,6 +134,21 @@ def test_two_changes_are_tried_where_none_alone_fits() -> None:
     assert all(set(best.change.items()) != set(each.change.items()) for each in alone)
 
 
+def test_every_plan_that_is_tried_is_reported(embedded_store: Store) -> None:
+    seen: list[tuple[int, int, str]] = []
+    found = Stagedb(embedded_store).advise(
+        model=small("tp")[0],
+        tp=2,
+        dp=2,
+        seq_len=64,
+        progress=lambda done, of, outcome: seen.append((done, of, outcome)),
+    )
+    of = len(found.changes) + len(found.refused)
+    assert [(done, whole) for done, whole, _ in seen] == [(done, of) for done in range(of + 1)]
+    named = {outcome.partition(":")[0] for _, _, outcome in seen if outcome}
+    assert named == {row["change"] for row in found.changes}
+
+
 def test_without_a_card_the_graph_remains(store: Store) -> None:
     card, words = small("bubble")
     made = Stagedb(store).instantiate(card, **words)
