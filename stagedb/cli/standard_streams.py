@@ -1,4 +1,4 @@
-"""Standard output, standard error and the texts of the command line, in whatever state a caller left them.
+"""Standard output, standard error and the texts of the command line, as a caller left them.
 
 Imported first, so that it imports little.
 """

@@ -6,6 +6,7 @@ which are plain columns of little-endian integers. Every value is checked before
 
 import hashlib
 import json
+import os
 import struct
 import zipfile
 import zlib
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,20 @@ from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.trace_set import ClassTraces, TraceSet, groups_text, key_of
 
-FORMAT = 4
+FORMAT = 5
 """Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 was
-for sets with a profile's durations, format 2 for others. Since format 4 a set has the traffic of its ranks.
+for sets with a profile's durations, format 2 for others. Since format 4 a set has the traffic of its ranks, since
+format 5 its file has a checksum of all bytes.
 """
+
+SEALED = 5
+"""The first format whose files end with the checksum."""
+
+SEAL = b"SHA-256 of all bytes before: "
+"""The archive's comment begins with this. Its end, and that of the file, is the digest in hexadecimal digits."""
+
+_DIGITS = 64
+_BLOCK = 1 << 20
 
 INDEX = "packed.json"
 
@@ -76,7 +87,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None:
     """Write a set to a file that does not exist yet. Equal sets give equal bytes. Raises OSError as the system does."""
     members: dict[str, dict[str, Any]] = {}
-    with path.open("xb") as file, zipfile.ZipFile(file, "w") as archive:
+    with path.open("x+b") as file, zipfile.ZipFile(file, "w") as archive:
         for each in traces.classes:
             for name, column in _columns(each).items():
                 data = np.ascontiguousarray(column).astype(COLUMNS[name].dtype, copy=False).tobytes()
@@ -94,6 +105,26 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             "members": members,
         }
         _put(archive, INDEX, json.dumps(index).encode(), compress)
+        archive.comment = SEAL + b"0" * _DIGITS
+        archive.close()
+        seal(file)
+
+
+def seal(file: BinaryIO) -> None:
+    """Write the checksum to the end of an archive with a comment for it. The other bytes stay as they are."""
+    digest = _digest(file)
+    file.seek(-_DIGITS, os.SEEK_END)
+    file.write(digest)
+
+
+def _digest(file: BinaryIO) -> bytes:
+    """The checksum of all bytes but those of the checksum itself."""
+    left, digest = file.seek(0, os.SEEK_END) - _DIGITS, hashlib.sha256()
+    file.seek(0)
+    while left > 0 and (data := file.read(min(left, _BLOCK))):
+        digest.update(data)
+        left -= len(data)
+    return digest.hexdigest().encode()
 
 
 def is_packed(path: Path) -> bool:
@@ -129,10 +160,11 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> No
 class Packed:
     """A packed file, open for reading. A context manager.
 
-    Raises UsageError for another kind of file or one of a newer version, and StagedbError for a damaged file.
+    own: this process wrote the file, so that its checksum is not computed again. Raises UsageError for another kind of
+    file or one of a newer version, and StagedbError for a damaged file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, own: bool = False) -> None:
         self.path = path
         try:
             self._file = open_regular(path)
@@ -147,6 +179,8 @@ class Packed:
             ) from None
         try:
             self.index = self._index()
+            if self.index["format"] >= SEALED and not own:
+                self._check_seal()
         except BaseException:
             self._close()
             raise
@@ -214,6 +248,16 @@ class Packed:
         if reason is not None:
             raise self._damaged(f"{INDEX}: {reason}")
         return held
+
+    def _check_seal(self) -> None:
+        """The archive has bytes that no checksum of its own covers, such as dates and lengths of members."""
+        try:
+            digest = _digest(self._file)
+            found = self._file.read(_DIGITS)
+        except OSError as error:
+            raise StagedbError(f"cannot read {self.path}: {error.strerror or error}") from error
+        if self._archive.comment != SEAL + digest or found != digest:
+            raise self._damaged("its bytes differ from their checksum")
 
     def _column(self, key: str, name: str) -> npt.NDArray[Any]:
         member = _member(key, name)

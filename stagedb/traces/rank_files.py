@@ -236,7 +236,7 @@ def main(lines: Sequence[str] | None = None) -> int:
     for line in message:
         job = WriteJob(**json.loads(line))
         try:
-            with Packed(Path(job.packed)) as packed:
+            with Packed(Path(job.packed), own=True) as packed:
                 traces = packed.class_(job.key)
             rows = slice(job.first, job.end)
             ranks = RankBytes(traces.ranks.ranks[rows], traces.ranks.values[rows])

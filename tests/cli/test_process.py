@@ -117,12 +117,12 @@ def test_texts_pass_in_any_encoding(environment: dict[str, str], tmp_path: Path)
     path.write_text("name,duration_ns\n", encoding="utf-8")
     code = (
         "import sys\nfrom stagedb.cli import main\nimport stagedb.cli.application as a\n"
-        "@a.app.command()\ndef told(text: str, path: str) -> None:\n"
+        "@a.app.command()\ndef echoed(text: str, path: str) -> None:\n"
         "    import json, typer\n    open(path).close()\n"
         "    typer.echo(json.dumps(text, ensure_ascii=False))\n    typer.echo('→ 😀', err=True)\n"
-        "sys.argv = ['stagedb', 'told', *sys.argv[1:]]\nmain()\n"
+        "sys.argv = ['stagedb', 'echoed', *sys.argv[1:]]\nmain()\n"
     )
-    script = tmp_path / "told.py"
+    script = tmp_path / "echoed.py"
     script.write_text(code, encoding="utf-8")
     result = subprocess.run(
         [sys.executable, str(script), "größe → 層 😀", str(path)],

@@ -19,7 +19,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.systems import load_system
 from stagedb.traces import Request, unpack_traces, validate_traces
 from stagedb.traces.exporting import trace_set
-from stagedb.traces.packed_file import COLUMNS, INDEX, Packed, write_packed
+from stagedb.traces.packed_file import COLUMNS, INDEX, SEAL, SEALED, Packed, seal, write_packed
 from stagedb.traces.simulators import DEFAULT
 from tests.sampling import examples
 from tests.traces.synthetic import workload
@@ -97,9 +97,12 @@ def repacked(file: Path, to: Path, change: Callable[[dict[str, bytes]], None], *
         for name in described["members"].keys() & members.keys():
             described["members"][name]["sha256"] = hashlib.sha256(members[name]).hexdigest()
         members[INDEX] = json.dumps(described).encode()
-    with zipfile.ZipFile(to, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
+    with to.open("w+b") as made:
+        with zipfile.ZipFile(made, "w") as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+            archive.comment = SEAL + b"0" * 64
+        seal(made)
     return to
 
 
@@ -452,9 +455,36 @@ def test_a_file_of_a_format_before_traffic_is_read(tmp_path: Path, file: Path) -
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, file: Path) -> None:
-    newer = repacked(file, tmp_path / "newer.packed", index(format=5))
+    newer = repacked(file, tmp_path / "newer.packed", index(format=SEALED + 1))
     with pytest.raises(UsageError, match="use a newer one"):
         unpack_traces(newer, Request(tmp_path / "out"))
+
+
+def test_a_flip_of_any_byte_is_refused(tmp_path: Path) -> None:
+    """Dates, attributes and lengths of the archive too, which no checksum of a ZIP archive covers. Every third byte."""
+    file = pack(tmp_path / "tiny.packed", only="0", granularity="block")
+    whole, path = file.read_bytes(), tmp_path / "flipped.packed"
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises((StagedbError, UsageError), match="flipped"), Packed(path):
+            pass
+
+
+def test_the_checksum_is_that_of_other_tools(file: Path) -> None:
+    data = file.read_bytes()
+    assert hashlib.sha256(data[:-64]).hexdigest().encode() == data[-64:]
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert archive.comment == SEAL + data[-64:]
+
+
+def test_a_file_of_a_format_before_the_checksum_is_read(tmp_path: Path, file: Path) -> None:
+    older = repacked(file, tmp_path / "older.packed", index(format=SEALED - 1))
+    data = older.read_bytes()
+    end = len(data) - len(SEAL) - 64
+    older.write_bytes(data[: end - 2] + bytes(2))  # an archive without a comment
+    unpack_traces(older, Request(tmp_path / "out"))
+    assert validate_traces(tmp_path / "out").faults == ()
 
 
 @settings(max_examples=examples(60), deadline=None)
