@@ -53,14 +53,27 @@ _KINDS = {
 }
 _FIRST = ("mlp_only_layers", "moe_layers")
 OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
+    "DbrxForCausalLM": {"attn_config": {"kv_n_heads": 8, "rope_theta": 10000.0}},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
     "DeepseekV4ForCausalLM": {"mlp_layer_types": ["moe"] * LAYERS, "num_nextn_predict_layers": 0},
+    "Dots1ForCausalLM": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
     "Gemma4ForConditionalGeneration": {"hidden_size_per_layer_input": 0},
+    "HunYuanDenseV1ForCausalLM": {"head_dim": 128},
+    "HunYuanMoEV1ForCausalLM": {"head_dim": 128},
+    "MinistralForCausalLM": {"head_dim": 128},
+    "NemotronForCausalLM": {"num_key_value_heads": 8},
     "NemotronHForCausalLM": {"layers_block_type": ["full_attention", "mlp", "full_attention", "moe"]},
     "Qwen3OmniMoeThinkerForConditionalGeneration": {"head_dim": 128},
 }
-"""What others differ from, where no reader reads the defaults of a class."""
+"""What others differ from, where no reader reads the defaults of a class, or its code makes no model of them."""
+
+OTHER_PARTS: Mapping[str, Mapping[str, Any]] = {
+    "AyaVisionForConditionalGeneration": {
+        "vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}
+    },
+}
+"""The same for the other parts of whole models."""
 
 OF_OTHERS = {
     **dict.fromkeys(("attention_bias", "attention_out_bias", "mlp_bias", "use_bias", "bias", "qkv_bias"), True),
@@ -94,11 +107,9 @@ def rows(architecture: str, text: str = "") -> Iterator[dict[str, Any]]:
     """The drawn files of an architecture, each with its parameters. text: the `model_type` of a whole model's text."""
     made = getattr(transformers, architecture)
     of = made.config_class
-    base = _first(made, of, text)
+    base = _first(made, of, text, OTHER_BASES.get(architecture))
     if base is None:
         return
-    if architecture in OTHER_BASES:
-        base = _first(made, of, text, OTHER_BASES[architecture]) or base
     whole, words = base
     yield row(made, whole)
     for change in changes(whole, words):
@@ -128,10 +139,11 @@ def usual(architecture: str, text: str = "") -> dict[str, Any] | None:
 
 def _first(made: Any, of: Any, text: str, more: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]] | None:
     """The config that others differ from, and the arguments that make it: with few layers, if that is a model."""
-    inner = {"model_type": text} if text else {}
-    nested = text or hasattr(of(), "text_config")
+    own = getattr(of(), "text_config", None)
+    nested = text or own is not None
+    inner = {"model_type": text or own.model_type} if nested else {}
     for words in ({**(more or {}), "num_hidden_layers": LAYERS}, {**(more or {})}):
-        given = {"text_config": {**inner, **words}} if nested else words
+        given = {"text_config": {**inner, **words}, **OTHER_PARTS.get(made.__name__, {})} if nested else words
         try:
             whole = of(**copy.deepcopy(given))
         except Exception:  # noqa: BLE001, S112
@@ -256,7 +268,7 @@ def files(whole: Any, written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def read_by_code(architecture: str) -> tuple[str, list[str]]:
     """The class of an architecture's text model, and the keys that its code reads without a field of the class."""
     made = getattr(transformers, architecture)
-    first = _first(made, made.config_class, "")
+    first = _first(made, made.config_class, "", OTHER_BASES.get(architecture))
     if first is None:
         return made.config_class.model_type, []
     whole = first[0]

@@ -231,6 +231,8 @@ def hunyuan_moe(config: Config, name: str) -> Card:
 def dbrx(config: Config, name: str) -> Card:
     """DBRX: LayerNorm without a bias, q, k and v from one matmul, experts in all layers."""
     attention, ffn = (_inner(config, key) for key in ("attn_config", "ffn_config"))
+    if config.given("d_model") is None and config.given("hidden_size") is not None:
+        raise UsageError("hidden_size is not supported: its class takes the width of experts from d_model, write that")
     hidden, heads = config.count("d_model", "hidden_size"), config.count("n_heads", "num_attention_heads")
     words: dict[str, Any] = {"hidden_size": hidden, "num_attention_heads": heads}
     words |= {"intermediate_size": ffn.count("ffn_hidden_size")}

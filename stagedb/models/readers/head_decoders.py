@@ -68,7 +68,8 @@ def _mimo_window(config: Config) -> int:
 
 
 def gemma4(config: Config, name: str) -> Card:
-    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some."""
+    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some. Embeddings
+    for each layer (E2B, E4B, and the defaults of its class: hidden_size_per_layer_input) are not built."""
     return _gemma4(config, name, 256)
 
 
@@ -128,12 +129,19 @@ def _full_heads(config: Config, card: Card, types: list[str], shared: bool) -> t
     if given is None:
         return heads if shared else card.kv_heads, size
     full = [number for number, kind in enumerate(types) if kind == "full"]
-    if not isinstance(given, Mapping) or {str(key) for key in given} != {str(number) for number in full}:
+    # transformers writes the numbers in two digits.
+    if not isinstance(given, Mapping) or sorted(_number(key) for key in given) != full:
         raise UsageError("per_layer_config is not supported: the numbers of all layers with full_attention only")
     made = {_of_layer(each, card) for each in given.values()}
     if len(made) != 1:
         raise UsageError("per_layer_config is not supported: layers with full_attention have the same heads only")
     return made.pop()
+
+
+def _number(key: object) -> int:
+    """The number of a layer, as a key of JSON; -1 for others."""
+    text = str(key)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
 
 
 def _of_layer(content: Any, card: Card) -> tuple[int, int]:

@@ -17,7 +17,8 @@ from stagedb.models.readers.parts import decoder, further, mlp_biases
 
 
 def deepseek_v2(config: Config, name: str) -> Card:
-    """DeepSeek V2: a softmax over all experts, whose chosen scores may be divided by their sum."""
+    """DeepSeek V2: a softmax over all experts, whose chosen scores may be divided by their sum; not the defaults of its
+    class, which have no num_experts_per_tok and do not run."""
     config.only("scoring_func", "softmax", "DeepSeek V2 has a softmax")
     card, usual = _latent(config, name)
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}

@@ -23,6 +23,7 @@ def nemotron_h(config: Config, name: str) -> Card:
     after = _pairs(config)
     config.uses("sliding_window", *OF_STATES)
     config.only("attention_bias", False, "its attention has no biases")
+    config.only("tie_word_embeddings", False, "its own code does not tie the tables")
     config.only("num_nextn_predict_layers", 0, "layers that predict further tokens of this architecture are not built")
     config.uses("mtp_layers_block_type", "mtp_hybrid_override_pattern")
     experts = "moe" in after
