@@ -1,8 +1,9 @@
 """The application: its pages, what they share, and the bounds of what they show."""
 
 import asyncio
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,14 +32,14 @@ class Limits:
 
     timeout: seconds after which a query is ended; a request waits for its turn for at most twice as long. rows: rows of
     a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
-    queries at the same time, which take none of the places of other pages. kept: reports and memory tables that are
-    kept.
+    queries at the same time, half as many as cores, which take none of the places of other pages. kept: reports and
+    memory tables that are kept.
     """
 
     timeout: float = 60.0
     rows: int = 100_000
     working: int = 8
-    asking: int = 4
+    asking: int = field(default_factory=lambda: max(2, (os.cpu_count() or 1) // 2))
     kept: int = 32
 
 

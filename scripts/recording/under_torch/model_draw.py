@@ -141,7 +141,7 @@ def _first(made: Any, of: Any, text: str, more: Mapping[str, Any] | None = None)
     """The config that others differ from, and the arguments that make it: with few layers, if that is a model."""
     own = getattr(of(), "text_config", None)
     nested = text or own is not None
-    inner = {"model_type": text or own.model_type} if nested else {}
+    inner = {"model_type": text or getattr(own, "model_type", "")} if nested else {}
     for words in ({**(more or {}), "num_hidden_layers": LAYERS}, {**(more or {})}):
         given = {"text_config": {**inner, **words}, **OTHER_PARTS.get(made.__name__, {})} if nested else words
         try:
