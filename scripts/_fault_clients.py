@@ -104,6 +104,16 @@ class Trial:
             if client.process.poll() is not None:
                 self._look_at_files(client.scratch)
 
+    def examine_what_is_there(self) -> None:
+        """Note all that is wrong with a store in which several clients worked on the first job. None may be at work."""
+        with self.opened() as db:
+            if any(each.id == self.jobs[0].things["Instance"] for each in db.instances()):
+                self.compare(db, self.jobs[0])
+            for problem in db.check():
+                self.fault(f"{problem.label} {problem.id}: {problem.problem}")
+        for client in self.clients:
+            self._look_at_files(client.scratch)
+
     def _look_at_files(self, scratch: Path) -> None:
         for path in scratch.glob("*/traces"):
             if digest(path) not in {job.traces for job in self.jobs}:
@@ -150,11 +160,15 @@ class Trial:
                 self.fault(f"{line['step']}: {line['text']}")
 
     def _kind(self, line: Mapping[str, Any]) -> str:
-        for kind, parts in DOCUMENTED.items():
-            if any(part in line["text"] for part in parts):
-                return kind
-        self.fault(f"{line['step']}: {line['text']}")
-        return "not documented"
+        kind = self.kind_of(line["text"])
+        if kind is None:
+            self.fault(f"{line['step']}: {line['text']}")
+        return kind or "not documented"
+
+    @staticmethod
+    def kind_of(text: str) -> str | None:
+        """The kind of a documented error; None for any other text."""
+        return next((kind for kind, parts in DOCUMENTED.items() if any(part in text for part in parts)), None)
 
 
 def _why(db: Stagedb, problem: StoreProblem) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts._fault_clients import Client, Trial
 from scripts._fault_servers import Line, fill, limit_files
-from scripts._fault_worker import STEPS, state_of
+from scripts._fault_worker import STEPS, TOGETHER, state_of
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 
@@ -42,6 +42,48 @@ def killed_clients(trial: Trial, count: int) -> None:
         trial.show(f"client {killed} of {count}")
     _end(trial, [colleague])
     trial.examine(range(len(trial.jobs)))
+
+
+def worked_together(trial: Trial, seconds: float, clients: int = 3) -> None:
+    """Clients remove, collect, dump, load, tag and export the same things at once, and are killed now and then.
+
+    Whatever is there at the end must be whole: the store's check finds nothing, an export is equal to the one that was
+    made alone, and each dump that has its name can be loaded.
+    """
+    end = time.monotonic() + seconds
+    working = [trial.client(_together(trial)) for _ in range(clients)]
+    while time.monotonic() < end:
+        time.sleep(trial.random.random() * 4)
+        number = trial.random.randrange(clients)
+        working[number].kill()
+        trial.outcome.counts["clients killed"] += 1
+        trial.count(working[number])
+        _examine_dump(trial, working[number])
+        working[number] = trial.client(_together(trial))
+        trial.show(f"{max(0.0, end - time.monotonic()):.0f} s remain")
+    _end(trial, working)
+    for client in working:
+        _examine_dump(trial, client)
+    with trial.opened() as db:
+        db.gc(dead=True)
+    trial.examine_what_is_there()
+
+
+def _together(trial: Trial) -> list[tuple[str, int]]:
+    return [(name, 0) for name in trial.random.choices(TOGETHER, weights=(2, 1, 2, 3, 2, 3), k=2_000)]
+
+
+def _examine_dump(trial: Trial, client: Client) -> None:
+    """A dump that has its name is whole, however its client ended."""
+    path = client.scratch / "kept.dump"
+    if path.exists():
+        try:
+            with trial.opened() as db:
+                db.load(path)
+            trial.outcome.counts["dumps loaded"] += 1
+        except StagedbError as error:
+            if trial.kind_of(str(error)) is None:
+                trial.fault(f"a dump that has its name cannot be loaded: {error}")
 
 
 def _times(trial: Trial, job: int) -> dict[str, float]:

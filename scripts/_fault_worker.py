@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "rm": ("Graph", "Instance", "Profile"),
 }
 """By step the kinds of things that it makes; `rm` removes them."""
+
+TOGETHER = ("rm", "gc", "dump", "load", "tag", "export")
+"""Steps of clients that work on the same things at once. Any of them may find that a thing has just been removed."""
 
 PLAN: Mapping[str, Any] = {"tp": 2, "pp": 2, "ranks": 8, "seq_len": 256, "global_batch_size": 4}
 
@@ -78,13 +81,20 @@ def step(db: Stagedb, name: str, job: Job, scratch: Path) -> None:
         db.load(Path(job.dump))
     elif name == "export":
         _export(db, job, scratch)
+    elif name == "gc":
+        db.gc(dead=True)
+    elif name == "dump":
+        _if_there(lambda: db.dump(scratch / "kept.dump", job.things["Profile"], force=True))
+    elif name == "tag":
+        _if_there(lambda: db.tag(job.things["Instance"], "kept"))
     else:
-        _remove(db, job)
+        _if_there(lambda: db.rm(job.things["Graph"], force=True))
 
 
-def _remove(db: Stagedb, job: Job) -> None:
+def _if_there(act: Callable[[], object]) -> None:
+    """Do something with a thing that may not be there."""
     try:
-        db.rm(job.things["Graph"], force=True)
+        act()
     except UsageError as error:
         if "in the store" not in str(error):
             raise
@@ -146,7 +156,7 @@ def state_of(journals: Iterable[Sequence[Mapping[str, Any]]], jobs: Sequence[Job
         for line in journal:
             if line["event"] not in ("begin", "done"):
                 continue
-            for kind in STEPS[line["step"]]:
+            for kind in STEPS.get(line["step"], ()):
                 id, result = jobs[line["job"]].things[kind], line["step"] != "rm"
                 if line["event"] == "done":
                     there[id] = result

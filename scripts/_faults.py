@@ -20,6 +20,7 @@ from scripts._fault_trials import (
     killed_clients,
     killed_servers,
     only_reads,
+    worked_together,
 )
 from scripts._fault_worker import Job, prepared
 from stagedb.api import Stagedb
@@ -31,6 +32,7 @@ TRIALS: Mapping[str, Sequence[str]] = {
     "line": ("neo4j",),
     "disk": ("embedded", "neo4j"),
     "reads": ("neo4j",),
+    "together": ("embedded", "neo4j"),
 }
 """By trial the engines that it suits: the embedded engine listens on this machine alone, and always writes."""
 
@@ -59,6 +61,7 @@ def run(name: str, engine: str, jobs: Sequence[Job], scratch: Path, *, seed: int
             "line": lambda: cut_lines(trial, count),
             "disk": lambda: full_disk(trial, count, quota=quota),
             "reads": lambda: only_reads(trial),
+            "together": lambda: worked_together(trial, count),
         }
         actions[name]()
         return trial.outcome
@@ -109,6 +112,7 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=10, help="times to kill the server (10)")
     parser.add_argument("--cuts", type=int, default=10, help="times to cut the line (10)")
     parser.add_argument("--disks", type=int, default=3, help="times to fill the disk (3)")
+    parser.add_argument("--seconds", type=int, default=120, help="of clients that work on the same things (120)")
     parser.add_argument("--seed", type=int, default=1, help="of steps and moments (1)")
     options = parser.parse_args()
     suits = [name for name, engines in TRIALS.items() if options.engine in engines]
@@ -116,6 +120,7 @@ def main() -> int:
     if not set(wanted) <= set(suits):
         parser.error(f"--only must be of {','.join(suits)}, which suit {options.engine}")
     counts = {"clients": options.clients, "server": options.servers, "line": options.cuts, "disk": options.disks}
+    counts["together"] = options.seconds
     faults = 0
     with tempfile.TemporaryDirectory(prefix="stagedb-faults-") as name:
         scratch = Path(name)

@@ -69,6 +69,10 @@ def _card_of(content: object, path: Path) -> Card:
     return _from_keys(content, path_text(path), path.parent)
 
 
+PADDED = "padded_vocab"
+"""The rows of the vocabulary's table with those that pad it."""
+
+
 def _name_of(path: Path) -> str:
     """A model's name from the path of its config: `Llama-3.1-8B/config.json` is `Llama-3.1-8B`."""
     word = path.absolute().parent.name if path.name == "config.json" else path.stem
@@ -79,6 +83,9 @@ def _from_keys(content: object, where: str, folder: Path | None = None) -> Card:
     """The card of a file's content. folder: its directory, which has the files of its own blocks."""
     if not isinstance(content, Mapping):
         raise UsageError(f"{where} is no model card: expected keys such as {', '.join(_REQUIRED[:4])}")
+    # What `models` prints of a card may be written to a file: this follows from the other keys.
+    padded = content.get(PADDED)
+    content = {key: value for key, value in content.items() if key != PADDED}
     unknown = [str(key) for key in content if key not in _KEYS]
     if unknown:
         near = get_close_matches(unknown[0], _KEYS, n=1)
@@ -96,6 +103,8 @@ def _from_keys(content: object, where: str, folder: Path | None = None) -> Card:
     counted = card.count_parameters()
     if card.parameters not in (0, counted):
         raise UsageError(f"{where}: parameters is {card.parameters}, but these sizes make {counted}")
+    if padded not in (None, card.padded_vocab):
+        raise UsageError(f"{where}: {PADDED} is {shown(padded)}, but vocab and vocab_multiple make {card.padded_vocab}")
     return card
 
 

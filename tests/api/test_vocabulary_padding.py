@@ -1,10 +1,13 @@
 """The rows that a framework, or a card for it, adds to a vocabulary are named to who builds."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from stagedb.api import Stagedb, model, properties
+from stagedb.errors import UsageError
 from stagedb.models import Card
 from stagedb.store import Store
 from tests.ir.tiny import card
@@ -55,3 +58,13 @@ def test_a_card_that_pads_names_the_rows() -> None:
 
 def test_no_rows_are_named_where_there_are_none(db: Stagedb) -> None:
     assert db.instantiate(replace(odd(), vocab=1024), recipe="megatron", tp=2).padding == ""
+
+
+def test_what_is_printed_of_a_card_is_a_card(tmp_path: Path) -> None:
+    """Also of one whose vocabulary is padded; another number is refused."""
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({**model("gpt2-xl"), "name": "own"}), encoding="utf-8")
+    assert model(str(path))["padded_vocab"] == 50304
+    path.write_text(json.dumps({**model("gpt2-xl"), "padded_vocab": 50257}), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"padded_vocab is 50257, but vocab and vocab_multiple make 50304"):
+        model(str(path))
