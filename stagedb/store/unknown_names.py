@@ -74,16 +74,22 @@ def _used(text: str) -> Iterator[_Use]:
     found = list(tokens(text))
     opened: list[int] = []
     bound: dict[str, frozenset[str]] = {}
+    values: set[str] = set()
     labels: set[int] = set()
     for place, (token, name) in enumerate(pairwise(found)):
-        if token.kind == "word" and token.text.upper() == "AS":
+        if token.kind == "word" and token.text.upper() in ("AS", "YIELD"):
             # The query gives the name a new meaning here.
             bound.pop(_plain(name), None)
+            values.add(_plain(name))
+        elif token.text in ("[", "(", ",") and found[place + 2 : place + 3] and found[place + 2].text.upper() == "IN":
+            values.add(_plain(name))
         if token.kind != "symbol":
             continue
         if token.text in OPENING:
             opened.append(place)
-            if token.text != "{" and place + 2 < len(found) and found[place + 2].text in (":", ")", "{"):
+            after = found[place + 2].text if place + 2 < len(found) else ""
+            # What is made by the query, in the brackets of a function or a sum, is no pattern: it may have any key.
+            if token.text != "{" and (after in (":", "{") or (after == ")" and _plain(name) not in values)):
                 _bind(bound, _plain(name), _owners(found, place))
         elif token.text in CLOSING and opened:
             opened.pop()

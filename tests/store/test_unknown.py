@@ -50,6 +50,11 @@ def test_unknown_words_come_with_similar_ones(text: str, expected: list[str]) ->
         "MATCH (x:!Op) RETURN x.tp",
         "MATCH (x:Op) RETURN x.flops UNION ALL MATCH (x:Instance) RETURN x.tp AS flops",
         "MATCH (o:Op) WITH {made: o.axis} AS o RETURN o.made",
+        "MATCH (o:Op) WITH {made: o.axis} AS m RETURN keys(m), m.made",
+        "MATCH (i:Instance) WITH datetime(i.created) AS day RETURN toString(day), day.year",
+        "MATCH (o:Op) WITH properties(o) AS p RETURN (p), p.made",
+        "UNWIND $rows AS row RETURN [x IN row.parts WHERE size(x) > 0 | x.made]",
+        "CALL db.labels() YIELD label RETURN collect(label), label.made",
     ],
 )
 def test_names_of_the_query_itself_are_its_own(text: str) -> None:
