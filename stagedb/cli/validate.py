@@ -118,7 +118,7 @@ def _print_faults(found: "Report", output: Output, common: Common) -> None:
     if leveled:
         output.write(columns, [(f.rank, f.node, f.name, f.rule, f.message, level) for f, level in leveled])
     if found.left_out:
-        common.note(f"{found.left_out:,} more faults were left out")
+        common.note(f"{found.left_out:,} more places were left out")
 
 
 def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:

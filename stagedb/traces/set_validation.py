@@ -1,7 +1,8 @@
 """`validate`: a directory of traces, of stagedb or another tool, against every rule that simulators rely on."""
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from stagedb.traces.bundle_rules import check_bundle
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.trace_faults import Fault, FaultKind, FaultList
+from stagedb.traces.trace_faults import MOST_KEPT, Fault, FaultKind, FaultList
 from stagedb.traces.trace_reading import TraceColumns, TraceError
 from stagedb.traces.trace_replay import replay
 from stagedb.traces.trace_rules import (
@@ -59,8 +60,9 @@ class Report:
 
     @property
     def left_out(self) -> int:
-        """Faults that were found and are not among `faults`."""
-        return self.counted - len(self.faults)
+        """Places that were found and are not among `faults` and `conventions`."""
+        conventions = sum(kind.count for kind in self.convention_kinds)
+        return self.counted + conventions - len(self.faults) - len(self.conventions)
 
     @property
     def summary(self) -> str:
@@ -93,9 +95,14 @@ def validate_traces(
     world, wanted, fault = _wanted(directory, files)
     if fault is not None:
         faults.add([fault])
-    missing = sorted(wanted - set(files))
-    if missing:
-        faults.add([Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing")])
+    missing = (rank for rank in wanted if rank not in files)
+    faults.add(
+        Fault(rank, None, "", "files", f"{format.place(prefix, rank)} is missing")
+        for rank in itertools.islice(missing, MOST_KEPT)
+    )
+    further = sum(1 for _ in missing)
+    if further:
+        faults.add([Fault(None, None, "", "files", f"{further:,} further files are missing")])
     try:
         groups = groups_file(directory / f"{prefix}.json")
     except StagedbError as error:
@@ -173,7 +180,7 @@ def _rule_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int)
     for rank, trace in traces.items():
         yield from check_rank(rank, trace, groups, world)
     yield from check_timed(traces)
-    yield from check_matching(traces, groups, world)
+    yield from check_matching(traces, groups)
     yield from check_messages(traces)
 
 
@@ -190,23 +197,28 @@ def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
     raise UsageError(f"{directory} holds no traces ({places})")
 
 
-def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int], Fault | None]:
+def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, Sequence[int], Fault | None]:
     """The number of ranks, and the ranks that should be there: all, unless the manifest describes a slice.
 
-    A set of another program has no manifest; one that cannot be read is a fault.
+    A set of another program has no manifest; one that cannot be read is a fault. UsageError for a rank that no set has.
     """
     least = max(files) + 1
+    if least > _MOST_RANKS:
+        raise UsageError(
+            f"{path_text(directory)} has a trace of rank {least - 1}, and a set has at most {_MOST_RANKS:,} ranks, "
+            "from 0 on: rename the file"
+        )
     if not (directory / MANIFEST).exists():
-        return least, set(range(least)), None
+        return least, range(least), None
     try:
         manifest = read_document(directory / MANIFEST, "manifest", most=_LARGEST)
         world, only = manifest["world"], manifest.get("only")
         if type(world) is not int or not least <= world <= _MOST_RANKS:
             raise UsageError(f"a world of {shown(world)} ranks, and the set has rank {least - 1}")
-        chosen = set(range(world)) if only is None else set(parse_ranks(only, world).tolist())
+        chosen = range(world) if only is None else sorted({*parse_ranks(only, world).tolist()})
     except (LookupError, TypeError, AttributeError, UsageError) as error:
         reason = f"{MANIFEST} does not describe the set: {shown(str(error))}"
-        return least, set(range(least)), Fault(None, None, "", "manifest", reason)
+        return least, range(least), Fault(None, None, "", "manifest", reason)
     return world, chosen, None
 
 

@@ -12,6 +12,7 @@ import rustworkx
 
 from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.issue_order import issue_order
 from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
 
@@ -42,7 +43,8 @@ Found = Iterator[tuple[int | None, str, str]]
 def _check_nodes(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Found:
     yield from _check_ids(trace)
     yield from _check_attributes(trace)
-    timed = any(trace.micros) or any(trace.attributes["duration_ns"])
+    # Simulators do not read duration_ns.
+    timed = any(trace.micros)
     for index, kind in enumerate(trace.types):
         if kind not in RUNNABLE:
             word = pb.NodeType.Name(kind) if kind in pb.NodeType.values() else f"type {kind}"
@@ -229,17 +231,20 @@ def check_groups(groups: Groups, world: int) -> Iterator[Fault]:
             yield Fault(None, None, "", "group", f"group {group} names rank {outside[0]}, the world has {world}")
 
 
-def check_matching(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
-    """Each group's members compared with its first: the same collectives in the same order with the same sizes."""
+def check_matching(traces: Mapping[int, TraceColumns], groups: Groups) -> Iterator[Fault]:
+    """Each group's members compared with its first: the same collectives in the same order with the same sizes.
+
+    The order is that of the issue, and not that of the file.
+    """
     issued: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, trace in traces.items():
-        for index, kind in enumerate(trace.types):
-            if kind == pb.COMM_COLL_NODE:
+        for index in issue_order(trace):
+            if trace.types[index] == pb.COMM_COLL_NODE:
                 group = group_of(trace.attributes["pg_name"][index])
                 if group is not None:
                     issued[group][rank].append(index)
     for group, by_rank in issued.items():
-        members = [rank for rank in (groups.get(group, ()) if group else range(world)) if rank in traces]
+        members = [rank for rank in groups.get(group, ()) if rank in traces] if group else sorted(traces)
         if len(members) > 1:
             first = members[0]
             for rank in members[1:]:
@@ -271,12 +276,13 @@ Envelope = tuple[int, int, int]
 
 
 def check_messages(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
-    """Sends and receives between ranks whose files exist, k-th to k-th."""
+    """Sends and receives between ranks whose files exist, k-th to k-th in issue order."""
     sends: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
     recvs: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
     for rank, trace in traces.items():
         tags = trace.attributes["comm_tag"]
-        for index, kind in enumerate(trace.types):
+        for index in issue_order(trace):
+            kind = trace.types[index]
             if kind == pb.COMM_SEND_NODE:
                 sends[rank, trace.attributes["comm_dst"][index], tags[index]].append((rank, index))
             elif kind == pb.COMM_RECV_NODE:

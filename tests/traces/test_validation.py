@@ -151,6 +151,55 @@ def test_the_smallest_ready_id_goes_first_in_any_order_of_the_file() -> None:
     assert {kind.rule for kind in check(nodes, both).convention_kinds} == {"order", "chain"}
 
 
+def test_collectives_are_compared_in_issue_order_and_not_in_that_of_the_file() -> None:
+    """The simulator pairs the first that each rank issues: sizes that fit line by line of the files may not fit."""
+    first, second = all_reduce(1, 10, size=1024), all_reduce(2, 10, 1, size=2048)
+    assert check({0: [first, second], 1: [second, first]}, {10: [0, 1]}).faults == ()
+    # By the ids, and by the dependencies, rank 1 issues the second line of its file first.
+    for crossed in (
+        [all_reduce(2, 10, size=1024), all_reduce(1, 10, size=2048)],
+        [all_reduce(1, 10, 2, size=1024), all_reduce(2, 10, size=2048)],
+    ):
+        report = check({0: [first, second], 1: crossed}, {10: [0, 1]})
+        assert [kind.rule for kind in report.kinds] == ["matching"]
+
+
+def test_messages_are_compared_in_issue_order() -> None:
+    small, large = send(1, 1, 0).but(comm_size=99), send(2, 1, 0, 1)
+    received = [recv(1, 0, 0).but(comm_size=99), recv(2, 0, 0)]
+    assert check({0: [large, small], 1: received}, {}).faults == ()
+
+
+def test_nanoseconds_alone_are_no_durations_for_a_simulator() -> None:
+    bare = {rank: [timed(node, 5000, 0) for node in row] for rank, row in measured().items()}
+    assert {kind.rule for kind in check(bare).kinds} == {"compute"}
+
+
+def test_every_missing_file_counts() -> None:
+    (kind,) = check({0: [compute(1)], 5: [compute(1)]}, {}).kinds
+    assert (kind.rule, kind.count, kind.places) == ("files", 4, "rank 1, rank 2, rank 3")
+    far = check({0: [compute(1)], 200_000: [compute(1)]}, {})
+    assert [kind.count for kind in far.kinds] == [100_000, 1]
+    assert "99,999 further files are missing" in far.kinds[1].message
+
+
+def test_the_file_of_a_rank_has_the_name_that_a_simulator_opens(tmp_path: Path) -> None:
+    directory = write(tmp_path / "set", sound())
+    (directory / "crafted.1.et").rename(directory / "crafted.01.et")
+    assert [(kind.rule, kind.places) for kind in validate_traces(directory).kinds] == [("files", "rank 1")]
+
+
+def test_places_that_are_not_listed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagedb.traces.trace_faults.MOST_KEPT", 3)
+    report = check(measured())
+    assert (len(report.conventions), report.left_out) == (3, sum(kind.count for kind in report.convention_kinds) - 3)
+
+
+def test_a_rank_that_no_set_has_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="rank 999999999999, and a set has at most 16,777,216 ranks"):
+        check({0: [compute(1)], 999_999_999_999: [compute(1)]}, {})
+
+
 @settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(sorted(BREAKS)), st.sampled_from([0, 1]))
 def test_the_first_fault_is_on_the_rank_that_breaks_the_rule(broken: str, rank: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from stagedb.errors import UsageError
 from stagedb.traces.formats.trace_format import FoundTraces, RankFiles, TraceFormat
 
-_TRACE = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.et")
+_TRACE = re.compile(r"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]*)\.et")
 
 
 def find(directory: Path) -> FoundTraces | None:
