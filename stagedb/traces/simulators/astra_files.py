@@ -128,9 +128,10 @@ def run_text(job: SimulatedJob, binary: str) -> str:
 # Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The other files here describe
 # the system; system.json and network.yml may be edited.
 set -eu
-simulator=${{1:-${{ASTRA_SIM:-{binary}}}}}
-built={BUILT / binary}
-if [ "$simulator" = {binary} ] && ! command -v "$simulator" >/dev/null && [ -x "$built" ]; then
+program={binary}
+built={BUILT}/$program
+simulator=${{1:-${{ASTRA_SIM:-$program}}}}
+if [ "$simulator" = "$program" ] && ! command -v "$simulator" >/dev/null && [ -x "$built" ]; then
   simulator=$built
 fi
 if ! command -v "$simulator" >/dev/null; then
