@@ -19,6 +19,7 @@ from stagedb.traces.bundle import write_texts
 from stagedb.traces.packed_index import groups_of, is_traffic, job_of, wrong_traffic
 from stagedb.traces.set_validation import groups_file
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
+from stagedb.traces.simulators.astra_files import BUILD, BUILT, SOURCE
 from stagedb.traces.trace_set import MANIFEST, groups_text
 
 LARGEST_OUTPUT = 256 << 20
@@ -101,9 +102,6 @@ def _described(directory: Path, manifest: Mapping[str, Any]) -> SimulatedSet:
 PROGRAM = "ASTRA_SIM"
 """The environment's variable with the simulator's program, as `run.sh` of a set reads it."""
 
-BUILT = Path("astra-sim/build/astra_analytical/build/bin")
-"""Where ASTRA-sim's own script puts its programs, from the folder with its checkout."""
-
 
 def find_program(simulator: Simulator, binary: str | Path | None) -> Path:
     """The program of a simulator: the given one, that of `ASTRA_SIM`, of the search path, or of a checkout here.
@@ -121,8 +119,8 @@ def find_program(simulator: Simulator, binary: str | Path | None) -> Path:
     if program is None:
         raise UsageError(
             f"the simulator {simulator.program} is not on this machine's search path. Build it once, with cmake and a "
-            "C++ compiler: `git clone https://github.com/astra-sim/astra-sim --recurse-submodules`, then "
-            f"`astra-sim/build/astra_analytical/build.sh`. The program is {BUILT / simulator.program}: this command "
+            f"C++ compiler: `git clone {SOURCE} --recurse-submodules`, then `{BUILD}`. "
+            f"The program is {BUILT / simulator.program}: this command "
             f"finds it from the same folder, and --with PROGRAM or {PROGRAM}=PROGRAM name any other"
         )
     return Path(program).resolve()
@@ -149,9 +147,15 @@ def simulate_set(found: SimulatedSet, program: Path, timeout: float = TIMEOUT) -
     missing = [rank for rank in range(job.world) if rank not in ends]
     if missing:
         last = " ".join(text[-400:].decode(errors="replace").split())
+        advice = (
+            f"`stagedb validate {found.directory}` finds traces that hang"
+            if ends
+            else f"is {program} the program {found.simulator.program}? If so, "
+            f"`stagedb validate {found.directory}` finds what stops it"
+        )
         raise StagedbError(
             f"{len(missing)} of {job.world} ranks did not finish, the first is rank {missing[0]} (status {status}): "
-            f"{shown(last) if last else 'no output'}; `stagedb validate {found.directory}` finds traces that hang"
+            f"{shown(last) if last else 'no output'}; {advice}"
         )
     return ends
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store
 from stagedb.systems import parse_system
-from stagedb.traces.simulation import BUILT
+from stagedb.traces.simulators.astra_files import BUILT
 from tests.ir.tiny import card
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ given = dict(each.removeprefix("--").split("=", 1) for each in sys.argv[1:])
 with tempfile.TemporaryDirectory() as place:
     traces = Path(given["workload-configuration"])
     for path in traces.parent.glob(traces.name + ".*.et"):
-        (Path(place) / path.name).symlink_to(path)
+        (Path(place) / path.name).symlink_to(path.resolve())
     for option in ("comm-group", "system", "network"):
         shutil.copy(given[option + "-configuration"], place)
     clock = Clock(Path(place))
@@ -108,6 +109,7 @@ FAILURES = {
         60.0,
         "3 of 4 ranks did not finish, .* rank 1",
     ),
+    "another program": ("pass", 60.0, r"4 of 4 .*no output; is .*program\S* the program AstraSim_Analytical_Cong"),
     "an error": ("import sys; sys.exit('no such option')", 60.0, r"4 of 4 ranks did not.*status 1.*no such option"),
     "no end": ("import time; time.sleep(60)", 1.0, "more than 1 s: timeout sets another limit"),
 }
@@ -118,6 +120,31 @@ def test_a_simulator_that_fails_is_named(db: Stagedb, tmp_path: Path, program: P
     text, timeout, reason = FAILURES[failure]
     with pytest.raises(StagedbError, match=reason):
         db.simulate(exported(db, tmp_path / "set"), binary=program(text), timeout=timeout)
+
+
+def test_the_script_of_a_set_finds_a_program_or_says_how_to_build_one(
+    db: Stagedb, tmp_path: Path, program: Program
+) -> None:
+    """As `simulate` does: by the path from there, the environment's, a checkout there; else it explains."""
+    out = exported(db, tmp_path / "set", durations_in_traces=True)
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        environment = {**{key: text for key, text in os.environ.items() if key != "ASTRA_SIM"}, **more}
+        command = [str(out / "run.sh"), *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    absent = run()
+    assert absent.returncode == 127 and "finished" not in absent.stdout
+    assert all(each in absent.stderr for each in ("git clone --recurse-submodules https", "build.sh", "PROGRAM"))
+    assert "nothing, the simulator's program, is not here" in run("nothing").stderr
+    binary = program(CLOCK.format(root=str(ROOT)))
+    beside = os.path.relpath(binary, tmp_path)
+    for found in (run(f"./{beside}"), run(ASTRA_SIM=f"./{beside}"), run(str(binary))):
+        assert found.stdout.endswith("4 of 4 ranks finished\n"), found.stderr
+    built = tmp_path / BUILT / "AstraSim_Analytical_Congestion_Unaware"
+    built.parent.mkdir(parents=True)
+    built.symlink_to(binary)
+    assert run().stdout.endswith("4 of 4 ranks finished\n")
 
 
 def test_a_simulator_is_found_where_it_is_built(

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
@@ -30,6 +31,11 @@ ENDPOINT_DELAY = 1
 
 NO_REDUCTIONS = 1e9
 """GB/s at which the simulator's reductions take no time. The cost model's own collectives have no term for them."""
+
+SOURCE = "https://github.com/astra-sim/astra-sim"
+BUILD = "astra-sim/build/astra_analytical/build.sh"
+BUILT = Path("astra-sim/build/astra_analytical/build/bin")
+"""Where the simulator is from, the script of its checkout that builds it, and where that puts the programs."""
 
 ASTRA_SIM = "astra-sim"
 """The model of collectives that follows the simulator (`stagedb.systems.system`, which takes longer to import)."""
@@ -114,13 +120,32 @@ def _decimal(value: Fraction) -> str:
 
 
 def run_text(job: SimulatedJob, binary: str) -> str:
-    """`run.sh`: starts the simulator, and counts the ranks that finish."""
+    """`run.sh`: starts the simulator, and counts the ranks that finish.
+
+    It finds the program as `simulate` does, and says how to build one where there is none.
+    """
     return f"""#!/bin/sh
 # Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The other files here describe
 # the system; system.json and network.yml may be edited.
 set -eu
+program={binary}
+built={BUILT}/$program
+simulator=${{1:-${{ASTRA_SIM:-$program}}}}
+if [ "$simulator" = "$program" ] && ! command -v "$simulator" >/dev/null && [ -x "$built" ]; then
+  simulator=$built
+fi
+if ! command -v "$simulator" >/dev/null; then
+  echo "$simulator, the simulator's program, is not here. Build ASTRA-sim once, with cmake and a C++ compiler:" >&2
+  echo "  git clone --recurse-submodules {SOURCE}" >&2
+  echo "  {BUILD}" >&2
+  echo "From the same folder $0 finds it; from any other: $0 PROGRAM" >&2
+  exit 127
+fi
+case $simulator in
+/*) ;;
+*/*) simulator=$PWD/$simulator ;;
+esac
 cd "$(dirname "$0")"
-simulator=${{1:-${{ASTRA_SIM:-{binary}}}}}
 # The simulator keeps every rank's trace open.
 ulimit -n {job.world + 256}
 "$simulator" \\
