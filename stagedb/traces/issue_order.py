@@ -1,4 +1,4 @@
-"""The order in which a rank issues its nodes: of those that are ready, the smallest id goes first."""
+"""The order in which a rank issues its nodes: the ready one with the smallest id goes first."""
 
 import heapq
 from collections.abc import Sequence
