@@ -18,6 +18,9 @@ from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS, place_of
 from stagedb.store import Input, Store, write_graph
 
+LONGEST_WORD = 40
+"""Characters of one value in a plan's description."""
+
 FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -190,5 +193,6 @@ def describe(words: Mapping[str, object]) -> str:
             parts.append(name if value else f"no-{name}")
         elif value is not None:
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            parts.append(f"{name} {text}")
+            # An order of tasks can have thousands of words.
+            parts.append(f"{name} {text if len(text) <= LONGEST_WORD else text[:LONGEST_WORD] + '…'}")
     return " ".join(parts) or "default options"

@@ -18,7 +18,7 @@ from stagedb.serve.list_pages import number_of
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, gigabytes, named
 from stagedb.store import Field
 
-FIELDS = ("ranks", "tp", "pp", "dp", "cp", "ep", "zero", "global_batch_size", "seq_len")
+FIELDS = ("ranks", "tp", "pp", "cp", "ep", "dp", "zero", "global_batch_size", "seq_len")
 """Words of the plan with a field of their own. The field `plan` takes every other word."""
 MOST = 200
 """Rows of a page."""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, catalog, lookup
+from stagedb.api.model_names import describe
 from stagedb.errors import UsageError
+from stagedb.plans.written_words import short_plan
 from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.store.many import copies
@@ -231,3 +233,13 @@ def test_no_command_that_names_one_thing_lists_all(store: Store, sent: list[tupl
     db.rm(made.instance.graph, force=True)
     assert not lists & {name for _, name in sent}
     assert db.ls().rows == ()
+
+
+def test_a_plan_is_described_by_its_degrees_first_and_never_by_a_whole_order() -> None:
+    words = {"dp": 4, "zero": 1, "ep": 2, "cp": 2, "pp": 2, "tp": 8, "task_order": ["F0 F1 F2 B0 B1 B2"] * 50}
+    text = describe(words)
+    assert text.startswith("tp 8 pp 2 cp 2 ep 2 dp 4 zero 1 task-order F0 F1 F2 B0 B1 B2,F0")
+    assert text.endswith("…")
+    assert len(text) < 110
+    assert short_plan(words) == "tp8 pp2 cp2 ep2 dp4"
+    assert short_plan({"tp": 1}) == "1 rank"
