@@ -17,6 +17,7 @@ from stagedb.traces.trace_faults import MOST_KEPT, Fault, FaultKind, FaultList
 from stagedb.traces.trace_reading import TraceColumns, TraceError
 from stagedb.traces.trace_replay import replay
 from stagedb.traces.trace_rules import (
+    UNKNOWN,
     Groups,
     check_groups,
     check_matching,
@@ -121,7 +122,10 @@ def validate_traces(
         faults.add(check_bundle(directory, traces, groups, world))
     runs = replayed and len(traces) == world
     # A fault in the rules also breaks a replay, and the replay would report less about it.
-    if not faults.add(_rule_faults(traces, groups, world)) and runs:
+    broken = _rule_faults(traces, groups, world)
+    if not (directory / f"{prefix}.json").exists():
+        broken = _without_groups(f"{prefix}.json", broken)
+    if not faults.add(broken) and runs:
         faults.add(replay(traces, groups))
     nodes = sum(map(len, traces.values()))
     return _report(faults, files=len(files), nodes=nodes, world=world, replayed=runs and not faults.unsound)
@@ -184,17 +188,37 @@ def _rule_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int)
     yield from check_messages(traces)
 
 
+def _without_groups(name: str, faults: Iterator[Fault]) -> Iterator[Fault]:
+    """One fault of a set without its file of groups, in place of one a collective."""
+    unknown = 0
+    for fault in faults:
+        if fault.rule == "group" and fault.message.endswith(UNKNOWN):
+            unknown += 1
+        else:
+            yield fault
+    if unknown:
+        holds = 'the ranks of each communicator group ({"1": [0, 1], ...})'
+        reason = f"{name} is missing, the file with {holds} that {unknown:,} collectives name"
+        yield Fault(None, None, "", "group", reason)
+
+
 def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
     """The traces of a directory, and their format. UsageError if there are none in a readable format."""
     if not is_directory(directory):
-        raise UsageError(f"{path_text(directory)} is not a directory: `validate` takes one that `export` wrote")
+        what = "is a file, not a directory" if directory.exists() else "does not exist, so it is not a directory"
+        raise UsageError(
+            f"{path_text(directory)} {what}: `validate` takes a directory of traces, of any tool"
+            + (f", such as {path_text(directory.parent)}" if directory.exists() else "")
+        )
     readable = [(each, each.find) for each in FORMATS.values() if each.find is not None]
     for format, find in readable:
         found = find(directory)
         if found is not None:
             return format, found
     places = " or ".join(format.what.format(name="NAME").rpartition(": ")[2] for format, _ in readable)
-    raise UsageError(f"{directory} holds no traces ({places})")
+    names = sorted(each.name for each in directory.iterdir())
+    has = f"it has {shown(', '.join(names))}: rename what is a trace" if names else "it is empty"
+    raise UsageError(f"{path_text(directory)} holds no traces ({places}); {has}")
 
 
 def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, Sequence[int], Fault | None]:

@@ -195,6 +195,11 @@ def _messages(path: Path, data: bytes) -> Iterator[bytes]:
             raise TraceError(f"{path} has an empty message at byte {start}")
         message = stream.read(size)
         if len(message) < size:
+            if start == 0:
+                raise TraceError(
+                    f"{path} ends inside its first message: it is no Chakra trace (protobuf messages, each after its "
+                    "length), or it is cut"
+                )
             raise TraceError(f"{path} ends inside the message at byte {start}")
         yield message
 

@@ -29,6 +29,9 @@ RUNNABLE = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NOD
 Groups = Mapping[int, Sequence[int]]
 """Members of each communicator group, by its id."""
 
+UNKNOWN = "is not among the communicator groups"
+"""The fault of a collective whose group the set does not describe."""
+
 
 def check_rank(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Iterator[Fault]:
     """The faults of one rank's trace on its own."""
@@ -134,7 +137,7 @@ def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups
         if world < 2:
             yield index, "group", "the group of all ranks has one member"
     elif group not in groups:
-        yield index, "group", f"group {group} is not among the communicator groups"
+        yield index, "group", f"group {group} {UNKNOWN}"
     elif rank not in groups[group]:
         yield index, "group", f"rank {rank} is not in group {group}"
 

@@ -314,10 +314,30 @@ def test_a_slice_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 def test_what_is_no_trace_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no traces"):
+    with pytest.raises(UsageError, match=r"holds no traces .*; it is empty"):
         validate_traces(tmp_path)
-    with pytest.raises(UsageError, match="not a directory"):
+    with pytest.raises(UsageError, match=r"not a directory: .*of any tool"):
         validate_traces(tmp_path / "absent")
+    (tmp_path / "trace.et").write_text("a trace")
+    with pytest.raises(UsageError, match=r"NAME\.<rank>\.et.*it has 'trace\.et': rename"):
+        validate_traces(tmp_path)
+    with pytest.raises(UsageError, match=f"is a file, not a directory: .*such as {tmp_path}"):
+        validate_traces(tmp_path / "trace.et")
+
+
+def test_a_file_that_is_no_trace_is_named_so(tmp_path: Path) -> None:
+    directory = write(tmp_path / "set", sound())
+    (directory / "crafted.0.et").write_text("hello")
+    (fault,) = (each for each in validate_traces(directory).faults if each.rank == 0)
+    assert (fault.rule, "is no Chakra trace" in fault.message) == ("framing", True)
+
+
+def test_a_set_without_its_groups_has_one_fault_that_names_the_file(tmp_path: Path) -> None:
+    directory = write(tmp_path / "set", sound())
+    (directory / "crafted.json").unlink()
+    (fault,) = validate_traces(directory).faults
+    assert (fault.rule, fault.place) == ("group", "the set")
+    assert fault.message.startswith("crafted.json is missing") and '{"1": [0, 1], ...}' in fault.message
 
 
 def test_a_whole_set_that_lacks_a_file_is_not_taken_for_a_slice(tmp_path: Path) -> None:
