@@ -71,7 +71,7 @@ def export(
         with clock.stage("encode"):
             traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))
         if isinstance(request.written.files, OneFile):
-            return _pack(traces, request, request.written.files, clock)
+            return pack(traces, request, request.written.files, clock)
         return write_set(
             traces,
             request,
@@ -96,7 +96,8 @@ def _check_counts(store: Store, instance: str, request: Request, world: int) -> 
     check_counts(request, world, nodes)
 
 
-def _pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:
+def pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:
+    """Write a set as one file. Raises StagedbError if it cannot be written; then no file is left."""
     try:
         with staged_file(request.out, force=request.force) as partial:
             with clock.stage("pack"):

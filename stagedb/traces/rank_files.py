@@ -214,7 +214,10 @@ def explain(error: OSError, directory: Path) -> str:
     # An absolute name replaces the directory.
     what = path_text(finished(directory / str(error.filename)) if error.filename else finished(directory))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left while writing {what}: nothing was kept; free some, or write fewer ranks with --only"
+        return (
+            f"no space left while writing {what}: nothing was kept; free some there, name a directory on another disk "
+            "with --out, or write fewer ranks with --only"
+        )
     if error.errno == errno.EFBIG:
         return f"{what} is larger than this shell lets a file be: nothing was kept; raise it with `ulimit -f unlimited`"
     return f"cannot write {what}: {error.strerror}; nothing was kept"

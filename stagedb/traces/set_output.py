@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
@@ -14,8 +13,7 @@ from stagedb.fault_injection import fault_point
 from stagedb.inputs import read_text, shown
 from stagedb.traces.bundle import SCRIPT, manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
-from stagedb.traces.disk_room import BLOCK, free_space
-from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.disk_room import check_files, free_space, sizes_on_disk
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
 from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
@@ -26,7 +24,7 @@ from stagedb.traces.set_repair import lacking
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import abandoned, mended, staged
-from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
+from stagedb.traces.trace_set import MANIFEST, TraceSet
 from stagedb.workload.issue_order import GRANULARITIES
 
 Progress = Callable[[int, int, int], None]
@@ -353,39 +351,28 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
 def _check_space(request: Request, traces: TraceSet, extra: int, smaller: Callable[[int], list[str]]) -> None:
     """Compare the size of the files with the free space, before the first of them is written."""
     existing, free = free_space(request.out)
-    if request.resume:
-        free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
+    left = abandoned(request.out)[-1:] if request.resume else []
+    there = [file.stat().st_size for directory in left for file in directory.iterdir()]
+    free += sum(there)
     need = extra
     files = request.rank_files
     if files is not None:
+        check_files(request.out, traces.count - len(there))
         need += sum(
-            size * len(each.ranks.ranks) for size, each in zip(_on_disk(traces, files), traces.classes, strict=True)
+            size * len(each.ranks.ranks)
+            for size, each in zip(sizes_on_disk(traces, files), traces.classes, strict=True)
         )
     elif isinstance(request.written.files, ClassFiles):
         need += request.written.files.size(traces)
     if need <= free:
         return
-    fit = 0 if files is None else int((free - extra) // max(_on_disk(traces, files)))
+    fit = 0 if files is None else int((free - extra) // max(sizes_on_disk(traces, files)))
     ranks = [f"--only {format_ranks(traces.ranks[:fit])}"] if fit > 0 else []
     fits = " or ".join([*smaller(free), *ranks]) or "nothing less"
     raise UsageError(
         f"the traces take {need:,} bytes and {existing} has {free:,} free: name another directory with --out, or free "
         f"some; what would fit is {fits}"
     )
-
-
-def _on_disk(traces: TraceSet, files: RankFiles) -> list[int]:
-    """Bytes that a rank of each class takes on disk.
-
-    Compressed and converted traces are estimated by the trace of the first rank of their class.
-    """
-    sizes = [each.encoded.size if files.plain else _first_size(each, files) for each in traces.classes]
-    return [-(-size // BLOCK) * BLOCK for size in sizes]
-
-
-def _first_size(each: ClassTraces, files: RankFiles) -> int:
-    (_, first), *_ = islice(rank_files(each.encoded, each.ranks), 1)
-    return len(files.coded(first.tobytes()))
 
 
 def _validate(directory: Path, so: str) -> None:

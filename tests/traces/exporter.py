@@ -1,13 +1,29 @@
 """Export a made-up workload from a process of its own, which a test may kill or starve: see test_failures."""
 
 import argparse
+import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from stagedb.errors import StagedbError
 from tests.traces.synthetic import workload
-from tests.traces.written import export_workload
+from tests.traces.written import export_workload, pack_workload
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(out: Path, *words: str, fault: str = "") -> "subprocess.Popen[str]":
+    """The process, with all that it prints in one pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.traces.exporter", str(out), *words],
+        env={**os.environ, "STAGEDB_FAULT": fault, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def main() -> int:
@@ -17,13 +33,25 @@ def main() -> int:
     parser.add_argument("--file-size", type=int)
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--compress", action="store_true")
+    parser.add_argument("--format", default="et")
+    parser.add_argument("--packed", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if arguments.file_size is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (arguments.file_size, arguments.file_size))
     try:
+        if arguments.packed:
+            pack_workload(workload(), arguments.out)
+            return 0
         done = export_workload(
-            workload(), arguments.out, processes=arguments.processes, force=arguments.force, resume=arguments.resume
+            workload(),
+            arguments.out,
+            processes=arguments.processes,
+            force=arguments.force,
+            resume=arguments.resume,
+            compress=arguments.compress,
+            format=arguments.format,
         )
         if done.there:
             print("mended" if done.mended else "complete already")  # noqa: T201

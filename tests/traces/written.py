@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from stagedb.systems import System, load_system
-from stagedb.traces.exporting import trace_set
+from stagedb.traces.exporting import pack, trace_set
+from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart
 from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set
 from stagedb.workload.instance_columns import RECV, Workload
@@ -45,6 +46,14 @@ def export_workload(
     with clock.stage("encode"):
         traces = trace_set(workload, only, granularity, system, times)
     return write_set(traces, request, counter=Counter(progress), clock=clock)
+
+
+def pack_workload(workload: Workload, out: Path) -> Summary:
+    """Write a workload as one packed file."""
+    request = Request(out, packed=True)
+    file = request.written.files
+    assert isinstance(file, OneFile)
+    return pack(trace_set(workload), request, file, WriteClock())
 
 
 def traces_of(directory: Path) -> dict[str, bytes]:
