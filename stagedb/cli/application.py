@@ -29,8 +29,8 @@ from stagedb.cli import (
 )
 from stagedb.cli.help_groups import GroupedCommands, group_options
 from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
+from stagedb.cli.shared_options import print_line
 from stagedb.errors import StagedbError
-from stagedb.outputs import printable
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
 
@@ -101,14 +101,14 @@ def root(
 
 def _show(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
     """Print a warning in one line, without the code that it comes from."""
-    typer.echo(f"Warning: {printable(str(message))}", err=True)
+    print_line(f"Warning: {message}", err=True)
 
 
 def _print_error(text: str) -> None:
     """Print an error in one line, without passwords, which an address among the arguments or a store may have."""
     may_have = any("@" in each for each in sys.argv) or "stagedb.store" in sys.modules
     shown = unexpected_errors.hiding(sys.argv)(text) if may_have else text
-    typer.echo(f"Error: {printable(shown)}", err=True)
+    print_line(f"Error: {shown}", err=True)
 
 
 def run() -> None:

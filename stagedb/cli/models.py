@@ -9,7 +9,7 @@ from stagedb.cli import completion
 from stagedb.cli.block_chart import draw_blocks
 from stagedb.cli.layer_chart import draw_layers
 from stagedb.cli.printed_rows import Output, RowFormat
-from stagedb.cli.shared_options import Common, option_groups
+from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import UsageError
 
 
@@ -69,7 +69,7 @@ def models(
         typer.echo("\n" + draw_layers(api.model_layers(name)))
         if steps:
             typer.echo("\n" + draw_blocks(steps))
-        typer.echo("\n" + _flops(api.model_flops(name)))
+        print_line("\n" + _flops(api.model_flops(name)))
 
 
 def _flops(found: Mapping[str, int]) -> str:

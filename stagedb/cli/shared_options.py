@@ -7,13 +7,15 @@ field replaces the parameter, and collects the values of the options into the da
 import dataclasses
 import functools
 import inspect
+import os
 import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO, get_args, get_type_hints
 
 import psutil
 import typer
@@ -175,12 +177,19 @@ class Common(Printing):
 
 def print_line(line: str, err: bool = False) -> None:
     """Print a line of prose. A terminal gets it as lines of whole words; another program gets one line."""
-    text = printable(line)
-    if (sys.stderr if err else sys.stdout).isatty():
-        width = shutil.get_terminal_size().columns
-        wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    text, stream = printable(line), sys.stderr if err else sys.stdout
+    if stream.isatty():
+        wrap = textwrap.TextWrapper(_width(stream), break_long_words=False, break_on_hyphens=False)
         text = "\n".join(wrap.fill(each) for each in text.split("\n"))
     typer.echo(text, err=err)
+
+
+def _width(stream: TextIO) -> int:
+    """The columns of a terminal. The library asks for those of standard output, which may be a file."""
+    if not os.environ.get("COLUMNS"):
+        with suppress(OSError, ValueError):
+            return os.get_terminal_size(stream.fileno()).columns or shutil.get_terminal_size().columns
+    return shutil.get_terminal_size().columns
 
 
 def _age() -> float:

@@ -1,7 +1,8 @@
 """The columns of a table that fit into a terminal, and their widths.
 
 Numbers, headers and words are never broken. Columns of texts get narrower first, and wrap between words. If that is not
-enough, columns are left out: those that hold the answer of the table remain longest, and the first column always.
+enough, columns are left out: those that hold the answer of the table remain longest, and the first column always, with
+a second one if its texts can be broken.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ GAP = 2
 
 _LONGEST_WORD = 40
 """A longer word may be broken."""
+
+_NARROWEST = 8
+"""Characters of a column whose words are broken so that it can be there."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,10 @@ def fit(
     most = [max(need, min(width, room)) for need, width in zip(least, most, strict=True)]
     kept = list(range(len(columns)))
     while len(kept) > 1 and _total([least[at] for at in kept]) > room:
+        if len(kept) == 2 and not numeric[kept[1]] and room - least[0] - GAP >= max(_NARROWEST, len(columns[kept[1]])):
+            # Without the last one the first says nothing: its long words are broken.
+            least[kept[1]] = room - least[0] - GAP
+            break
         kept.remove(max(kept[1:], key=lambda at: _dispensable(columns[at], at, keep)))
     widths = {at: most[at] for at in kept}
     while _total(list(widths.values())) > room:

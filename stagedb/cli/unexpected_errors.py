@@ -10,10 +10,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-import typer
-
+from stagedb.cli.shared_options import print_line
 from stagedb.inputs import shown
-from stagedb.outputs import printable
 
 EXIT_UNEXPECTED = 70
 EXIT_FAILED = 1
@@ -38,7 +36,7 @@ def report(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _print(text: str) -> None:
-    typer.echo(f"Error: {printable(text)}", err=True)
+    print_line(f"Error: {text}", err=True)
 
 
 def hiding(arguments: Sequence[str]) -> Callable[[str], str]:

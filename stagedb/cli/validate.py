@@ -91,7 +91,8 @@ def _check_traces(directory: Path, replay: bool, every: bool, output: Output, co
     elif found.kinds or found.convention_kinds:
         rows = [(*_kind_row(kind), "fault") for kind in found.kinds]
         rows += [(*_kind_row(kind), "convention") for kind in found.convention_kinds]
-        output.write(("rule", "count", "message", "first_places", "ranks", "level"), rows)
+        columns = ("rule", "count", "message", "first_places", "ranks", "level")
+        output.write(columns, rows, keep=("message", "level", "count", "first_places"))
     if found.convention_kinds:
         common.note(
             f"{sum(kind.count for kind in found.convention_kinds):,} places are not as stagedb writes its own traces "
@@ -116,7 +117,11 @@ def _print_faults(found: "Report", output: Output, common: Common) -> None:
     columns = ("rank", "node", "name", "rule", "message", "level")
     leveled = [(fault, "fault") for fault in found.faults] + [(fault, "convention") for fault in found.conventions]
     if leveled:
-        output.write(columns, [(f.rank, f.node, f.name, f.rule, f.message, level) for f, level in leveled])
+        output.write(
+            columns,
+            [(f.rank, f.node, f.name, f.rule, f.message, level) for f, level in leveled],
+            keep=("message", "rank", "node", "rule", "level"),
+        )
     if found.left_out:
         common.note(f"{found.left_out:,} more places were left out")
 

@@ -234,3 +234,13 @@ def test_a_column_with_the_name_of_its_unit_gets_a_name() -> None:
     assert shown_column("ns", "ns", [1_500]) == ("time us", ["1.500"])
     assert shown_column("name", None, ["a"]) is None
     assert shown_column("text", "ns", ["a"]) is None
+
+
+def test_of_two_columns_the_second_remains() -> None:
+    """A long word, such as an address, is broken: the names of fields alone say nothing."""
+    rows = [("name", "h100"), ("sources[0]", "https://" + "x" * 80)]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", render(RowFormat.TABLE, ("field", "value"), rows, 40))
+    assert "h100" in text
+    assert text.count("x") == 80
+    assert "No room" not in text
+    assert max(map(len, text.splitlines())) <= 40

@@ -164,3 +164,26 @@ def test_the_bubble_is_the_pipelines() -> None:
     assert bubble(4, 1) == 0.75
     assert bubble(1, 7) == 0
     assert bubble(2, 9) == 0.1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a terminal of its own")
+def test_an_error_is_wrapped_in_a_terminal_and_one_line_elsewhere() -> None:
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    command = [sys.executable, "-m", "stagedb", "ls", "--nothing-of-this-name", "--quiet"]
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+    clean = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    ran = subprocess.run(command, stderr=writer, stdout=subprocess.DEVNULL, check=False, env=clean)
+    os.close(writer)
+    lines = os.read(reader, 1 << 16).decode().splitlines()
+    os.close(reader)
+    assert ran.returncode == 2
+    piped = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert piped.stderr.count("\n") == 1
+    assert " ".join(lines) == piped.stderr.strip()
+    assert len(lines) > 2
+    assert all(len(line) <= 30 or " " not in line for line in lines)
