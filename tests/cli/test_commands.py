@@ -226,7 +226,7 @@ def test_the_newest_instance_is_exported_at_another_size(run: Run, tiny: str, tm
     assert traces == [f"tiny.{rank}.et" for rank in (0, 1, 2, 3, 31)]
     instances = rows(run, "ls", "instances")
     assert [row["ranks"] for row in instances] == [32, 8]
-    assert instances[0]["plan"].split()[:2] == ["dp", "8"]
+    assert instances[0]["plan"].split()[:6] == ["tp", "2", "pp", "2", "dp", "8"]
 
 
 def test_an_instance_is_exported_under_a_changed_plan(run: Run, tiny: str) -> None:
