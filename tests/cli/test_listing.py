@@ -26,7 +26,7 @@ def test_plans_and_figures_are_listed_filtered_and_sorted(run: Run, tiny: str) -
     assert run("instantiate", tiny, "--tp", "4", "--name", "other").status == 0
     graph, other, first, slow, plain = rows(run)
     assert [graph["kind"], other["kind"], slow["kind"]] == ["graph", "instance", "profile"]
-    assert (first["plan"], first["model"]) == ("dp 2 pp 2 seq-len 32 tp 2", "tiny")
+    assert (first["plan"], first["model"]) == ("tp 2 pp 2 dp 2 seq-len 32", "tiny")
     assert (first["step"], first["mfu"], other["peak"]) == (None, None, None)
     assert first["peak"] == slow["peak"] > 0
     assert (slow["timing"], plain["timing"]) == ("scale compute=2 blocking tp", None)
@@ -186,11 +186,11 @@ def test_the_newest_is_the_callers_own(run: Run, tiny: str, monkeypatch: pytest.
         return as_user(name)("query", "classes").err.strip()
 
     assert as_user("ada")("instantiate", tiny, *PLAN, "--name", "hers").status == 0
-    assert newest("bob").endswith("ada/hers, made by ada")  # bob has none yet
+    assert newest("bob").endswith("ada/hers (tiny tp2 pp2 dp2), made by ada")  # bob has none yet
     assert as_user("bob")("instantiate", tiny, "--tp", "4", "--name", "his").status == 0
-    assert newest("ada").endswith(" hers")
-    assert newest("bob").endswith(" his")
-    assert newest("eve").endswith(" bob/his, made by bob")
+    assert newest("ada").endswith(" hers (tiny tp2 pp2 dp2)")
+    assert newest("bob").endswith(" his (tiny tp4)")
+    assert newest("eve").endswith(" bob/his (tiny tp4), made by bob")
     assert as_user("bob")("profile").status == 0
     assert as_user("ada")("profile").status == 0
     assert as_user("ada")("query", "hotspots").err.startswith("of the newest profile,")
@@ -242,5 +242,5 @@ def test_switches_before_the_command_count(run: Run, tiny: str) -> None:
 def test_the_help_has_groups_with_the_common_ones_first(offline: Run) -> None:
     lines = offline("profile", "--help").out.splitlines()
     heads = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert heads[:5] == ["Arguments:", "Options:", "Time of a step:", "Plan: parallelism:", "Plan: batch:"]
+    assert heads[:4] == ["Arguments:", "Options:", "Time of a step:", "Words of the plan:"]
     assert heads[-2:] == ["Printed rows:", "Every command:"]
