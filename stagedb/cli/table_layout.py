@@ -48,7 +48,7 @@ def fit(
     kept = list(range(len(columns)))
     while len(kept) > 1 and _total([least[at] for at in kept]) > room:
         if len(kept) == 2 and not numeric[kept[1]] and room - least[0] - GAP >= max(_NARROWEST, len(columns[kept[1]])):
-            # Without the last one the first says nothing: its long words are broken.
+            # A first column alone is no answer: the long words of the other are broken.
             least[kept[1]] = room - least[0] - GAP
             break
         kept.remove(max(kept[1:], key=lambda at: _dispensable(columns[at], at, keep)))

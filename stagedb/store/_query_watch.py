@@ -134,9 +134,17 @@ class QueryWatch:
         )
 
     def _is_full(self) -> bool:
-        """Whether a collection since the last look has left too little room."""
-        count = sum(int(each.getCollectionCount()) for each in self._collectors)
-        if count == self._collections or not self._old:
+        """Whether a collection since the last look has left too little room.
+
+        Others than those of the old generation do not see what is free there: after a large query has ended, they
+        would count it still.
+        """
+        if not self._old:
+            return False
+        pool = str(self._old[0].getName())
+        own = [each for each in self._collectors if pool in map(str, each.getMemoryPoolNames())]
+        count = sum(int(each.getCollectionCount()) for each in own)
+        if count == self._collections:
             return False
         self._collections = count
         used = self._old[0].getCollectionUsage()

@@ -237,7 +237,7 @@ def test_a_column_with_the_name_of_its_unit_gets_a_name() -> None:
 
 
 def test_of_two_columns_the_second_remains() -> None:
-    """A long word, such as an address, is broken: the names of fields alone say nothing."""
+    """A long word, such as an address, is broken: the names of fields alone are no answer."""
     rows = [("name", "h100"), ("sources[0]", "https://" + "x" * 80)]
     text = re.sub(r"\x1b\[[0-9;]*m", "", render(RowFormat.TABLE, ("field", "value"), rows, 40))
     assert "h100" in text

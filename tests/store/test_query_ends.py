@@ -131,3 +131,24 @@ def test_a_query_whose_thread_is_gone_has_ended() -> None:
     watch._asked, watch._stop = {"q": (time.monotonic(), -1e9, _query_watch.TIME)}, lambda name, reason: False
     watch._insist("q", query)
     assert closed == ["closed"]
+
+
+def test_a_query_that_has_ended_ends_no_others() -> None:
+    """Only a collection of the old generation shows what it has. One of the young leaves the figure as it was."""
+    from stagedb.store import _query_watch
+
+    counts = {"young": 0, "whole": 0}
+    pool = SimpleNamespace(
+        getName=lambda: "Tenured Gen",
+        getCollectionUsage=lambda: SimpleNamespace(getUsed=lambda: 90, getMax=lambda: 100),
+    )
+    young = SimpleNamespace(getCollectionCount=lambda: counts["young"], getMemoryPoolNames=lambda: ["Eden Space"])
+    whole = SimpleNamespace(
+        getCollectionCount=lambda: counts["whole"], getMemoryPoolNames=lambda: ["Eden Space", "Tenured Gen"]
+    )
+    watch = _query_watch.QueryWatch.__new__(_query_watch.QueryWatch)
+    watch._old, watch._collectors, watch._collections = [pool], [young, whole], 0
+    counts["whole"] += 1
+    assert watch._is_full()
+    counts["young"] += 1
+    assert not watch._is_full()
