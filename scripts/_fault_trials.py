@@ -47,7 +47,7 @@ def killed_clients(trial: Trial, count: int) -> None:
 def worked_together(trial: Trial, seconds: float, clients: int = 3) -> None:
     """Clients remove, collect, dump, load, tag and export the same things at once, and are killed now and then.
 
-    All that is there at the end must be whole: the store's check finds nothing, an export is equal to the one that was
+    What is there at the end must be whole: the store's check finds nothing, an export is equal to the one that was
     made alone, and each dump that has its name can be loaded.
     """
     end = time.monotonic() + seconds

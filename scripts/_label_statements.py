@@ -63,7 +63,9 @@ def statements() -> Iterator[tuple[str, str]]:
             "parent_note": "" if parent is None else f" No row if its {parent.lower()} is gone or being deleted.",
             "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
             **_version_values(owner),
-            "finish_parent": "" if parent is None else f"\nMATCH (n)-[:OF]->(:{parent} {{state: 'ready'}})",
+            "finish_parent": "" if parent is None else _FINISH_PARENT[owner],
+            "retire_parts": _RETIRE_PARTS if owner == OWNERS[0] else "",
+            "retire_note": ", or complete instances need it" if owner == OWNERS[0] else "",
         }
         named = {} if parent is None else _NAMED_TEMPLATES
         for verb, template in {**_OWNER_TEMPLATES, **_TEAM_TEMPLATES, **named}.items():
@@ -113,6 +115,20 @@ WITH n LIMIT $limit
 DETACH DELETE n
 RETURN count(*) AS deleted
 """
+
+_FINISH_PARENT = {
+    # The write takes the lock of the graph. The second one that writes it, here or to retire it, sees the first.
+    "Instance": "\nMATCH (n)-[:OF]->(of:Graph)\nSET of.claim = $owner\nWITH n, of\nWHERE of.state = 'ready'",
+    # Whoever retires an instance deletes its profiles afterwards.
+    "Profile": "\nMATCH (n)-[:OF]->(:Instance {state: 'ready'})",
+}
+
+_RETIRE_PARTS = """
+OPTIONAL MATCH (i:Instance)-[:OF]->(n)
+WHERE i.state IN ['ready', 'outdated']
+WITH n, count(i) AS needed
+WHERE n.state <> 'ready' OR needed = 0
+WITH n"""
 
 _CLAIM_PARENT = """MATCH (of:{label} {{id: $properties.{low}, state: 'ready'}})
 """
@@ -189,7 +205,7 @@ FOREACH (row IN $inputs |
 RETURN n.id AS id
 """,
     "retire": """\
-// Make {a} {low} invisible and begin to delete it. No row if a living process has it.
+// Make {a} {low} invisible and begin to delete it. No row if a living process has it{retire_note}.
 //
 // mode: writes
 // param id: string — the {low}'s id
@@ -204,7 +220,7 @@ WITH n
 OPTIONAL MATCH (a:Name|Tag)-[:NAMES|TAGS]->(n)
 WITH n, count(a) AS named
 WHERE NOT ($unnamed AND named > 0)
-WITH n
+WITH n{retire_parts}
 WHERE n.state = 'ready' OR n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()
 SET n.state = 'deleting', n.owner = $owner, n.lease = timestamp() + $lease
 RETURN n.id AS id

@@ -9,7 +9,10 @@
 // column id: string — the instance's id
 MATCH (n:Instance {id: $id})
 WHERE n.owner = $owner OR (n.state = 'ready' AND n.builder = $owner)
-MATCH (n)-[:OF]->(:Graph {state: 'ready'})
+MATCH (n)-[:OF]->(of:Graph)
+SET of.claim = $owner
+WITH n, of
+WHERE of.state = 'ready'
 SET n.state = 'ready'
 REMOVE n.owner, n.lease
 MERGE (u:User {id: $user})

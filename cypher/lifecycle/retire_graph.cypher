@@ -1,4 +1,4 @@
-// Make a graph invisible and begin to delete it. No row if a living process has it.
+// Make a graph invisible and begin to delete it. No row if a living process has it, or complete instances need it.
 //
 // mode: writes
 // param id: string — the graph's id
@@ -13,6 +13,11 @@ WITH n
 OPTIONAL MATCH (a:Name|Tag)-[:NAMES|TAGS]->(n)
 WITH n, count(a) AS named
 WHERE NOT ($unnamed AND named > 0)
+WITH n
+OPTIONAL MATCH (i:Instance)-[:OF]->(n)
+WHERE i.state IN ['ready', 'outdated']
+WITH n, count(i) AS needed
+WHERE n.state <> 'ready' OR needed = 0
 WITH n
 WHERE n.state = 'ready' OR n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()
 SET n.state = 'deleting', n.owner = $owner, n.lease = timestamp() + $lease

@@ -8,7 +8,7 @@ from stagedb.api.catalog import SHORT_ID
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import Kind, Store, Unfinished, current_user, delete, sweep, unfinished, user_of
+from stagedb.store import Kind, NeededError, Store, Unfinished, current_user, delete, sweep, unfinished, user_of
 from stagedb.store.naming import Name, remove_name, spaces
 
 
@@ -32,6 +32,9 @@ class Unused:
     made_by: str | None
     created: str
 
+
+_ATTEMPTS = 5
+"""How often a graph is removed with its instances, while other processes make new ones."""
 
 Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished | Unnamed
 
@@ -95,7 +98,9 @@ def _of_others(store: Store, found: InstanceInfo | ProfileInfo, names: bool = Tr
     return reasons
 
 
-def _remove_graph(store: Store, graph: GraphInfo, old: list[OutdatedInfo], force: bool) -> list[Removed]:
+def _remove_graph(
+    store: Store, graph: GraphInfo, old: list[OutdatedInfo], force: bool, attempts: int = _ATTEMPTS
+) -> list[Removed]:
     needed = lookup.instances_of(store, graph.id)
     users: list[Removed] = [*needed, *(each for each in old if each.graph == graph.id)]
     foreign = sorted({each.made_by for each in needed if each.made_by not in (None, current_user())})
@@ -107,7 +112,13 @@ def _remove_graph(store: Store, graph: GraphInfo, old: list[OutdatedInfo], force
         )
     for instance in users:
         delete(store, "Instance", instance.id, instance.name)
-    delete(store, "Graph", graph.id, graph.name)
+    try:
+        delete(store, "Graph", graph.id, graph.name)
+    except NeededError:
+        # Another process has just completed an instance. Those who do so for ever get the error.
+        if attempts == 1 or not lookup.instances_of(store, graph.id):
+            raise
+        return [*users, *_remove_graph(store, graph, [], force, attempts - 1)]
     return [*users, graph]
 
 

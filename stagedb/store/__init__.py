@@ -13,7 +13,7 @@ from stagedb.store.dump_contents import DumpError
 from stagedb.store.dump_files import write_records
 from stagedb.store.dumping import Notice, load_dump, records_of
 from stagedb.store.events import Input
-from stagedb.store.leases import Kind, Lease, Unfinished, ask_again, building, delete, sweep, unfinished
+from stagedb.store.leases import Kind, Lease, NeededError, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
 from stagedb.store.opening import connect, open_store
 from stagedb.store.plain_values import Table
@@ -37,6 +37,7 @@ __all__ = [
     "Kind",
     "Label",
     "Lease",
+    "NeededError",
     "Notice",
     "Property",
     "Relationship",

@@ -32,6 +32,9 @@ AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
 
 MADE_MEANWHILE: Final = "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists"
 
+TORN: Final = "Neo.ClientError.Schema.IndexWithNameAlreadyExists"
+"""The code for a constraint of which only the index is there."""
+
 BATCH = 5_000
 """Rows that one transaction writes. A server with too little memory gets fewer."""
 
@@ -286,13 +289,30 @@ class Store:
 
     def _define(self, text: str) -> None:
         """Make a constraint or an index in a transaction of its own. The text comes only from the schema table."""
-        try:
-            self._driver.execute_query(text, database_=self.database)
-        except neo4j.exceptions.ClientError as error:
-            # `IF NOT EXISTS` checks before it takes the lock, so that two processes may both try to make the same
-            # index.
-            if error.code != MADE_MEANWHILE:
-                raise
+        for pause in (0.2, 1.0, None):
+            try:
+                with translated(self.uri, "making the schema"):
+                    self._driver.execute_query(text, database_=self.database)
+            except StagedbError as error:
+                code = getattr(error.__cause__, "code", None)
+                # `IF NOT EXISTS` checks before it takes the lock, so that two processes may both try to make the same
+                # index.
+                if code == MADE_MEANWHILE:
+                    return
+                if code != TORN or pause is None:
+                    raise
+                self._drop_index(text.split()[2])
+                time.sleep(pause)
+            else:
+                return
+
+    def _drop_index(self, name: str) -> None:
+        """Remove the index of a constraint that is not there: its client ended while the server made it.
+
+        The server keeps that of a constraint that another client is making.
+        """
+        with suppress(neo4j.exceptions.Neo4jError):
+            self._driver.execute_query(f"DROP INDEX {name} IF EXISTS", database_=self.database)
 
     def _statement(self, name: str, mode: str, params: Mapping[str, Any]) -> Statement:
         statement = load(name)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.store.connection import Store
 from stagedb.store.events import Input, new_event
 from stagedb.store.failures import ConnectionLost, ReadOnlyError
@@ -33,6 +33,10 @@ WAITS_IN_SILENCE = 25
 """Waits for another builder before a warning names it: 5 s."""
 
 _PARENTS: Mapping[Kind, str] = {"Instance": "graph", "Profile": "instance"}
+
+
+class NeededError(UsageError):
+    """A graph is not deleted, because complete instances need it."""
 
 
 class WaitWarning(UserWarning):
@@ -163,7 +167,8 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
     """Delete a graph, instance (with its profiles) or profile, names and notes too. False without one.
 
     It becomes invisible first. detail: what the event of its removal names. unnamed: only if it has neither name nor
-    tag, else False. Raises StagedbError while another process builds it.
+    tag, and no complete instance needs it, else False. Raises StagedbError while another process builds it, and
+    NeededError for a graph with complete instances.
     """
     owner = new_claim()
     state = _state(store, kind, id)
@@ -181,6 +186,10 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
     )
     if not row and unnamed:
         return False
+    if not row and kind == "Graph" and (needed := store.read("lookup/complete_of", graph=id)):
+        raise NeededError(
+            f"instance {needed[0]['id']} needs graph {id}: remove it first, with `stagedb rm {needed[0]['id']} --force`"
+        )
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
     if kind == "Instance":
