@@ -13,7 +13,7 @@ MOST_EXPANDED = 512 << 20
 """Bytes of a table's cells, and characters of its texts, when nothing repeats any more. A file is much smaller: one
 text in a dictionary can be the cell of every row."""
 
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,24 @@ def parquet_table(data: bytes, where: str, most_rows: int) -> FileTable:
         groups = [stated.row_group(place) for place in range(stated.num_row_groups)]
         if sum(group.total_byte_size for group in groups) > MOST_EXPANDED:
             raise _expands(where, "as it states")
-        # Repeated texts stay one text. Otherwise a small file could fill the memory here already.
-        texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+        # Repeated texts stay one text. Otherwise a small file could fill the memory here already. Those of a fixed size
+        # cannot, so that few of them are read at once.
+        columns = [file.schema.column(place) for place in range(len(file.schema))]
+        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+        width = sum(column.length for column in columns if column.physical_type == "FIXED_LEN_BYTE_ARRAY")
         file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise _no_parquet(where, error) from None
-    return FileTable(tuple(schema.names), "row", enumerate(_parquet_rows(file, where), 1))
+    return FileTable(tuple(schema.names), "row", enumerate(_parquet_rows(file, where, width), 1))
 
 
-def _parquet_rows(file: Any, where: str) -> Iterator[tuple[Any, ...]]:
+def _parquet_rows(file: Any, where: str, width: int) -> Iterator[tuple[Any, ...]]:
+    """The rows. width: bytes of a row's cells of a fixed size."""
     import pyarrow as pa
 
     left, row = MOST_EXPANDED, 0
     try:
-        for batch in file.iter_batches(_ROWS_AT_ONCE):
+        for batch in file.iter_batches(max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, width)))):
             for cells in zip(*map(_cells, batch.columns), strict=True):
                 row += 1
                 left -= sum(len(cell) for cell in cells if isinstance(cell, str | bytes))

@@ -22,6 +22,9 @@ from stagedb.serve.shared_store import KeptResults, SharedStore
 
 Page = Callable[[Request], Response]
 
+MOST_ASKING = 16
+"""Answers to queries at the same time, at most. The server's threads, 40 of them, are for the other pages too."""
+
 TURNS = 2
 """Time-outs of queries for which a request waits for its turn."""
 
@@ -32,14 +35,14 @@ class Limits:
 
     timeout: seconds after which a query is ended; a request waits for its turn for at most twice as long. rows: rows of
     a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
-    queries at the same time, half as many as cores, which take none of the places of other pages. kept: reports and
-    memory tables that are kept.
+    queries at the same time, half as many as cores up to `MOST_ASKING`, which take no place of other pages. kept:
+    reports and memory tables that are kept.
     """
 
     timeout: float = 60.0
     rows: int = 100_000
     working: int = 8
-    asking: int = field(default_factory=lambda: max(2, (os.cpu_count() or 1) // 2))
+    asking: int = field(default_factory=lambda: min(MOST_ASKING, max(2, (os.cpu_count() or 1) // 2)))
     kept: int = 32
 
 

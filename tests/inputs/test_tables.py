@@ -63,6 +63,27 @@ def test_a_small_file_that_expands_to_gigabytes_is_refused() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary(100_000)]
+)
+def test_a_text_of_any_kind_expands_to_no_more_than_the_bound(kind: Any) -> None:
+    """Each row has one cell of 100 kB, which the file has once: 600 MB of rows, and little of it in memory."""
+    cell = "x" * 100_000
+    schema, file = pa.schema([("name", kind)]), io.BytesIO()
+    with pq.ParquetWriter(file, schema) as writer:
+        for _ in range(12):
+            values = [cell if kind in (pa.string(), pa.large_string(), pa.string_view()) else cell.encode()] * 500
+            writer.write_table(pa.table({"name": pa.array(values, kind)}, schema=schema))
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        with pytest.raises(UsageError, match="512 MiB when they are unpacked"):
+            [*read(file.getvalue()).rows]
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 128 << 20
+
+
 def test_columns_that_state_gigabytes_are_refused_before_they_are_unpacked() -> None:
     count = MOST_EXPANDED // 10_000 + 1_000
     data = parquet({"name": ["x" * 10_000] * count}, use_dictionary=False, compression="zstd")

@@ -140,6 +140,15 @@ def test_long_queries_take_no_place_of_other_pages(reading: Store) -> None:
     assert all("busy with other queries" in each.text for each in answers if each.status == 503)
 
 
+def test_queries_leave_threads_to_other_pages_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 192 cores would let queries have all 40 threads of the server."""
+    monkeypatch.setattr("os.cpu_count", lambda: 192)
+    bounds = Limits()
+    assert bounds.asking + bounds.working <= 30
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert Limits().asking == 2
+
+
 def test_an_answer_has_pages_and_a_bound(reading: Store, profiles: Pair) -> None:
     text = "UNWIND range(1, 100000) AS n RETURN n"
     with serving(reading, limits=Limits(rows=1200)) as served:
