@@ -4,7 +4,7 @@ import contextlib
 import http.client
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -60,7 +60,16 @@ class _KeptOpen(Stagedb):
 @contextlib.contextmanager
 def serving(store: Store, token: str | None = None, limits: Limits | None = None) -> Iterator[Served]:
     """A server over a store."""
-    app = application(lambda: _KeptOpen(store), AccessRules(token, names_of("127.0.0.1", ())), limits)
+    with serving_opened(lambda: _KeptOpen(store), token, limits) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serving_opened(
+    connect: Callable[[], Stagedb], token: str | None = None, limits: Limits | None = None
+) -> Iterator[Served]:
+    """A server that opens its store itself, and again when it was lost."""
+    app = application(connect, AccessRules(token, names_of("127.0.0.1", ())), limits)
     opened = bound("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
