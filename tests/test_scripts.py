@@ -31,7 +31,7 @@ case "$*" in
 esac
 """
 UV = """#!/bin/sh
-echo "uv $1 ${{8##--}}" >>"$LOG"
+echo "uv $1 ${{7##--}}" >>"$LOG"
 sleep {seconds}
 exit {status}
 """

@@ -35,7 +35,8 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     else:
         reader, read = architecture, Config(config, of=class_of_architecture(architecture))
     card = READERS[reader](read, name)
-    _check_class(reader, read, card)
+    # Whose word ties the tables of a whole model is a rule of its own (`with_tables`).
+    _check_class(reader, read, card, apart=("tie_word_embeddings",) if whole else ())
     experts = [key for key in _EXPERTS if not read.has_read(key) and read.given(key)]
     if experts and not card.experts:
         raise UsageError(
@@ -64,12 +65,13 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     )
 
 
-def _check_class(reader: str, read: Config, card: Card) -> None:
+def _check_class(reader: str, read: Config, card: Card, apart: tuple[str, ...]) -> None:
     """Raise UsageError for a key that makes another card, and that the class of the config does not have.
 
     The model's own code does not read such a key: it is one of another class, or a spelling that nobody has.
+    apart: keys that have another rule.
     """
-    others = read.of_no_class()
+    others = [key for key in read.of_no_class() if key not in apart]
     if not others or _card_without(reader, read, card.name, *others) == card:
         return
     key = next((each for each in others if _card_without(reader, read, card.name, each) != card), others[0])
