@@ -122,7 +122,7 @@ def test_a_simulator_that_fails_is_named(db: Stagedb, tmp_path: Path, program: P
         db.simulate(exported(db, tmp_path / "set"), binary=program(text), timeout=timeout)
 
 
-def test_the_script_of_a_set_finds_a_program_or_says_how_to_build_one(
+def test_the_script_of_a_set_finds_a_program_or_explains_how_to_build_one(
     db: Stagedb, tmp_path: Path, program: Program
 ) -> None:
     """As `simulate` does: by the path from there, the environment's, a checkout there; else it explains."""
@@ -138,8 +138,8 @@ def test_the_script_of_a_set_finds_a_program_or_says_how_to_build_one(
     assert all(each in absent.stderr for each in ("git clone --recurse-submodules https", "build.sh", "PROGRAM"))
     assert "nothing, the simulator's program, is not here" in run("nothing").stderr
     binary = program(CLOCK.format(root=str(ROOT)))
-    beside = os.path.relpath(binary, tmp_path)
-    for found in (run(f"./{beside}"), run(ASTRA_SIM=f"./{beside}"), run(str(binary))):
+    nearby = os.path.relpath(binary, tmp_path)
+    for found in (run(f"./{nearby}"), run(ASTRA_SIM=f"./{nearby}"), run(str(binary))):
         assert found.stdout.endswith("4 of 4 ranks finished\n"), found.stderr
     built = tmp_path / BUILT / "AstraSim_Analytical_Congestion_Unaware"
     built.parent.mkdir(parents=True)
