@@ -12,25 +12,11 @@ from stagedb.cli.shared_options import Common, option_groups
 from stagedb.outputs import GB
 
 HEADS = (
-    *(
-        "instance",
-        "name",
-        "ranks",
-        "tokens/s/acc",
-        "step ms",
-        "MFU %",
-        "GB",
-        "of GB",
-        "fits",
-        "plan",
-        "model",
-        "system",
-    ),
-    "by",
+    *("instance", "name", "ranks", "tokens/s/acc", "step ms", "MFU %", "GB", "of GB", "fits", "plan", "model"),
+    *("system", "by"),
 )
-
-
 KEEP = ("name", "tokens/s/acc", "step ms", "fits", "plan", "system", "MFU %")
+"""Heads of the columns that a narrow terminal shows."""
 
 
 @option_groups

@@ -35,7 +35,8 @@ def help_(
         command = getattr(found, "commands", {}).get(word)
         if command is None:
             raise UsageError(
-                f"no command is called {shown(word)}: `stagedb help` lists the commands, `stagedb help plan`"
+                f"no command is called {shown(word)}: `stagedb help` lists the commands, and `stagedb help plan` "
+                "explains the words of a plan"
             )
         found, place = command, typer.Context(command, info_name=word, parent=place)
     typer.echo(found.get_help(place))
