@@ -155,6 +155,7 @@ _VALUES: tuple[tuple[str, ...], ...] = (
         *("ranks", "tp", "pp", "dp", "cp", "ep", "rank-order", "micro-batch-size", "global-batch-size", "seq-len"),
         *("virtual-stages", "layers-per-stage", "ulysses", "cp-kind", "cp-chunks", "capacity-factor", "hsdp", "zero"),
         *("recompute", "recompute-every", "recompute-operators", "dtype", "workflow", "recipe", "dropout", "kernels"),
+        "recompute-modules",
     )),
     *(("ls", "--store", "{}"), ("store", "status", "--store", "{}"), ("store", "{}")),
 )  # fmt: skip

@@ -47,9 +47,10 @@ def _structure(plan: Plan) -> Iterator[Words]:
             freed = {word: None for word in ("reshard", "reshard_to") if getattr(options, word) is not None}
             yield {"zero": stage, **freed}
     for kind in PLAN_WORDS["recompute"].choices:
-        # The operators to compute again are a choice of the user's.
-        if kind not in (options.recompute, "operators"):
-            less = {"recompute_operators": None} if options.recompute_operators else {}
+        # The operators and modules to compute again are a choice of the user's.
+        if kind not in (options.recompute, "operators", "modules"):
+            named = ("recompute_operators", "recompute_modules")
+            less = {word: None for word in named if getattr(options, word)}
             every = {"recompute_every": None} if kind == "none" and plan.recompute_every > 1 else {}
             early = {"early_stop": None} if kind == "none" and options.early_stop is not None else {}
             yield {"recompute": kind, **less, **every, **early}

@@ -40,11 +40,13 @@ class GraphWords(TypedDict, total=False):
     them]"""
     grad_sync: bool
     """Reduce gradients over dp after each micro-batch, or after the last. [the framework's default]"""
-    recompute: Literal["none", "full", "core", "pointwise", "operators"]
-    """What a layer's backward computes again: all, the attention core, all but matmuls, or the operators that
-    --recompute-operators names. [none]"""
+    recompute: Literal["none", "full", "core", "pointwise", "operators", "modules"]
+    """What a layer's backward computes again: all, the attention core, all but matmuls, the operators that
+    --recompute-operators names, or Megatron-Core's modules that --recompute-modules names. [none]"""
     recompute_operators: Sequence[str] | str
     """Operators of a layer, each with all operators under its name, such as attn_norm,ffn.gate."""
+    recompute_modules: Sequence[str] | str
+    """Megatron-Core's modules of a layer to recompute, such as layernorm,moe_act."""
     early_stop: bool
     """Recompute only what the backward reads, or everything. [torch: early-stop; megatron: all]"""
     cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]

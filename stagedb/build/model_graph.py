@@ -13,6 +13,7 @@ from stagedb.build.costs import Sizes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
+from stagedb.build.recompute_modules import check_modules, in_layer, is_under, module_parts
 from stagedb.build.strategy_support import check_named, check_synced, tied_alike
 from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
@@ -26,7 +27,7 @@ from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
 from stagedb.models.card import Card
-from stagedb.models.further_tokens import name_in_layer, recomputed_with
+from stagedb.models.further_tokens import recomputed_with
 from stagedb.models.kinds import LayerKind, streams
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
@@ -106,29 +107,23 @@ def _own_sizes(card: Card, usual: Sizes) -> dict[str, Sizes]:
     return found
 
 
-def _in_layer(name: str) -> str:
-    """An operation's name without the name of its block."""
-    return name_in_layer(name).partition(".")[2]
-
-
-def _named(name: str, operators: tuple[str, ...]) -> bool:
-    """Whether an operation of the layer is one of these, or a part of one of these."""
-    return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
-
-
 def _both(first: Callable[[Operation], bool], second: Callable[[Operation], bool]) -> Callable[[Operation], bool]:
     return lambda op: first(op) and second(op)
 
 
-def _recomputed(options: GraphOptions, framework: Framework) -> tuple[RecomputedPart, ...]:
-    """The forward operations of a layer that its backward runs again."""
+def _recomputed(card: Card, kind: LayerKind, options: GraphOptions, framework: Framework) -> tuple[RecomputedPart, ...]:
+    """The forward operations of a layer that its backward runs again. kind: that of the layer."""
     early_stop = framework.early_stop if options.early_stop is None else options.early_stop
+    if options.recompute == "modules":
+        return tuple(module_parts(card, kind, options.recompute_modules, early_stop))
     parts = {
         "none": None,
         "full": RecomputedPart(lambda op: True, True, early_stop),
         "core": RecomputedPart(lambda op: Tag.ATTENTION_CORE in op.tags, True, early_stop),
         "pointwise": RecomputedPart(lambda op: Tag.SAVED not in op.tags, False, early_stop, caches=True),
-        "operators": RecomputedPart(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
+        "operators": RecomputedPart(
+            lambda op: is_under(in_layer(op.name), options.recompute_operators), False, early_stop
+        ),
     }
     found = parts[options.recompute]
     return () if found is None else (found,)
@@ -156,7 +151,7 @@ def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
 
 def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
     style = _style(card, options, framework)
-    recomputed = _recomputed(options, framework)
+    check_modules(card, options.recompute_modules)
     plans = (
         BlockPlan(
             name="embedding",
@@ -173,7 +168,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
                 trace=partial(_trace_layer, card, style, kind),
                 input=True,
                 loss=False,
-                recomputed=recomputed,
+                recomputed=_recomputed(card, kind, options, framework),
                 layers=_layers(card, kind),
             )
             for kind in card.kinds.values()
@@ -186,7 +181,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             loss=True,
             recomputed=tuple(
                 replace(part, again=_both(part.again, recomputed_with(depth)))
-                for part in recomputed
+                for part in _recomputed(card, card.kinds[card.sequence[-1]], options, framework)
                 for depth in range(1, card.further_tokens + 1)
             ),
         ),
@@ -222,10 +217,10 @@ def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], 
 def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
     """Raise UsageError for names that match no operation of a layer's forward, or if the names have no effect."""
     forward = [op for op in operations if not op.template.differentiates]
-    names = [_in_layer(op.name) for op in forward if not isinstance(op.operator, Redistribution)]
+    names = [in_layer(op.name) for op in forward if not isinstance(op.operator, Redistribution)]
     above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
     for operator in chosen:
-        if not any(_named(op.name, (operator,)) for op in forward):
+        if not any(is_under(in_layer(op.name), (operator,)) for op in forward):
             near = difflib.get_close_matches(operator, [*names, *sorted(above)], n=3, cutoff=0.5)
             meant = f": did you mean {' or '.join(near)}?" if near else ":"
             raise UsageError(

@@ -103,6 +103,8 @@ class Framework:
         experts' results remain shares until they are tokens again; else each rank routes its own tokens, and the slots
         of experts are gathered.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
+    recomputes_modules: modules of a layer may be computed again, by their names in Megatron-Core, some of which discard
+        their outputs (`--recompute-modules`).
     routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
 
     buckets: the bucket policies, by use.
@@ -160,6 +162,7 @@ class Framework:
     joins_shares: bool
     routes_whole: bool
     early_stop: bool
+    recomputes_modules: bool
     routing_tables: bool
 
     buckets: Bucketing

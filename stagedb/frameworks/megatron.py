@@ -38,6 +38,7 @@ MEGATRON = Framework(
     routes_whole=False,
     # `tensor_parallel.checkpoint`.
     early_stop=False,
+    recomputes_modules=True,
     routing_tables=False,
     buckets=Bucketing(gradients=ONE),
     # 0: DistributedDataParallel. 1: `--use-distributed-optimizer`. 3: `--use-megatron-fsdp`.

@@ -96,6 +96,9 @@ _FULL: Words = {"recompute": "full"}
 _NOTHING: Words = {}
 """A fused attention kernel recomputes its core already, so that nothing more is to be done."""
 
+_NORMS_AND_ACTIVATIONS: Words = {"recompute": "modules", "recompute_modules": ("layernorm", "moe_act")}
+"""What tables of Megatron-Core's runs with experts call norm and act."""
+
 _SELECTIVE: Words = {
     "recompute": "operators",
     "recompute_operators": (
@@ -183,7 +186,7 @@ MEGATRON_CORE = FrameworkProfile(
     "--overlap-param-gather with buckets of 40M elements (DistributedDataParallelConfig.bucket_size)",
     hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     tensor={"sp": True},
-    recompute={"full": _FULL, "core": _NOTHING},
+    recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
 )
 
@@ -197,7 +200,7 @@ NEMO = FrameworkProfile(
     hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     words={"reduce_dtype": "bf16"},
     tensor={"sp": True},
-    recompute={"full": _FULL, "core": _NOTHING},
+    recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
 )
 

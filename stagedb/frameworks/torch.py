@@ -38,6 +38,7 @@ TORCH = Framework(
     routes_whole=True,
     # `torch.utils.checkpoint.checkpoint(use_reentrant=False)` with `set_checkpoint_early_stop(True)`.
     early_stop=True,
+    recomputes_modules=False,
     # The recorded model balances its routing by construction.
     routing_tables=True,
     buckets=Bucketing(gradients=DDP),

@@ -6,8 +6,10 @@ from typing import get_args
 
 from stagedb.errors import UsageError
 from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
+from stagedb.inputs import shown
 from stagedb.plans.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
+from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
 from stagedb.plans.workflow_checks import check_needed, workflows_with
 from stagedb.workflows import find_workflow
@@ -123,16 +125,36 @@ class GraphOptions(GraphAspects):
             )
         if self.recompute == "none":
             object.__setattr__(self, "early_stop", None)  # there is nothing to stop
-        # The order of the operators does not change the graph.
-        object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
-        if self.recompute == "operators" and not self.recompute_operators:
+        # The order of the names does not change the graph.
+        for named in ("recompute_operators", "recompute_modules"):
+            object.__setattr__(self, named, tuple(sorted(set(getattr(self, named)))))
+        for kind, word, like in (("operators", "operators", "attn_norm,ffn.gate"), ("modules", "modules", "layernorm")):
+            chosen = getattr(self, f"recompute_{word}")
+            if self.recompute == kind and not chosen:
+                raise UsageError(f"--recompute {kind} needs the names: add --recompute-{word}, such as {like}")
+            if chosen and self.recompute != kind:
+                raise UsageError(
+                    f"--recompute {self.recompute} already names what is recomputed: --recompute-{word} needs "
+                    f"--recompute {kind}"
+                )
+        self._check_modules()
+
+    def _check_modules(self) -> None:
+        """The modules are Megatron-Core's, by its names."""
+        unknown = [name for name in self.recompute_modules if name not in RECOMPUTE_MODULES]
+        if unknown:
             raise UsageError(
-                "--recompute operators needs the names: add --recompute-operators, such as attn_norm,ffn.gate"
+                f"unknown module {shown(unknown[0])}: --recompute-modules takes {', '.join(RECOMPUTE_MODULES)}"
             )
-        if self.recompute_operators and self.recompute != "operators":
+        if self.recompute_modules and not self.framework.recomputes_modules:
             raise UsageError(
-                f"--recompute {self.recompute} already names what is recomputed: --recompute-operators needs "
-                "--recompute operators"
+                f"{self.framework.title} has no modules of Megatron-Core: --recompute modules needs "
+                f"{recipes_with(lambda other: other.recomputes_modules)}, or take --recompute operators"
+            )
+        if "core_attn" in self.recompute_modules and self.attention == "fused":
+            raise UsageError(
+                "the fused attention kernel recomputes its core already: leave core_attn out of --recompute-modules, "
+                "or take --attention math"
             )
 
     def _check_sharding(self) -> None:

@@ -171,9 +171,8 @@ def check_recomputed_halves(plan: PlanFields) -> None:
     what, framework = plan.options.recompute, plan.options.framework
     if what == "none" or framework.splits_recomputed or not any(map(splits, plan.tasks())):
         return
-    without = Way(
-        {"recompute": "none", "recompute_every": 1, "recompute_operators": (), "early_stop": None}, "--recompute none"
-    )
+    nothing: Change = {"recompute": "none", "recompute_every": 1, "early_stop": None}
+    without = Way({**nothing, "recompute_operators": (), "recompute_modules": ()}, "--recompute none")
     raise Misfit(
         f"schedule {plan.schedule} splits the backward, and under {framework.title} the second half of a backward "
         f"cannot read what the first has recomputed (recompute {what}): it runs a layer again for each group of "

@@ -17,6 +17,7 @@ from stagedb.inputs import read_text, shown
 from stagedb.inputs.tabular_files import csv_table
 from stagedb.models import Card, card_names, load_card
 from stagedb.outputs import path_text
+from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.systems import System, load_system, system_names
 from stagedb.timing.framework_timing import as_used_by
 
@@ -140,6 +141,10 @@ def _texts(row: StepRow, profile: FrameworkProfile) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, known in (("recompute", profile.recompute), ("kernels", profile.kernels)):
         text = row.cells.get(name, "")
+        modules = text.split("+")
+        if name == "recompute" and set(modules) <= set(RECOMPUTE_MODULES):
+            found |= {"recompute": "modules", "recompute_modules": modules}
+            continue
         if text in ("", "none"):
             continue
         if text not in known:

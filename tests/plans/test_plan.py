@@ -387,7 +387,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             "--recompute operators needs the names: add --recompute-operators, such as attn_norm,ffn.gate",
         ),
         ({"recompute": "full", "recompute_operators": "attn"}, "--recompute-operators needs --recompute operators"),
-        ({"recompute": "some"}, "--recompute is none, full, core, pointwise or operators"),
+        ({"recompute": "some"}, "--recompute is none, full, core, pointwise, operators or modules"),
         ({"recompute_every": 2}, "choose it with --recompute, or leave --recompute-every out"),
         ({"recompute_every": 0}, "recompute_every is 0: --recompute-every takes 1 or more"),
         ({"recompute": "full", "recompute_every": 33}, "--recompute-every takes at most 32"),

@@ -35,6 +35,15 @@ OPTIONS = {
     "megatron": GraphOptions(recipe="megatron"),
     "megatron sp": GraphOptions(recipe="megatron", sp=True),
     "megatron fp8": GraphOptions(recipe="megatron", sp=True, matmul_dtype="fp8"),
+    "megatron discarded outputs": GraphOptions(
+        recipe="megatron", sp=True, recompute="modules", recompute_modules=("layernorm", "moe_act")
+    ),
+    "megatron fp8, discarded outputs": GraphOptions(
+        recipe="megatron", sp=True, matmul_dtype="fp8", recompute="modules", recompute_modules=("layernorm", "moe_act")
+    ),
+    "megatron experts again": GraphOptions(
+        recipe="megatron", sp=True, expert_tp=False, recompute="modules", recompute_modules=("layernorm", "moe")
+    ),
     "megatron zero 1": GraphOptions(recipe="megatron", sp=True, zero=1),
     "megatron zero 3": GraphOptions(recipe="megatron", sp=True, zero=3, expert_tp=False),
 }
@@ -45,7 +54,7 @@ MESHES = [(2, 1, 2), (4, 1, 2), (4, 1, 4), (1, 2, 1), (2, 2, 2), (4, 2, 2), (4, 
 @functools.lru_cache(maxsize=64)
 def case(style: str, options: GraphOptions) -> tuple[Example, Run]:
     model = card(style, layers=3 if style == "deepseek" else 2)
-    plain = dataclasses.replace(options, zero=0, recompute="none")
+    plain = dataclasses.replace(options, zero=0, recompute="none", recompute_modules=())
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 

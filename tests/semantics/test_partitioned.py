@@ -35,7 +35,9 @@ def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[
 def options(draw: st.DrawFn) -> GraphOptions:
     recipe: str = draw(st.sampled_from(RECIPE_NAMES))
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
-    recompute = draw(st.sampled_from(RECOMPUTES if attention == "math" else RECOMPUTES[1:]))
+    kinds = RECOMPUTES if recipe == "megatron" else RECOMPUTES[:-1]
+    recompute = draw(st.sampled_from(kinds if attention == "math" else kinds[1:]))
+    modules = st.sets(st.sampled_from(["layernorm", "mlp", "core_attn"][: 3 if attention == "math" else 2]), min_size=1)
     names = st.sets(st.sampled_from(["attn_norm", "attn", "attn.wo", "ffn", "ffn.w2"]), min_size=1)
     kinds = [kind for kind in CP_KINDS if attention == "fused" or kind not in RINGS]
     kinds = [kind for kind in kinds if recipe == "torch" or kind not in ("ring-allgather", "ring-alltoall")]
@@ -47,6 +49,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
         recipe=recipe,
         recompute=recompute,
         recompute_operators=tuple(sorted({"ffn_norm", *draw(names)})) if recompute == "operators" else (),
+        recompute_modules=tuple(draw(modules)) if recompute == "modules" else (),
         early_stop=draw(st.sampled_from([None, False, True])),
         sp=draw(st.booleans()),
         attention=attention,
@@ -64,12 +67,13 @@ def options(draw: st.DrawFn) -> GraphOptions:
 
 
 RECIPE_NAMES: tuple[str, ...] = ("torch", "megatron")
-RECOMPUTES: tuple[Literal["core", "none", "full", "pointwise", "operators"], ...] = (
+RECOMPUTES: tuple[Literal["core", "none", "full", "pointwise", "operators", "modules"], ...] = (
     "core",
     "none",
     "full",
     "pointwise",
     "operators",
+    "modules",
 )
 ATTENTIONS: tuple[Literal["fused", "math"], ...] = ("fused", "math")
 

@@ -89,6 +89,7 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
         sp=False,
         recompute="none",
         recompute_operators=(),
+        recompute_modules=(),
         early_stop=None,
         cp_kind="none",
         cp_chunks="none",

@@ -1,8 +1,13 @@
 """What a backward computes again, instead of reading it from memory."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from stagedb.plans.aspects.word import About, aspect
+
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+"""The parts of a layer that Megatron-Core can compute again, by its names."""
+
+RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 
 
 @aspect
@@ -26,17 +31,18 @@ class RecomputeOptions:
     """What a layer recomputes."""
 
     recompute: Annotated[
-        Literal["none", "full", "core", "pointwise", "operators"],
+        Literal["none", "full", "core", "pointwise", "operators", "modules"],
         About(
-            "What a layer's backward computes again: all, the attention core, all but matmuls, or the operators that "
-            "--recompute-operators names.",
-            property="what the backward computes again: none, full, core, pointwise or operators",
+            "What a layer's backward computes again: all, the attention core, all but matmuls, the operators that "
+            "--recompute-operators names, or Megatron-Core's modules that --recompute-modules names.",
+            property="what the backward computes again: none, full, core, pointwise, operators or modules",
             needs="gradients",
         ),
     ] = "none"
     """`full`: the layer. `core`: scores, softmax and context of attention (Korthikanti et al. 2022, section 5).
     `pointwise`: all but matmuls and fused attention, whose results are kept (torch's selective
-    checkpointing). `operators`: those that `recompute_operators` names."""
+    checkpointing). `operators`: those that `recompute_operators` names. `modules`: those that `recompute_modules`
+    names."""
     recompute_operators: Annotated[
         tuple[str, ...],
         About(
@@ -47,6 +53,18 @@ class RecomputeOptions:
         ),
     ] = ()
     """Names inside the layer (`ffn.gate`; `attn` is all of attention), sorted, each once."""
+    recompute_modules: Annotated[
+        tuple[str, ...],
+        About(
+            "Megatron-Core's modules of a layer to recompute, such as layernorm,moe_act.",
+            property="Megatron-Core's modules that the backward computes again",
+            needs="gradients",
+            metavar="NAME,…",
+            later=True,
+            absent=True,
+        ),
+    ] = ()
+    """Some of `RECOMPUTE_MODULES`, sorted, each once (Megatron-Core's `--recompute-modules`)."""
     early_stop: Annotated[
         bool | None,
         About(
