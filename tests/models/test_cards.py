@@ -43,6 +43,7 @@ EXACT = {
     "qwen2.5-72b": 72_706_203_648,
     "gpt-neox-20b": 20_554_567_680,
     "falcon-40b": 41_303_293_952,
+    "grok1-314b": 315_684_820_992,
     "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
     "qwen3-30b-a3b": 30_532_122_624,
@@ -145,6 +146,27 @@ def test_parameters_of_published_checkpoints(name: str) -> None:
 def test_parameters_printed_in_papers(name: str) -> None:
     printed, tolerance = PRINTED[name]
     assert abs(load_card(name).count_parameters() - printed) <= tolerance
+
+
+def test_grok_has_the_weights_of_its_release() -> None:
+    """xai-org/grok-1: the tensors that model.py makes with the sizes of run.py, by their names there."""
+    hidden, heads, kv_heads, head = 48 * 128, 48, 8, 128
+    wide = 8 * hidden * 2 // 3  # ffn_size of model.py, for widening_factor 8
+    layer = {
+        "multi_head_attention/query": hidden * heads * head,
+        "multi_head_attention/key": hidden * kv_heads * head,
+        "multi_head_attention/value": hidden * kv_heads * head,
+        "multi_head_attention/linear": heads * head * hidden,
+        "router": hidden * 8,
+        "moe/linear": 8 * hidden * wide,
+        "moe/linear_v": 8 * hidden * wide,
+        "moe/linear_1": 8 * wide * hidden,
+        **{f"rms_norm_{at}": hidden for at in range(4)},
+    }
+    in_out_embed, rms_norm = 128 * 1024 * hidden, hidden
+    card = load_card("grok1-314b")
+    assert card.count_parameters() == in_out_embed + 64 * sum(layer.values()) + rms_norm
+    assert card.count_active() == card.count_parameters() - 64 * 6 * 3 * hidden * wide
 
 
 @pytest.mark.parametrize("name", card_names())
