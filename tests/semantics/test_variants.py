@@ -95,7 +95,7 @@ def test_rings_refuse_scores_that_they_do_not_compute(name: str) -> None:
         build_graph(variant(name), GraphOptions(cp_kind="ring-alltoall"))
 
 
-RINGS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+RINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gathered": ({"cp_kind": "ring-allgather"}, {"cp": 4}),
     "rotated": ({"cp_kind": "ring-alltoall", "cp_chunks": "contiguous"}, {"cp": 2, "tp": 2}),
     "sent": ({"recipe": "megatron", "cp_kind": "ring-p2p"}, {"cp": 4}),
