@@ -18,6 +18,7 @@ from stagedb.models import Card
 from stagedb.outputs import path_text
 from stagedb.systems import System, load_system, system_names
 from stagedb.timing.framework_timing import as_used_by
+from stagedb.validation.even_stages import counted_ends
 from stagedb.validation.resized_cards import named_card
 
 NUMBERS = ("tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch_size", "global_batch_size", "seq_len", "zero")
@@ -120,7 +121,7 @@ def job_of(row: StepRow) -> StepJob:
     named = row.cells.get("framework", "")
     profile = find_profile(named) if named else usual_profile(zero, "")
     card = _with_positions(named_card(row.cells["model"]), given["seq_len"] or 0)
-    words = profile.plan_words({**given, **_texts(row, profile)})
+    words = profile.plan_words({**given, **_texts(row, profile), **counted_ends(profile, card, given)})
     system = as_used_by(_system(row.cells["gpu"]), profile, row.cells.get("kernels", ""))
     return StepJob(row, card, words, profile, system)
 
