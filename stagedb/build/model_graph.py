@@ -21,7 +21,7 @@ from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
-from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
+from stagedb.ir.operators import PartAttention, Passing, Redistribution, RingAttention
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -71,7 +71,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
     )
 
 
-def _core_of(options: GraphOptions) -> Operator | None:
+def _core_of(options: GraphOptions) -> RingAttention | PartAttention | None:
     """The attention of ranks that share a sequence, if it differs from that of one rank."""
     balanced = options.cp_chunks == "balanced"
     if options.cp_kind in _RINGS:

@@ -86,6 +86,7 @@ class _Ring:
         self.op, self.layouts = op, layouts
         self.passing, self.axis, self.balanced = kind.passing, kind.axis, kind.balanced
         self.gathered = kind.passing == "gathered"
+        self.softcap, self.scale = kind.softcap, kind.scale
 
     def tensor(self, word: str, axes: tuple[str, ...], dtype: str, like: Tensor) -> Tensor:
         """A new tensor with the layout of another one."""
@@ -135,7 +136,7 @@ class _Ring:
         sent = self.passing == "sent"
         merged = context if sent else self.tensor("merged", context.axes, "fp32", context)
         inputs, carried = (q, *held, merged, lse), (*held[1:], merged, lse)
-        step = RingStep(self.gathered, self.axis, self.balanced)
+        step = RingStep(self.gathered, self.axis, self.balanced, softcap=self.softcap, scale=self.scale)
         turn.append(self.emit("turn", step, inputs, (merged, lse, state), carried))
         if sent:
             return [*before, *turn]
@@ -155,7 +156,9 @@ class _Ring:
         own = of_keys if self.balanced else self.tensor("gradients.own", KEYS, "fp32", dk)
         adds = (came,) if self.balanced else ()
         inputs = (dy, q, *held, context, lse, state, of_q, *adds)
-        step = RingStepGradient(self.gathered, self.axis, self.balanced, adds=self.balanced)
+        step = RingStepGradient(
+            self.gathered, self.axis, self.balanced, adds=self.balanced, softcap=self.softcap, scale=self.scale
+        )
         turn.append(self.emit("turn", step, inputs, (of_q, own), (*held[1:], of_q, *adds)))
         if not self.balanced:
             turn.append(self.emit("add", AddCome(), (own, came), (of_keys,), (came,)))
@@ -168,7 +171,9 @@ class _Ring:
         kept = Tensor(f"{context.name}.keys.came", KEYS, dk.dtype, context.role)
         came = self.tensor("keys.came", KEYS, dk.dtype, dk)
         own, with_keys, sums = (self.tensor(f"gradients{word}", KEYS, dk.dtype, dk) for word in (".own", ".came", ""))
-        step = RingStepGradient(False, self.axis, self.balanced, back=True, adds=False)
+        step = RingStepGradient(
+            False, self.axis, self.balanced, back=True, adds=False, softcap=self.softcap, scale=self.scale
+        )
         inputs = (dy, q, kept, came, context, lse, self.state(context), dq)
         exchange = Exchange(self.axis, back=True)
         return [

@@ -29,7 +29,8 @@ class Hiding:
     which gradients are reduced during the last backward, and updated parameters are gathered during the next forward; 0
     where they are not. casts: `fused` where the kernel before casts the inputs of fp8 matmuls, `shards` where a kernel
     of its own does, before they are gathered.
-    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32.
+    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32, `apart` where a kernel of its
+    own adds it to a sum in the format of gradients.
     taken: the share of computing that collectives of dp take while they run, in thousandths. copies: how FSDP keeps the
     parameters of a unit, `flat` or `parameters`, which decides what is copied around its collectives. merges: how the
     turns of a ring of cp are merged, `eager` or `fused`. keys: `repeated` where they are copied to all heads.
@@ -53,11 +54,12 @@ class FrameworkProfile:
 
     name: the word for it. versions: those that it describes. recipe: the framework that graphs follow. source: where
     its rules come from.
-    words: words of every plan. as_activations: words of formats that are that of its activations. tensor, context,
-    sharded: words with tp, with cp, and with parameters sharded over dp.
-    recompute: the words for what a table calls `full`, `core` or `operators`. kernels: the words for each way to make
-    kernels; `hidden_by` has what some of them hide in addition. counts_ends: where chunks do not share the layers
-    evenly, embedding and loss count as layers.
+    words: words of every plan. as_activations: words of formats that are that of its activations. by_format: words by
+    the format of activations. tensor, staged, context, sharded: words with tp, with tp and pp, with cp, and with
+    parameters sharded over dp.
+    recompute: the words for what a table calls `full`, `core` or `operators`, or as the framework calls it. kernels:
+    the words for each way to make kernels; `hidden_by` has what some of them hide in addition. counts_ends: where
+    chunks do not share the layers evenly, embedding and loss count as layers.
     """
 
     name: str
@@ -67,7 +69,9 @@ class FrameworkProfile:
     hiding: Hiding = Hiding()
     words: Words = field(default_factory=dict)
     as_activations: tuple[str, ...] = ()
+    by_format: Mapping[str, Words] = field(default_factory=dict)
     tensor: Words = field(default_factory=dict)
+    staged: Words = field(default_factory=dict)
     context: Words = field(default_factory=dict)
     sharded: Words = field(default_factory=dict)
     recompute: Mapping[str, Words] = field(default_factory=dict)
@@ -78,9 +82,12 @@ class FrameworkProfile:
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
         found: dict[str, Any] = {"recipe": self.recipe, **self.words}
-        found |= dict.fromkeys(self.as_activations, given.get("dtype") or _ACTIVATIONS)
+        activations = given.get("dtype") or _ACTIVATIONS
+        found |= {**dict.fromkeys(self.as_activations, activations), **self.by_format.get(activations, {})}
+        partitioned = (given.get("tp") or 1) > 1
         for implied, applies in (
-            (self.tensor, (given.get("tp") or 1) > 1),
+            (self.tensor, partitioned),
+            (self.staged, partitioned and (given.get("pp") or 1) > 1),
             (self.context, (given.get("cp") or 1) > 1),
             (self.sharded, (given.get("zero") or 0) >= 2),
         ):
@@ -168,6 +175,83 @@ LLM_FOUNDRY = FrameworkProfile(
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
 )
 
+FSDP = FrameworkProfile(
+    name="fsdp",
+    versions="2024",
+    recipe="torch",
+    source="IBM's fms-fsdp, main_training_llama.py: FullyShardedDataParallel with a unit a block and "
+    "limit_all_gathers, so that a unit is gathered one ahead; fp32 shards, gathered and reduced in bf16 (bfSixteen of "
+    "policies/mixed_precision.py); the loss reads logits as the head writes them; SDPA's flash attention; norms "
+    "clipped; every n-th block recomputed (policies/ac_handler.py: the middle one of each n); eager unless compiled",
+    hiding=Hiding(taken=_NCCL, copies="flat", merges="eager"),
+    words={"kernels": "eager", "clip_norm": True},
+    as_activations=("logits_dtype",),
+    sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
+    recompute={
+        "full": _FULL,
+        "core": _NOTHING,
+        **{f"1/{each}": {"recompute": "full", "recompute_every": each} for each in (2, 3, 4)},
+    },
+    kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+)
+
+AUTOMODEL = FrameworkProfile(
+    name="automodel",
+    versions="2026",
+    recipe="torch",
+    source="NeMo AutoModel: fully_shard, a unit a layer, gathered one ahead and reduced during the next backward, in "
+    "fp32 (FSDP2Config.mp_policy), for the last micro-batch alone (defer_fsdp_grad_sync); parameters in the format of "
+    "the checkpoint; kernels of Transformer Engine for attention, linear layers and norms (BackendConfig), or of eager "
+    "PyTorch for models of Hugging Face; logits as the head writes them (fp32_upcast off); tp without sequence "
+    "parallelism, unless asyncTP (enable_async_tensor_parallel); selective checkpoints save every second matmul "
+    "(distributed/activation_checkpointing.py)",
+    hiding=Hiding(taken=_NCCL, copies="parameters", merges="eager"),
+    words={"kernels": "fused", "clip_norm": True},
+    as_activations=("logits_dtype",),
+    sharded={"reduce_dtype": "fp32"},
+    recompute={"full": _FULL, "core": _NOTHING, "operators": _SELECTIVE, "selective": _SELECTIVE},
+    kernels={
+        "eager": {"kernels": "eager"},
+        "compile": {"kernels": "fused"},
+        "te": {"kernels": "fused"},
+        "asyncTP": {"kernels": "fused", "sp": True},
+    },
+    hidden_by={
+        "te": Hiding(taken=_NCCL, copies="parameters", merges="fused"),
+        "asyncTP": Hiding(chunked=("tp",), taken=_NCCL, copies="parameters", merges="eager"),
+    },
+)
+
+_POINTWISE = ("attn.add", "attn.rotary_k", "attn.rotary_q", "attn_norm", "ffn.gate", "ffn_norm")
+_UP = ("ffn.w1", "ffn.w3")
+
+MAXTEXT = FrameworkProfile(
+    name="maxtext",
+    versions="2024 and later",
+    recipe="torch",
+    source="MaxText's GPU configurations (configs/gpu/a3) and base.yml: XLA's latency-hiding scheduler, "
+    "double-buffered loops over layers, and pipelined gathers and reductions run those of fsdp during the layer "
+    "before; weights are fp32 shards, cast before they are gathered (weight_dtype, dtype), and gradients are reduced "
+    "as matmuls make them; "
+    "collectives of tp run alone unless XLA splits their matmuls (collective matmul, "
+    "xla_gpu_threshold_for_windowed_einsum_mib); XLA fuses what is between matmuls; cuDNN's flash attention; logits in "
+    "fp32 (cast_logits_to_fp32); remat_policy by its names (layers/decoders.py)",
+    hiding=Hiding(taken=_NCCL, merges="fused"),
+    words={"kernels": "fused", "clip_norm": True},
+    sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
+    recompute={
+        "full": _FULL,
+        "core": _NOTHING,
+        "operators": {"recompute": "pointwise"},
+        "minimal_with_context": {"recompute": "pointwise"},
+        "minimal": {"recompute": "operators", "recompute_operators": (*_POINTWISE, "attn.core")},
+        "save_dot_except_mlp": {"recompute": "operators", "recompute_operators": (*_POINTWISE, "attn.core", *_UP)},
+        "save_qkv_proj": {"recompute": "operators", "recompute_operators": (*_POINTWISE, "attn.core", "attn.wo", *_UP)},
+    },
+    kernels={"collective-matmul": {"kernels": "fused"}},
+    hidden_by={"collective-matmul": Hiding(chunked=("tp",), taken=_NCCL, merges="fused")},
+)
+
 MEGATRON_2021 = FrameworkProfile(
     name="megatron-2021",
     versions="Megatron-LM 2.x",
@@ -176,6 +260,25 @@ MEGATRON_2021 = FrameworkProfile(
     hiding=Hiding(blocking=("tp", "pp")),
     words={"attention": "math"},
     recompute={"full": _FULL, "core": {"recompute": "core"}},
+)
+
+MEGATRON_DEEPSPEED = FrameworkProfile(
+    name="megatron-deepspeed",
+    versions="2021 to 2023",
+    recipe="megatron",
+    source="Megatron-DeepSpeed of BigScience: all-reduces of tp that computing waits for (megatron/mpu/mappings.py), "
+    "softmax and GELU fused, no flash attention, dropout 0.1 by default (megatron/arguments.py); DeepSpeed's pipeline: "
+    "1F1B (runtime/pipe/schedule.py), messages between computing, each rank of tp with a part (is_pipe_partitioned), "
+    "gradients of tied tables and then all others reduced after the last backward, parameters gathered after the "
+    "optimizer, gradients in fp16, or added to sums in fp32 by the optimizer of bf16 (runtime/bf16_optimizer.py, whose "
+    "all-reduce counts as a reduce-scatter here); whole layers recomputed; the embedding and the head count as layers "
+    "where layers alone share no stages evenly (--pp-partition-method)",
+    hiding=Hiding(blocking=("tp", "pp"), sums="apart"),
+    words={"attention": "math", "dropout": 0.1},
+    by_format={"fp16": {"grad_dtype": "fp16", "reduce_dtype": "fp16"}},
+    staged={"scatter_gather": True},
+    recompute={"full": _FULL, "core": {"recompute": "core"}},
+    counts_ends=True,
 )
 
 MEGATRON_CORE = FrameworkProfile(
@@ -205,7 +308,11 @@ NEMO = FrameworkProfile(
 )
 
 FRAMEWORK_PROFILES: Mapping[str, FrameworkProfile] = {
-    each.name: each for each in (TORCH_FSDP, TORCHTITAN, LLM_FOUNDRY, MEGATRON_2021, MEGATRON_CORE, NEMO)
+    each.name: each
+    for each in (
+        *(TORCH_FSDP, TORCHTITAN, LLM_FOUNDRY, FSDP, AUTOMODEL, MAXTEXT),
+        *(MEGATRON_2021, MEGATRON_DEEPSPEED, MEGATRON_CORE, NEMO),
+    )
 }
 """Every profile by its name."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from stagedb.ir.operators import Operator
+    from stagedb.ir.operators import PartAttention, RingAttention
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Style:
     loss_parallel: bool
     apart: bool
     explicit_mask: bool
-    core: "Operator | None"
+    core: "RingAttention | PartAttention | None"
     routing_tables: bool = False
     gathers_projection: bool = False
     further_reads: Literal["normalised", "stream"] = "normalised"

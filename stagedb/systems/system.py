@@ -37,6 +37,10 @@ casts its part before it is gathered."""
 COPIES = ("flat", "parameters")
 """How FSDP keeps the parameters of a unit: as views of one tensor, or each as a tensor of its own."""
 
+SUMS = ("fp32", "apart")
+"""How gradients of weights are added up. fp32: by the matmul that makes them, to a sum in fp32. Apart: by a kernel of
+its own, to a sum in the format of gradients."""
+
 MERGES = ("eager", "fused")
 """How the turns of a ring of cp are merged: by eager PyTorch in fp32, or by one kernel."""
 
@@ -214,7 +218,7 @@ class Overlap:
     collectives run in chunks during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
     which gradients are reduced during the last backward, and updated parameters gathered during the next forward; 0:
     neither. casts: how inputs of fp8 matmuls are cast, one of `CASTS`; with any of them weights are cast once a step.
-    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32. stretch: by operator, how
+    sums: how gradients of weights are added up, one of `SUMS`. stretch: by operator, how
     many times its measured time a kernel takes in a step. taken: the share of computing that collectives of
     data-parallel ranks take while they run, in thousandths. copies: how FSDP keeps the parameters of a unit, one of
     `COPIES`, which decides what is copied around its collectives; empty: nothing is. merges: how the turns of a ring

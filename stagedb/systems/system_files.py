@@ -24,6 +24,7 @@ from stagedb.systems.system import (
     KINDS,
     MERGES,
     STREAMS,
+    SUMS,
     Accelerator,
     Collectives,
     Curve,
@@ -284,7 +285,7 @@ def _overlap(value: Value) -> Overlap:
         tuple(sorted(set(named))),
         **buckets,
         casts=fields["casts"].choice(CASTS) if "casts" in fields else "",
-        sums=fields["sums"].choice(("fp32",)) if "sums" in fields else "",
+        sums=fields["sums"].choice(SUMS) if "sums" in fields else "",
         stretch=tuple(
             (operator, Fraction(stretch[operator].number(factor, lambda number: 1 <= number <= 10)))
             for operator in STRETCHED

@@ -3,16 +3,19 @@
 Six terms, by what a system's `overlap` has of its framework. Kernels with a measured time are slower in a step, where
 power limits the clocks and other kernels use caches and memory: their time is stretched. Casts to fp8 that the kernel
 before makes on the way take no time; those of weights are made once a step, with their transposes. Gradients of
-weights are added to a sum in fp32, which is read and written once more than the table's kernel does. Turns of a ring
-are merged (`ring_merges`), and keys copied to all heads (`repeated_keys`). Collectives of
-data-parallel ranks take multiprocessors from what computes while they run.
+weights are added to a sum in fp32, which is read and written once more than the table's kernel does, or by a kernel of
+its own, which reads them too. Turns of a ring are merged (`ring_merges`), and keys copied to all heads
+(`repeated_keys`). Collectives of data-parallel ranks take multiprocessors from what computes while they run.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.systems import System
 from stagedb.systems.system import inverse
 from stagedb.timing.fp8_gathers import SHARDS, casts_made
@@ -24,7 +27,7 @@ from stagedb.timing.unit_copies import add_copies
 from stagedb.workflows.training import WEIGHT_GRADIENT
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, EVERY, TEMPLATES, Ints, Ops, Workload
 
-TABLE, FUSED = "table:", "fused"
+TABLE, FUSED, APART = "table:", "fused", "apart"
 _WEIGHTS = TEMPLATES.index(WEIGHT_GRADIENT.name)
 CAST_WEIGHT, CAST_INPUT, AGAIN = ".cast_weight", ".cast_input", ".again"
 """Parts of the names of operators that cast the operands of a matmul."""
@@ -54,7 +57,7 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
             elif lane.rule[op].startswith(TABLE):
                 ns[op] = round(int(ns[op]) * factors.get(_measured(ops, op), 1))
             if overlap.sums and ops.template[op] == _WEIGHTS and ops.kind[op] == "matmul":
-                ns[op] += _summed(math.prod(ops.dims[op][:-1]), system)
+                ns[op] += _summed(math.prod(ops.dims[op][:-1]), _bytes_of_sum(workload.plan, overlap.sums), system)
             if overlap.merges:
                 ns[op] += merge_ns(ops, op, overlap.merges, overlap.keys == REPEATED, system.accelerator)
             if overlap.keys == REPEATED:
@@ -74,9 +77,16 @@ def _measured(ops: Ops, op: int) -> str:
     return "matmul-fp8" if ops.dtype[op].startswith("fp8") else "matmul"
 
 
-def _summed(elements: int, system: System) -> int:
-    """ns in which a sum in fp32 of so many elements is read and written once more."""
-    size, memory = max(elements * 8, 1), system.accelerator
+def _bytes_of_sum(plan: Mapping[str, Any], sums: str) -> int:
+    """Bytes an element that adding a gradient moves: the sum twice, and itself where a kernel of its own reads it."""
+    if sums != APART:
+        return 2 * FORMAT_BYTES["fp32"]
+    return 2 * FORMAT_BYTES[str(plan["grad_dtype"])] + FORMAT_BYTES[str(plan["dtype"])]
+
+
+def _summed(elements: int, width: int, system: System) -> int:
+    """ns in which so many bytes of each element are moved."""
+    size, memory = max(elements * width, 1), system.accelerator
     return round(size / memory.memory.at(size) * inverse(memory.bandwidth))
 
 

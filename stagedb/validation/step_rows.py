@@ -5,7 +5,6 @@ left alone.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +14,19 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FrameworkProfile, find_profile, usual_profile
 from stagedb.inputs import read_text, shown
 from stagedb.inputs.tabular_files import csv_table
-from stagedb.models import Card, card_names, load_card
+from stagedb.models import Card
 from stagedb.outputs import path_text
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.systems import System, load_system, system_names
 from stagedb.timing.framework_timing import as_used_by
+from stagedb.validation.even_stages import counted_ends
+from stagedb.validation.resized_cards import named_card
 
 NUMBERS = ("tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch_size", "global_batch_size", "seq_len", "zero")
 COLUMNS = ("source", "model", "gpus", "gpu", *NUMBERS, "dtype", "matmul_dtype", "recompute", "hsdp", "seconds")
 """Columns that a file must have. `framework`, `kernels`, `note`, `quantity` and `value` may be there too."""
 
 _LARGEST = 16 << 20
-_LAYERS = re.compile(r"(?P<model>\S+) (?P<layers>[0-9]{1,4}) layers")
 
 GPUS: Mapping[str, str] = {
     "A100-40GB": "a100-40gb",
@@ -121,8 +121,8 @@ def job_of(row: StepRow) -> StepJob:
         given["zero"] = zero = 0  # one rank has nothing to share
     named = row.cells.get("framework", "")
     profile = find_profile(named) if named else usual_profile(zero, "")
-    card = _with_positions(_card(row.cells["model"]), given["seq_len"] or 0)
-    words = profile.plan_words({**given, **_texts(row, profile)})
+    card = _with_positions(named_card(row.cells["model"]), given["seq_len"] or 0)
+    words = profile.plan_words({**given, **_texts(row, profile), **counted_ends(profile, card, given)})
     system = as_used_by(_system(row.cells["gpu"]), profile, row.cells.get("kernels", ""))
     return StepJob(row, card, words, profile, system)
 
@@ -169,19 +169,6 @@ def _copies(row: StepRow, given: Mapping[str, int | None]) -> int | None:
     if dp is None and ranks and made and ranks % made == 0:
         return ranks // made
     raise UsageError(f"gpus is {ranks}, and dp x tp x pp x cp is {made * (1 if dp is None else dp)}")
-
-
-def _card(word: str) -> Card:
-    found = _LAYERS.fullmatch(word)
-    name = found["model"] if found else word
-    if name not in card_names():
-        raise UsageError(f"model is {shown(name)}, and the library has no such card (`stagedb models`)")
-    card = load_card(name)
-    if found is None:
-        return card
-    if card.pattern or card.dense_layers:
-        raise UsageError(f"model is {shown(word)}, and the layers of {name} are of several kinds")
-    return dataclasses.replace(card, layers=int(found["layers"]), parameters=0)
 
 
 def _with_positions(card: Card, tokens: int) -> Card:

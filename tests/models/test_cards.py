@@ -23,6 +23,7 @@ EXACT = {
     "gpt2-xl": 1_557_611_200,
     "llama2-7b": 6_738_415_616,
     "llama2-13b": 13_015_864_320,
+    "llama2-34b": 33_743_970_304,
     "llama2-70b": 68_976_648_192,
     "llama3-8b": 8_030_261_248,
     "llama3-70b": 70_553_706_496,
@@ -43,6 +44,7 @@ EXACT = {
     "qwen2.5-72b": 72_706_203_648,
     "gpt-neox-20b": 20_554_567_680,
     "falcon-40b": 41_303_293_952,
+    "grok1-314b": 315_684_820_992,
     "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
     "qwen3-30b-a3b": 30_532_122_624,
@@ -58,6 +60,7 @@ EXACT = {
     "olmo-2-7b": 7_298_617_344,
     "olmoe-1b-7b": 6_919_161_856,
     "bloom-7b1": 7_069_016_064,
+    "bloom-176b": 176_247_271_424,
     "opt-6.7b": 6_658_473_984,
     "mpt-7b": 6_649_286_656,
     "starcoder-15.5b": 15_517_456_384,
@@ -145,6 +148,27 @@ def test_parameters_of_published_checkpoints(name: str) -> None:
 def test_parameters_printed_in_papers(name: str) -> None:
     printed, tolerance = PRINTED[name]
     assert abs(load_card(name).count_parameters() - printed) <= tolerance
+
+
+def test_grok_has_the_weights_of_its_release() -> None:
+    """xai-org/grok-1: the tensors that model.py makes with the sizes of run.py, by their names there."""
+    hidden, heads, kv_heads, head = 48 * 128, 48, 8, 128
+    wide = 8 * hidden * 2 // 3  # ffn_size of model.py, for widening_factor 8
+    layer = {
+        "multi_head_attention/query": hidden * heads * head,
+        "multi_head_attention/key": hidden * kv_heads * head,
+        "multi_head_attention/value": hidden * kv_heads * head,
+        "multi_head_attention/linear": heads * head * hidden,
+        "router": hidden * 8,
+        "moe/linear": 8 * hidden * wide,
+        "moe/linear_v": 8 * hidden * wide,
+        "moe/linear_1": 8 * wide * hidden,
+        **{f"rms_norm_{at}": hidden for at in range(4)},
+    }
+    in_out_embed, rms_norm = 128 * 1024 * hidden, hidden
+    card = load_card("grok1-314b")
+    assert card.count_parameters() == in_out_embed + 64 * sum(layer.values()) + rms_norm
+    assert card.count_active() == card.count_parameters() - 64 * 6 * 3 * hidden * wide
 
 
 @pytest.mark.parametrize("name", card_names())

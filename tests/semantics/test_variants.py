@@ -89,7 +89,29 @@ def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
     assert_same(some.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), **degrees), whole.run_whole())
 
 
-@pytest.mark.parametrize("name", ["window", "chunk", "scale", "softcap", "sinks", "latent", "ALiBi"])
+@pytest.mark.parametrize("name", ["window", "chunk", "sinks", "latent", "ALiBi"])
 def test_rings_refuse_scores_that_they_do_not_compute(name: str) -> None:
     with pytest.raises(UsageError, match="take --cp-kind ulysses"):
         build_graph(variant(name), GraphOptions(cp_kind="ring-alltoall"))
+
+
+RINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gathered": ({"cp_kind": "ring-allgather"}, {"cp": 4}),
+    "rotated": ({"cp_kind": "ring-alltoall", "cp_chunks": "contiguous"}, {"cp": 2, "tp": 2}),
+    "sent": ({"recipe": "megatron", "cp_kind": "ring-p2p"}, {"cp": 4}),
+    "sent among neighbours": ({"recipe": "megatron", "cp_kind": "ulysses-ring"}, {"cp": 4, "cpa": 2}),
+    "in calls by part": ({"recipe": "megatron", "cp_kind": "allgather-kv"}, {"cp": 4}),
+    "in a call": ({"recipe": "megatron", "cp_kind": "allgather-kv", "cp_chunks": "contiguous"}, {"cp": 2}),
+}
+
+
+@pytest.mark.parametrize("words", RINGS)
+@pytest.mark.parametrize("name", ["scale", "softcap", "experts between norms, bounded, with factors"])
+def test_ranks_that_share_a_sequence_cap_scores_as_one_does(name: str, words: str) -> None:
+    """The bound and the factor of a score need the score alone, so that a turn computes them from its own keys."""
+    options, degrees = RINGS[words]
+    model = variant(name, kv_heads=4)
+    whole = example(build_graph(model, GraphOptions(recipe=options.get("recipe", "torch"))))
+    whole = dataclasses.replace(whole, weights={key: 3 * weight for key, weight in whole.weights.items()})
+    some = dataclasses.replace(whole, graph=build_graph(model, GraphOptions(**options)))
+    assert_same(some.run(**degrees), whole.run())

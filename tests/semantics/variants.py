@@ -65,6 +65,17 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gate of shared experts": ("deepseek", {"channel_mixer": "experts", "shared_gate": True}, {}),
     "biases of shared experts": ("deepseek", {"channel_mixer": "experts", "shared_bias": True}, {}),
     "mean of shared and routed experts": ("deepseek", {"channel_mixer": "experts", "result_scale": 0.5}, {}),
+    "experts between norms, bounded, with factors": (
+        "moe",
+        {
+            "channel_mixer": "experts",
+            "residual": "sandwich",
+            "scores": "softmax",
+            "normalised": False,
+            "softcap": 1.5,
+        },
+        {"tied": True, "activation": "gelu_tanh", "embedding_scale": 3.0, "logit_scale": 0.25},
+    ),
     "scaled inputs of experts": (
         "deepseek",
         {"channel_mixer": "experts", "scores": "sigmoid", "normalised": False, "scale_inputs": True},

@@ -57,12 +57,20 @@ def test_casts_are_fused_and_those_of_weights_made_once_a_step() -> None:
     assert took["layer.0.ffn.w2.cast_gradient"] == took["layer.0.ffn.w2"] == 1000
 
 
-def test_gradients_of_weights_are_added_to_a_sum() -> None:
-    system = on(sums="fp32")
-    columns, ns = run(workload(), system)
+@pytest.mark.parametrize(
+    ("sums", "words", "width"),
+    [
+        ("fp32", {}, 4 + 4),
+        ("apart", {"dtype": "bf16", "grad_dtype": "fp32"}, 4 + 4 + 2),
+        ("apart", {"dtype": "fp16", "grad_dtype": "fp16"}, 2 + 2 + 2),
+    ],
+)
+def test_gradients_of_weights_are_added_to_a_sum(sums: str, words: dict[str, str], width: int) -> None:
+    system = on(sums=sums)
+    columns, ns = run(workload(**words), system)
     ops = columns.ops
     at = ops.name.index("layer.0.ffn.w2.weight_gradient")
-    size = 8 * ops.dims[at][0] * ops.dims[at][1]
+    size = width * ops.dims[at][0] * ops.dims[at][1]
     memory = system.accelerator
     assert ns[at] == 1000 + round(size / memory.memory.at(size) * inverse(memory.bandwidth))
     assert ns[ops.name.index("layer.0.ffn.w2")] == 1000

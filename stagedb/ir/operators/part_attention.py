@@ -9,7 +9,7 @@ import numpy as np
 from stagedb.expressions import Expression, symbol
 from stagedb.ir.operators._base import Array, RankPlace, Size, fused_gradient
 from stagedb.ir.operators.attention import Attention, fold_heads, repeat_heads
-from stagedb.ir.operators.scored_pairs import scores_of
+from stagedb.ir.operators.scored_pairs import heads_here, scaled_products
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -50,7 +50,8 @@ class PartAttention(Attention):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        yield from fused_gradient(tracer, op, PartAttentionGradient(balanced=self.balanced), grads, op.inputs)
+        operator = PartAttentionGradient(balanced=self.balanced, softcap=self.softcap, scale=self.scale)
+        yield from fused_gradient(tracer, op, operator, grads, op.inputs)
 
     def rows(self, place: RankPlace, length: int) -> slice:
         """This call's part of a rank's `length` of queries."""
@@ -67,10 +68,21 @@ class PartAttention(Attention):
         order = np.arange(length) if place.order is None else np.argsort(place.order)
         return np.asarray(order[: (chunk + 1) * length // (_parts(self.balanced) * ranks)])
 
+    def products(self, q: Array, k: Array) -> Array:
+        """Scaled products of queries and keys."""
+        return scaled_products(q, k, self.factor(q.shape[-1]))
+
+    def scores(self, place: RankPlace, products: Array, rows: slice) -> Array:
+        """Scores of these products, without those of later keys."""
+        at = place.indices("seq")[rows]
+        scored = self.scored(products, at, heads_here(place), place.sizes["heads"])
+        return np.where(self.seen(at, np.arange(products.shape[-1])), scored, -np.inf)
+
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v, *so_far = inputs
         rows, columns, heads = self.rows(place, q.shape[1]), self.keys(place, k.shape[1]), q.shape[2]
-        scores = scores_of(q[:, rows], repeat_heads(k[:, columns], heads), place.indices("seq")[rows])
+        products = self.products(q[:, rows], repeat_heads(k[:, columns], heads))
+        scores = self.scores(place, products, rows)
         top = scores.max(axis=-1)
         lse = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1))
         weights = np.exp(scores - lse[..., None])
@@ -96,9 +108,10 @@ class PartAttentionGradient(PartAttention):
         dq, dk, dv = ([np.zeros_like(x) for x in (q, k, v)]) if place.step == 0 else [x.copy() for x in so_far]
         wide_k, wide_v = (repeat_heads(x[:, columns], heads) for x in (k, v))
         part, do, o = q[:, rows], do[:, rows], o[:, rows]
-        p = np.exp(scores_of(part, wide_k, place.indices("seq")[rows]) - lse[:, :, rows, None])
+        products = self.products(part, wide_k)
+        p = np.exp(self.scores(place, products, rows) - lse[:, :, rows, None])
         ds = p * (np.einsum("bqhd,bkhd->bhqk", do, wide_v) - np.einsum("bqhd,bqhd->bhq", do, o)[..., None])
-        ds = ds / np.sqrt(q.shape[-1])
+        ds = ds * self.slope(products) * self.factor(q.shape[-1])
         dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, wide_k)
         dk[:, columns] += fold_heads(np.einsum("bhqk,bqhd->bkhd", ds, part), kv_heads)
         dv[:, columns] += fold_heads(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)

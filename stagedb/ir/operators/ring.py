@@ -19,6 +19,7 @@ import numpy as np
 from stagedb.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
 from stagedb.ir.operators.attention import fold_heads, repeat_heads
+from stagedb.ir.operators.scored_pairs import ScoredPairs, scaled_products
 from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
@@ -30,16 +31,24 @@ Passing = Literal["gathered", "rotated", "sent"]
 """How a rank gets the keys of others: all at once, or each turn by a collective, or by a send and a receive."""
 
 
+_LATER = frozenset({"softcap", "scale"})
+
+
 @dataclass(frozen=True)
 class RingAttention(Operator):
     """Context and log-sum-exp of each row from q, k, v.
 
-    axis: the mesh axis of the ring. balanced: how the sequence is dealt.
+    axis: the mesh axis of the ring. balanced: how the sequence is dealt. softcap, scale: those of `ScoredPairs`, which
+    do not need all keys of a row, as its sum of exponentials does.
     """
 
     passing: Passing
     axis: str = "cp"
     balanced: bool = True
+    softcap: float = 0.0
+    scale: float = 0.0
+
+    later: ClassVar[frozenset[str]] = _LATER
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
@@ -47,7 +56,7 @@ class RingAttention(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        operator = RingAttentionGradient(self.passing, self.axis, self.balanced)
+        operator = RingAttentionGradient(self.passing, self.axis, self.balanced, self.softcap, self.scale)
         yield from fused_gradient(tracer, op, operator, grads, op.inputs)
 
 
@@ -58,6 +67,10 @@ class RingAttentionGradient(Operator):
     passing: Passing
     axis: str = "cp"
     balanced: bool = True
+    softcap: float = 0.0
+    scale: float = 0.0
+
+    later: ClassVar[frozenset[str]] = _LATER
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
@@ -124,7 +137,10 @@ class RingStep(Operator):
     axis: str = "cp"
     balanced: bool = True
     back: bool = False
+    softcap: float = 0.0
+    scale: float = 0.0
 
+    later: ClassVar[frozenset[str]] = _LATER
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     matmuls: ClassVar[int] = 2
@@ -178,11 +194,20 @@ class RingStep(Operator):
             held = first[:, at : at + length]
         return held[:, :, :, 0], held[:, :, :, 1]
 
-    def scores(self, place: RankPlace, q: Array, k: Array) -> Array:
-        """Scaled scores; causal inside the rank's own part."""
-        scores = np.einsum("bqhd,bkhd->bhqk", q, repeat_heads(k, q.shape[2])) / np.sqrt(q.shape[-1])
+    @property
+    def rules(self) -> ScoredPairs:
+        """How queries score keys."""
+        return ScoredPairs(softcap=self.softcap, scale=self.scale)
+
+    def products(self, q: Array, k: Array) -> Array:
+        """Scaled products of queries and keys."""
+        return scaled_products(q, repeat_heads(k, q.shape[2]), self.rules.factor(q.shape[-1]))
+
+    def scores(self, place: RankPlace, products: Array) -> Array:
+        """Scores of these products; causal inside the rank's own part."""
+        rows, heads = np.arange(products.shape[2]), np.arange(products.shape[1])
+        scores = self.rules.scored(products, rows, heads, len(heads))
         if self.apart(place) == 0:
-            rows = np.arange(q.shape[1])
             scores = np.where(rows[None, :] <= rows[:, None], scores, -np.inf)
         return np.asarray(scores)
 
@@ -191,7 +216,7 @@ class RingStep(Operator):
         k, v = self.keys(place, first, came[0] if came and place.step else None, q.shape[1])
         rows, columns = self.parts(place, q.shape[1])
         q, k, v = q[:, rows], k[:, columns], v[:, columns]
-        scores = self.scores(place, q, k)
+        scores = self.scores(place, self.products(q, k))
         own = np.log(np.exp(scores - scores.max()).sum(axis=-1)) + scores.max()
         block = np.einsum("bhqk,bkhd->bqhd", np.exp(scores - own[..., None]), repeat_heads(v, q.shape[2]))
         if place.step == 0:
@@ -223,9 +248,11 @@ class RingStepGradient(RingStep):
         rows, columns = self.parts(place, length)
         q, k, v, do, o, lse = q[:, rows], k[:, columns], v[:, columns], do[:, rows], o[:, rows], lse[:, :, rows]
         heads = q.shape[2]
-        p = np.exp(self.scores(place, q, k) - lse[..., None])
+        products = self.products(q, k)
+        p = np.exp(self.scores(place, products) - lse[..., None])
         dp = np.einsum("bqhd,bkhd->bhqk", do, repeat_heads(v, heads))
-        ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) / np.sqrt(q.shape[-1])
+        ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None])
+        ds = ds * self.rules.slope(products) * self.rules.factor(q.shape[-1])
         dq = dq_sum.copy() if dq_sum.size else np.zeros_like(whole)
         dkv = dkv_came.copy() if dkv_came.size else np.zeros_like(np.stack([whole[:, :, :kv_heads]] * 2, axis=3))
         dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, repeat_heads(k, heads))

@@ -89,15 +89,6 @@ def scaled_products(q: Array, k: Array, factor: float) -> Array:
     return np.asarray(np.einsum("bqhd,bkhd->bhqk", q, k) * factor)
 
 
-_SEES_ALL = ScoredPairs()
-
-
-def scores_of(q: Array, k: Array, rows: Array) -> Array:
-    """Scaled scores of queries at positions `rows` and all keys, masked pairs at minus infinity."""
-    scores = scaled_products(q, k, 1 / math.sqrt(q.shape[-1]))
-    return np.where(_SEES_ALL.seen(rows, np.arange(k.shape[1])), scores, -np.inf)
-
-
 def heads_here(place: RankPlace) -> Array:
     """The numbers of the heads of a rank."""
     return place.indices("heads")

@@ -4,7 +4,7 @@ Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
@@ -103,7 +103,7 @@ def _fused_core(
     rules = rules_of(card, values)
     if style.core is not None:
         _check_shared(card, rules, heads)
-        return _shared_core(t, style.core, qkv)
+        return _shared_core(t, replace(style.core, softcap=rules["softcap"], scale=rules["scale"]), qkv)
     rescales = style.sinks == "rescaled"
     rules["sinks"] = bool(sinks) and not rescales
     qkv = (*qkv, *(() if rescales else sinks), *chosen)
@@ -142,8 +142,6 @@ _REACH = {
     "window": "sliding-window attention",
     "chunk_tokens": "chunked attention",
     "alibi": "ALiBi",
-    "softcap": "capped scores",
-    "scale": "a scale of its own",
     "sinks": "sinks",
 }
 
@@ -162,7 +160,7 @@ def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes)
             raise UsageError(f"{card.name} has {about}, and rings and calls by part {reads}: take --cp-kind ulysses")
 
 
-def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -> "Tensor":
+def _shared_core(t: "Tracer", core: "ops.RingAttention | ops.PartAttention", qkv: "tuple[Tensor, ...]") -> "Tensor":
     """Keys and values of other ranks in turn, or gathered. PyTorch puts the result of its balanced ring in order."""
     context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
     t.emit("attn.core", core, qkv, context, lse)
