@@ -14,7 +14,7 @@ HEADINGS = {
     "The embedded engine": ("embedded", "private_directory"),
     "While others work": ("leases", "whole_reads"),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
-    "Queries": ("free_queries", "readonly", "cypher_tokens", "rank_nodes"),
+    "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
     "Damaged content": ("row_checks", "stored_graphs"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
     "Statements of stagedb itself": ("statements",),

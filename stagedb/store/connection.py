@@ -19,6 +19,7 @@ from stagedb.store.driver_opening import product_of
 from stagedb.store.failures import OutOfMemory, ReadOnlyError, translated
 from stagedb.store.makers import current_user, dead_owner, new_claim
 from stagedb.store.migrations import Migration, pending
+from stagedb.store.nested_iterations import check_iterations
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import NodesWritten, unwatched, write_reached
 from stagedb.store.row_checks import check_rows, json_mapping, sound
@@ -184,6 +185,9 @@ class Store:
         than the store has.
         """
         queries.check(text)
+        if self.engine == "neo4j":
+            # The embedded engine's process ends the thread of a query that is out of time.
+            check_iterations(text)
         unwritten = write_reached(self, text, params or {}, progress) if ranks else 0
         if self._readers is None:
             answer = queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
