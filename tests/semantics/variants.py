@@ -137,6 +137,22 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"channel_mixer": "experts", "scores": "sqrtsoftplus", "routing_scale": 1.5},
         {},
     ),
+    "groups of experts": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sigmoid", "expert_groups": 4, "chosen_groups": 2},
+        {},
+    ),
+    "groups of experts, softmax": (
+        "deepseek",
+        {
+            "channel_mixer": "experts",
+            "scores": "softmax",
+            "normalised": False,
+            "expert_groups": 4,
+            "chosen_groups": 3,
+        },
+        {},
+    ),
     "streams": ("llama", {"residual": "streams"}, {"streams": 3, "stream_rounds": 4}),
     "streams, one round, with biases": (
         "gpt",

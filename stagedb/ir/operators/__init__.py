@@ -121,6 +121,7 @@ from stagedb.ir.operators.routing_variants import (
     DispatchChoices,
     ExpertScale,
     ExpertScaleGradient,
+    GroupedTopK,
     SparseMixer,
     SparseMixerGradient,
 )
@@ -175,6 +176,7 @@ OPERATORS: dict[str, type[Operator]] = {
         FoldHeads,
         Gate,
         GateGradient,
+        GroupedTopK,
         IndexLossGradient,
         IndexTarget,
         JoinLast,
@@ -321,6 +323,7 @@ __all__ = [
     "FoldHeads",
     "Gate",
     "GateGradient",
+    "GroupedTopK",
     "IndexLossGradient",
     "IndexTarget",
     "JoinLast",

@@ -1,4 +1,5 @@
-"""Routers that differ from a weighted sum: experts whose inputs are scaled (Llama 4), and SparseMixer (Phi-3.5 MoE)."""
+"""Routers that differ from a weighted sum: experts whose inputs are scaled (Llama 4), SparseMixer (Phi-3.5 MoE), and a
+choice in groups of experts (DeepSeek V2 and V3)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.operators.experts import Combine, dealt
+from stagedb.ir.operators.experts import Combine, TopKGradient, dealt
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -77,6 +78,37 @@ class ExpertScaleGradient(Operator):
         found = np.zeros_like(scale)
         np.add.at(found, chosen, dy * weights)
         return [dy * scale[chosen], found]
+
+
+@dataclass(frozen=True)
+class GroupedTopK(Operator):
+    """As `TopK`, among the experts of the best groups of neighbours alone: (batch, seq, experts) to two of (batch, seq,
+    choices).
+
+    groups: of equal size. chosen: so many of them. best: a group's score is the sum of so many of its largest scores.
+    """
+
+    groups: int
+    chosen: int
+    best: int
+
+    kind: ClassVar[str] = "topk"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, TopKGradient(), (arriving(grads), op.outputs[1]), grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        (scores,) = inputs
+        grouped = scores.reshape(*scores.shape[:-1], self.groups, -1)
+        of_groups = np.sort(grouped, axis=-1)[..., -self.best :].sum(axis=-1)
+        kept = np.argsort(-of_groups, axis=-1, kind="stable")[..., : self.chosen]
+        allowed = np.zeros(of_groups.shape, bool)
+        np.put_along_axis(allowed, kept, True, axis=-1)
+        left = np.where(allowed[..., None], grouped, -np.inf).reshape(scores.shape)
+        best = np.argsort(-left, axis=-1, kind="stable")[..., : place.sizes["choices"]]
+        return [np.take_along_axis(scores, best, axis=-1), best]
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
         score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation(str(values["scores"]))
         t.emit("ffn.scores", score, (every,), scores)
         best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
-        t.emit("ffn.topk", ops.TopK(), (scores,), best, chosen)
+        t.emit("ffn.topk", _choice(values), (scores,), best, chosen)
         if values["normalised"]:
             t.emit("ffn.shares", ops.Normalise(), (best,), shares, t.activation("ffn.total", ("batch", "seq"), "fp32"))
             best = shares
@@ -165,6 +165,15 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
     t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
     t.emit("ffn.weights", ops.Cast(), (_by_expert(t, shares, chosen) if scaled else shares,), weights)
     return weights, chosen
+
+
+def _choice(values: Values) -> "ops.TopK | ops.GroupedTopK":
+    """How the experts of a token are chosen by their scores. The score of a group is its largest one with a softmax, as
+    in DeepSeek V2 (`group_limited_greedy`), and the sum of its two largest ones otherwise, as in V3 (`noaux_tc`)."""
+    groups = int(values["expert_groups"])
+    if not groups:
+        return ops.TopK()
+    return ops.GroupedTopK(groups, int(values["chosen_groups"]), 1 if values["scores"] == "softmax" else 2)
 
 
 def _by_expert(t: "Tracer", best: "Tensor", chosen: "Tensor") -> "Tensor":
@@ -225,6 +234,29 @@ def _check_values(card: Architecture, values: Values) -> None:
     if not values["scores"] and (values["normalised"] is False or values["routing_scale"]):
         raise UsageError(
             f"{card.name}: normalised and routing_scale are for scores of all experts: set scores to softmax or sigmoid"
+        )
+    _check_groups(card, int(values["expert_groups"]), int(values["chosen_groups"]), str(values["scores"]))
+
+
+def _check_groups(card: Architecture, groups: int, chosen: int, scores: str) -> None:
+    """Raise UsageError for groups of experts from which no token can choose its own."""
+    if not groups and not chosen:
+        return
+    if not groups or not chosen:
+        word, other = ("chosen_groups", "expert_groups") if chosen else ("expert_groups", "chosen_groups")
+        raise UsageError(f"{card.name}: {word} has no {other}: set both, or neither")
+    if scores in ("", "sparsemixer"):
+        raise UsageError(
+            f"{card.name}: expert_groups are chosen by the scores of all experts: set scores to softmax or sigmoid"
+        )
+    if card.experts % groups:
+        raise UsageError(f"{card.name}: expert_groups={groups} does not divide experts={card.experts}")
+    if chosen > groups:
+        raise UsageError(f"{card.name}: chosen_groups={chosen} is above expert_groups={groups}")
+    each = card.experts // groups
+    if chosen * each < card.top_k:
+        raise UsageError(
+            f"{card.name}: {chosen} groups have {chosen * each} experts, and top_k={card.top_k} process a token"
         )
 
 
@@ -312,7 +344,9 @@ EXPERTS = LayerPart(
     check=_check,
     check_values=_check_values,
     words={
+        "chosen_groups": KindWord("the groups that a token chooses its experts from (0: all experts)", 0),
         "expert_bias": KindWord("whether the matmuls of experts have biases", False),
+        "expert_groups": KindWord("the groups that experts are in, from some of which a token chooses (0: none)", 0),
         "expert_latent": KindWord("the size of the latent that experts work on (0: the hidden state itself)", 0),
         "jitter": KindWord("how near to the largest logit others are, for sparsemixer", JITTER),
         "normalised": KindWord("whether the scores of a token's experts are divided by their sum", True),
@@ -333,6 +367,10 @@ EXPERTS = LayerPart(
         "K": SizeSymbol("experts_per_token", "experts that compute one token", lambda card: card.top_k),
         "FE": SizeSymbol("expert_ffn", "width of one expert", lambda card: card.expert_ffn),
         "EL": SizeSymbol("expert_latent", "size of the latent of experts", lambda card: card.word("expert_latent")),
+        "EG": SizeSymbol("expert_groups", "groups of experts", lambda card: card.word("expert_groups")),
+        "EC": SizeSymbol(
+            "chosen_groups", "groups that a token chooses its experts from", lambda card: card.word("chosen_groups")
+        ),
         "FS": SizeSymbol("shared_ffn", "width of the experts that compute every token", lambda card: card.shared_ffn),
         "LD": SizeSymbol(
             "dense_layers",

@@ -147,8 +147,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("n_group", "topk_group", "topk_method"),
-        "which experts are chosen. A copy of a token goes to each of them; an exchange that sends one to a node, and "
-        "less between nodes where few are allowed, is not modelled",
+        "groups of experts from some of which a token chooses, in architectures whose routers have none",
     ),
     **dict.fromkeys(
         (

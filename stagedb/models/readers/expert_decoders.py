@@ -37,7 +37,16 @@ def sigmoid_scores(config: Config, normalised: bool = True, factor: float = 1.0)
         raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
     words: dict[str, Value] = {"scores": "sigmoid", "normalised": config.flag("norm_topk_prob", default=normalised)}
     factor = config.number("routed_scaling_factor", default=factor)
-    return words | ({} if factor == 1 else {"routing_scale": factor})
+    return words | ({} if factor == 1 else {"routing_scale": factor}) | expert_groups(config)
+
+
+def expert_groups(config: Config) -> dict[str, Value]:
+    """The words for groups of experts, from some of which a token chooses; none, if it chooses from all of them."""
+    groups, chosen = (config.get(key, default=1) for key in ("n_group", "topk_group"))
+    for key, count in (("n_group", groups), ("topk_group", chosen)):
+        if type(count) is not int or count < 1:
+            raise UsageError(f"{key} must be a whole number from 1, not {shown(count)}")
+    return {"expert_groups": groups, "chosen_groups": chosen} if groups > 1 and chosen != groups else {}
 
 
 def qwen2_moe(config: Config, name: str) -> Card:

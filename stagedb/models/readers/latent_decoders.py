@@ -11,7 +11,7 @@ from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
-from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
+from stagedb.models.readers.expert_decoders import expert_groups, sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, experts_from, with_layers
 from stagedb.models.readers.parts import decoder, further, mlp_biases
 
@@ -24,6 +24,10 @@ def deepseek_v2(config: Config, name: str) -> Card:
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
     words |= mlp_biases(config, config.count("n_shared_experts", default=2, least=0))
     factor = config.number("routed_scaling_factor", default=1.0)
+    chosen = config.get("topk_method", default="greedy")
+    if chosen not in ("greedy", "group_limited_greedy"):
+        raise UsageError(f"topk_method {shown(chosen)} is not supported here: greedy or group_limited_greedy only")
+    words |= expert_groups(config) if chosen == "group_limited_greedy" else {}
     return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}), 0, 2)
 
 
@@ -45,6 +49,7 @@ def mistral4(config: Config, name: str) -> Card:
     if rotary(config).get("partial_rotary_factor") == config["qk_rope_head_dim"] / card.head_dim:
         config.uses("partial_rotary_factor")
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob", default=True)}
+    words |= expert_groups(config)
     factor = config.number("routed_scaling_factor", default=1.0)
     return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}), 0, 1)
 
