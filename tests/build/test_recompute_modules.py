@@ -99,12 +99,13 @@ def test_a_graph_without_modules_has_the_id_that_it_had() -> None:
     assert "recompute_modules" not in build_graph(QWEN, GraphOptions(recipe="megatron")).options
 
 
-TOKENS, DEGREES = 4096, {"recipe": "megatron", "dp": 8, "ep": 8, "seq_len": 4096}
+TOKENS = 4096
+DEGREES: dict[str, Any] = {"recipe": "megatron", "dp": 8, "ep": 8, "seq_len": 4096}
 
 
 def saved_by_a_layer(db: Stagedb, card: Card, *modules: str) -> int:
     """Bytes at the peak that one layer more adds to the activations."""
-    words = {"recompute": "modules", "recompute_modules": modules} if modules else {}
+    words: dict[str, Any] = {"recompute": "modules", "recompute_modules": modules} if modules else {}
     peaks = []
     for layers in (1, 2):
         few = dataclasses.replace(card, layers=layers + card.dense_layers, parameters=0)

@@ -35,8 +35,8 @@ def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[
 def options(draw: st.DrawFn) -> GraphOptions:
     recipe: str = draw(st.sampled_from(RECIPE_NAMES))
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
-    kinds = RECOMPUTES if recipe == "megatron" else RECOMPUTES[:-1]
-    recompute = draw(st.sampled_from(kinds if attention == "math" else kinds[1:]))
+    every = RECOMPUTES if recipe == "megatron" else RECOMPUTES[:-1]
+    recompute = draw(st.sampled_from(every if attention == "math" else every[1:]))
     modules = st.sets(st.sampled_from(["layernorm", "mlp", "core_attn"][: 3 if attention == "math" else 2]), min_size=1)
     names = st.sets(st.sampled_from(["attn_norm", "attn", "attn.wo", "ffn", "ffn.w2"]), min_size=1)
     kinds = [kind for kind in CP_KINDS if attention == "fused" or kind not in RINGS]
