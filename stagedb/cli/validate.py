@@ -50,6 +50,10 @@ def validate(
             help="Only check the records or models, or predict the steps, with such names: 'llama3-8b*'.",
         ),
     ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", help="With --steps, the largest error of a row; a larger one is a difference."),
+    ] = None,
     *,
     output: Output,
     common: Common,
@@ -61,7 +65,8 @@ def validate(
     --records, compares FLOPs by phase, collectives and messages with their order, and memory of each recorded step.
     With --models, compares each recorded model's parameters and matmuls. With --steps, predicts the step of each row's
     plan, and prints the errors by source. With --reference, computes published numbers of training steps again.
-    Exits with status 1 if there is a fault or a difference; with --steps always with 0.
+    Exits with status 1 if there is a fault or a difference, or if nothing could be compared. With --steps it does so if
+    a row has no time, or a larger error than --within allows; without --within it exits with 0.
     """
     if sum(each is not None for each in (directory, records, models, steps)) + reference != 1:
         raise UsageError(
@@ -70,15 +75,20 @@ def validate(
         )
     if every and directory is None:
         raise UsageError("--all prints every fault of traces: it needs DIR")
+    if within is not None and (steps is None or not 0 <= within < float("inf")):
+        raise UsageError("--within is the largest error of a row in percent, 0 or more, and it needs --steps FILE")
     if reference:
         _check_published(only, output, common)
     if directory is not None:
         if only is not None:
             raise UsageError("--only chooses among records, models or steps: it needs a FILE of them, or --reference")
         _check_traces(directory, replay, every, output, common)
-    for path, check in ((records, _check_records), (models, _check_models), (steps, check_steps)):
-        if path is not None:
-            check(path, only, output, common)
+    if records is not None:
+        _check_records(records, only, output, common)
+    if models is not None:
+        _check_models(models, only, output, common)
+    if steps is not None:
+        check_steps(steps, only, within, output, common)
 
 
 def _check_traces(directory: Path, replay: bool, every: bool, output: Output, common: Common) -> None:
@@ -149,7 +159,7 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     if differ:
         common.note(f"different: {', '.join(differ)}")
     common.note(f"{agree} of {len(checked)} records agree, {len(differ)} differ{left}")
-    if differ:
+    if differ or skipped == len(checked):
         raise typer.Exit(1)
 
 
@@ -177,7 +187,7 @@ def _check_models(models: Path, only: str | None, output: Output, common: Common
         common.note(f"different: {', '.join(differ)}")
     left = f", {skipped} not compared: no card can describe them yet" if skipped else ""
     common.note(f"{agree} of {len(checked)} models agree, {len(differ)} differ{left}")
-    if differ:
+    if differ or skipped == len(checked):
         raise typer.Exit(1)
 
 

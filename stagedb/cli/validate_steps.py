@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 COLUMNS = ("source", "row", "step of", "published", "predicted", "error", "rows", "not expressed")
 
 
-def check_steps(path: Path, only: str | None, output: Output, common: Common) -> None:
-    """Predict each row of a file and print the errors by source. A row that no plan can express is printed so."""
+def check_steps(path: Path, only: str | None, within: float | None, output: Output, common: Common) -> None:
+    """Predict each row of a file and print the errors by source. A row that no plan can express is printed so.
+
+    within: the largest error of a row [%]; None: any. Exits with 1 where a row has a larger one, or no time.
+    """
     import fnmatch
+
+    import typer
 
     from stagedb import validation
 
@@ -42,6 +47,12 @@ def check_steps(path: Path, only: str | None, output: Output, common: Common) ->
     reason = sum(each.seconds is None for each in found)
     figures = "no time" if errors is None else f"mean {errors.mean:.1%}, worst {errors.worst:.1%}"
     common.note(f"{len(found)} rows, {figures}, {reason} that no plan can express")
+    if within is not None:
+        off = [each for each in found if each.error is None or abs(each.error) > within / 100]
+        common.note(f"{len(found) - len(off)} of {len(found)} rows are within {within:g}%")
+        if off:
+            common.note(f"not within: rows {', '.join(str(each.row.line) for each in off)}")
+            raise typer.Exit(1)
 
 
 def _row(each: "Prediction", part: str, narrow: bool) -> list[Any]:

@@ -24,3 +24,24 @@ def test_the_command_reports_by_source_and_goes_on(offline: Run, tmp_path: Path)
     assert lines[-2].startswith("another, not read: 1 rows, mean ")
     assert lines[-1].startswith("3 rows, mean ")
     assert lines[-1].endswith(", 1 that no plan can express")
+
+
+def test_a_bound_makes_larger_errors_and_rows_without_a_time_failures(offline: Run, tmp_path: Path) -> None:
+    one = written(tmp_path, row())
+    (only,) = csv.DictReader(offline("validate", "--steps", str(one), "-f", "csv").out.splitlines())
+    error = abs(float(only["error"].rstrip("%")))
+    for bound, status in ((error + 1, 0), (error - 1, 1)):
+        found = offline("validate", "--steps", str(one), "--within", f"{bound:.1f}", "-f", "csv")
+        assert found.status == status
+        assert f"{1 - status} of 1 rows are within " in found.err
+    assert "not within: rows 2" in found.err
+    without = written(tmp_path, row(), row(model="gpt9"))
+    found = offline("validate", "--steps", str(without), "--within", "100000", "-f", "csv")
+    assert (found.status, found.err.strip().splitlines()[-1]) == (1, "not within: rows 3")
+
+
+@pytest.mark.parametrize("arguments", [("--models", "m.json", "--within", "5"), ("--steps", "s.csv", "--within", "-1")])
+def test_a_bound_is_of_steps_and_not_negative(offline: Run, arguments: tuple[str, ...]) -> None:
+    found = offline("validate", *arguments)
+    assert found.status == 2
+    assert "--within is the largest error of a row in percent" in " ".join(found.err.split())

@@ -42,6 +42,11 @@ def test_the_command_ends_with_how_many_agree(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["validate", "--models", str(changed)])
     assert found.exit_code == 1
     assert found.stderr.splitlines()[-1] == "0 of 2 models agree, 2 differ"
+    rows[0]["config"] = {"architectures": ["NoSuchModel"], "model_type": "no_such_model"}
+    changed.write_text(json.dumps(rows[:1]))
+    found = CliRunner().invoke(app, ["validate", "--models", str(changed)])
+    assert found.exit_code == 1, "nothing was compared"
+    assert "1 not compared" in found.stderr
 
 
 def other(value: Any) -> Any:
