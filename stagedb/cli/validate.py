@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
-from stagedb.cli.validate_steps import check_steps
+from stagedb.cli.validate_steps import Within, check_steps
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 
@@ -50,10 +51,7 @@ def validate(
             help="Only check the records or models, or predict the steps, with such names: 'llama3-8b*'.",
         ),
     ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(metavar="PERCENT", help="With --steps, the largest error of a row; a larger one is a difference."),
-    ] = None,
+    within: Within = None,
     *,
     output: Output,
     common: Common,
@@ -73,22 +71,24 @@ def validate(
             "validate checks one thing: DIR (traces), --records FILE (recorded steps), --models FILE (recorded "
             "models), --steps FILE (published step times), or --reference (published numbers)"
         )
-    if every and directory is None:
-        raise UsageError("--all prints every fault of traces: it needs DIR")
-    if within is not None and (steps is None or not 0 <= within < float("inf")):
-        raise UsageError("--within is the largest error of a row in percent, 0 or more, and it needs --steps FILE")
+    _check_needs(directory, steps, every, within)
     if reference:
         _check_published(only, output, common)
     if directory is not None:
         if only is not None:
             raise UsageError("--only chooses among records, models or steps: it needs a FILE of them, or --reference")
         _check_traces(directory, replay, every, output, common)
-    if records is not None:
-        _check_records(records, only, output, common)
-    if models is not None:
-        _check_models(models, only, output, common)
-    if steps is not None:
-        check_steps(steps, only, within, output, common)
+    check_rows = partial(check_steps, within=within)
+    for path, check in ((records, _check_records), (models, _check_models), (steps, check_rows)):
+        if path is not None:
+            check(path, only, output, common)
+
+
+def _check_needs(directory: Path | None, steps: Path | None, every: bool, within: float | None) -> None:
+    if every and directory is None:
+        raise UsageError("--all prints every fault of traces: it needs DIR")
+    if within is not None and steps is None:
+        raise UsageError("--within is the largest error of a step: it needs --steps FILE")
 
 
 def _check_traces(directory: Path, replay: bool, every: bool, output: Output, common: Common) -> None:

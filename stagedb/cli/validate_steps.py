@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
@@ -13,20 +15,26 @@ from stagedb.inputs import shown
 if TYPE_CHECKING:
     from stagedb.validation.step_prediction import Prediction
 
+Within = Annotated[
+    float | None,
+    typer.Option(metavar="PERCENT", help="With --steps, the largest error of a row; a larger one is a difference."),
+]
+"""The option for the largest error of a row."""
+
 COLUMNS = ("source", "row", "step of", "published", "predicted", "error", "rows", "not expressed")
 
 
-def check_steps(path: Path, only: str | None, within: float | None, output: Output, common: Common) -> None:
+def check_steps(path: Path, only: str | None, output: Output, common: Common, within: float | None) -> None:
     """Predict each row of a file and print the errors by source. A row that no plan can express is printed so.
 
     within: the largest error of a row [%]; None: any. Exits with 1 where a row has a larger one, or no time.
     """
     import fnmatch
 
-    import typer
-
     from stagedb import validation
 
+    if within is not None and not 0 <= within < float("inf"):
+        raise UsageError(f"--within is {within:g}: it takes the largest error of a row in percent, 0 or more")
     rows = [row for row in validation.read_steps(path) if only is None or fnmatch.fnmatchcase(row.title, only)]
     if not rows:
         raise UsageError(

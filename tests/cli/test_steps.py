@@ -40,8 +40,13 @@ def test_a_bound_makes_larger_errors_and_rows_without_a_time_failures(offline: R
     assert (found.status, found.err.strip().splitlines()[-1]) == (1, "not within: rows 3")
 
 
-@pytest.mark.parametrize("arguments", [("--models", "m.json", "--within", "5"), ("--steps", "s.csv", "--within", "-1")])
-def test_a_bound_is_of_steps_and_not_negative(offline: Run, arguments: tuple[str, ...]) -> None:
-    found = offline("validate", *arguments)
-    assert found.status == 2
-    assert "--within is the largest error of a row in percent" in " ".join(found.err.split())
+def test_a_bound_is_of_steps_and_not_negative(offline: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, row())
+    for arguments, reason in (
+        (("--models", str(path), "--within", "5"), "--within is the largest error of a step: it needs --steps FILE"),
+        (("--steps", str(path), "--within", "-1"), "--within is -1: it takes the largest error of a row in percent"),
+        (("--steps", str(path), "--within", "nan"), "--within is nan: it takes the largest error of a row in percent"),
+    ):
+        found = offline("validate", *arguments)
+        assert found.status == 2
+        assert reason in " ".join(found.err.split())
