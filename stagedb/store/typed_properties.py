@@ -13,8 +13,11 @@ Properties = dict[str, Any]
 
 
 def graph_properties(options: str, sizes: Mapping[str, int]) -> Properties:
-    """A graph's options and sizes as properties. options: canonical JSON. Options without a value are left out."""
-    filled = {**LATER, **json_mapping(options, "options")}
+    """A graph's options and sizes as properties.
+
+    options: canonical JSON. Options without a value are left out, and the defaults that older graphs do not have.
+    """
+    filled = _with_later(json_mapping(options, "options"))
     words = {name: filled[name] for name in OPTIONS if filled.get(name) is not None}
     known = {SIZES[symbol][0]: value for symbol, value in sizes.items() if symbol in SIZES}
     return {**words, **known, "schema": VERSION}
@@ -26,5 +29,10 @@ def plan_properties(words: Mapping[str, Any]) -> Properties:
     Words that an older plan does not have get their defaults. Words that are None are left out, and the defaults that
     older instances do not have.
     """
-    filled = {name: value for name, value in {**LATER, **words}.items() if name not in ABSENT or value != LATER[name]}
+    filled = _with_later(words)
     return {row.name: filled[row.name] for row in PLAN_WORDS if filled.get(row.name) is not None}
+
+
+def _with_later(words: Mapping[str, Any]) -> Properties:
+    """Words with the defaults of those that came later, without the defaults that what is older does not have."""
+    return {name: value for name, value in {**LATER, **words}.items() if name not in ABSENT or value != LATER[name]}
