@@ -128,13 +128,13 @@ class GraphOptions(GraphAspects):
         # The order of the names does not change the graph.
         for named in ("recompute_operators", "recompute_modules"):
             object.__setattr__(self, named, tuple(sorted(set(getattr(self, named)))))
-        for kind, word, like in (("operators", "operators", "attn_norm,ffn.gate"), ("modules", "modules", "layernorm")):
-            chosen = getattr(self, f"recompute_{word}")
+        for kind, like in (("operators", "attn_norm,ffn.gate"), ("modules", "layernorm")):
+            chosen = getattr(self, f"recompute_{kind}")
             if self.recompute == kind and not chosen:
-                raise UsageError(f"--recompute {kind} needs the names: add --recompute-{word}, such as {like}")
+                raise UsageError(f"--recompute {kind} needs the names: add --recompute-{kind}, such as {like}")
             if chosen and self.recompute != kind:
                 raise UsageError(
-                    f"--recompute {self.recompute} already names what is recomputed: --recompute-{word} needs "
+                    f"--recompute {self.recompute} already names what is recomputed: --recompute-{kind} needs "
                     f"--recompute {kind}"
                 )
         self._check_modules()

@@ -7,9 +7,11 @@ import pytest
 
 from stagedb.api import Memory, Stagedb
 from stagedb.build.model_graph import build_graph
+from stagedb.build.recompute_modules import MODULES
 from stagedb.errors import UsageError
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions
+from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.store import Store
 
 
@@ -26,6 +28,10 @@ def again(card: Card, *modules: str, **more: Any) -> dict[str, list[str]]:
 
 DEEPSEEK, QWEN = load_card("deepseek-v3"), load_card("qwen3-30b-a3b")
 UP = ["attn.q_a_norm", "attn.wq", "attn.rotary_q", "attn.rotary_k", "attn.kv_a_norm", "attn.wkv_b", "attn.k"]
+
+
+def test_every_name_that_a_plan_takes_has_its_functions() -> None:
+    assert tuple(MODULES) == RECOMPUTE_MODULES
 
 
 def test_each_name_covers_the_functions_of_its_module() -> None:

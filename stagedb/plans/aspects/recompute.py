@@ -1,13 +1,11 @@
 """What a backward computes again, instead of reading it from memory."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from stagedb.plans.aspects.word import About, aspect
 
-RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 """The parts of a layer that Megatron-Core can compute again, by its names."""
-
-RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 
 
 @aspect
