@@ -15,6 +15,8 @@ WORDS = {
     "cpr": "sequences over cp",
     "cpa": "heads over cp",
     "ep": "tokens of experts over ep",
+    "epn": "tokens of experts between nodes",
+    "epr": "tokens of experts inside nodes",
     "edp": "gradients of experts over edp",
     "data": "gradients over dp",
     "dp": "gradients and parameters over dp",

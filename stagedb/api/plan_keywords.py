@@ -60,6 +60,9 @@ class GraphWords(TypedDict, total=False):
     expert_tp: bool
     """Tensor parallelism partitions each expert; or its ranks (with --sp) have whole experts, among those of --ep.
     [expert-tp]"""
+    dispatch: Literal["copies", "ranks", "nodes"]
+    """What a token is sent to its experts for: once for each expert, once for each rank with some of them (DeepEP,
+    HybridEP), or once for each node with some and from there to its ranks. [copies]"""
     ep_sync: bool
     """Reduce the gradients of all weights but experts over ep; without it, copies drift apart. [ep-sync]"""
     scatter_gather: bool
@@ -123,6 +126,11 @@ class PlanWords(GraphWords, total=False):
     expert_load: Sequence[float] | str
     """Choices of tokens that go to each expert: numbers such as 3,1,2,2, shares such as 0.3,0.1,0.4,0.2, or a YAML
     or JSON list of them. [even]"""
+    routing: Sequence[str] | str
+    """The experts of each token: a YAML or JSON list with a list of experts for each of some tokens, which a rank's
+    tokens repeat. [all choices equally likely]"""
+    node_ranks: int
+    """Ranks of ep that are one node, for --dispatch nodes. [1]"""
     overlap_experts: bool
     """Run the forward of one micro-batch and the backward of another together, so that each computes while the other
     exchanges tokens. [no-overlap-experts]"""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression, largest, number, product, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
+from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.tensors import Operation, Tensor
 
 CLASS_BYTES: Mapping[str, Expression] = {
@@ -25,12 +26,27 @@ def _filled(layout: Layout) -> Expression:
     return (symbol("load_here") - 1) * symbol("ep") / (symbol("E") * symbol("load_most"))
 
 
+def _sent(layout: Layout, axes: Mapping[str, Expression], targets: tuple[str, ...]) -> Expression:
+    """The part of the room for copies of tokens that is filled, where a token is sent once for each target.
+
+    Room is for all tokens of each sender at each target.
+    """
+    ranks = layout.on("ep") == Partitioned("ranks") or layout.on("epr") == Partitioned("locals")
+    if "nodes" not in targets:
+        count, places = "copies_in" if ranks else "copies_out", "ep"
+    elif "locals" in targets:
+        count, places = "copies_in" if ranks else "relayed", "ep"
+    else:
+        count, places = "node_copies_in" if layout.on("epn") == Partitioned("nodes") else "node_copies_out", "epn"
+    return (symbol(count) - 1) / (axes["dealt"] * symbol(places))
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size.
 
     Slots are sized as if every expert had as many as the one that is chosen most. Elements, bytes and FLOPs count only
-    slots that have tokens.
+    slots that have tokens, and of the room for copies of tokens that which has some.
     """
 
     axes: Mapping[str, Expression]
@@ -68,7 +84,11 @@ class Sizes:
         key = tensor.axes, layout
         if key not in self._elements:
             whole = product(self.local_shape(tensor, layout))
-            self._elements[key] = whole * _filled(layout) if "slots" in tensor.axes else whole
+            if "slots" in tensor.axes:
+                whole = whole * _filled(layout)
+            elif TOKENS in tensor.axes:
+                whole = whole * _sent(layout, self.axes, tensor.axes)
+            self._elements[key] = whole
         return self._elements[key]
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Expression:

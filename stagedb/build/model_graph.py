@@ -31,6 +31,7 @@ from stagedb.models.further_tokens import recomputed_with
 from stagedb.models.kinds import LayerKind, streams
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
+from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.strategies import kept, rules
@@ -68,6 +69,8 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         latent_views=framework.latent_views,
         latents=framework.latents,
         sinks=framework.sinks,
+        dispatch=options.dispatch,
+        dealers=tuple(axis for axis in dealers(options) if axis != "edp"),
     )
 
 
@@ -191,7 +194,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
         framework.regather,
         framework.whole_backward,
         joins_shares=framework.joins_shares,
-        late=frozenset({"router"} if options.routes_whole else ()),
+        late=frozenset({"router", *EXCHANGES} if options.routes_whole else ()),
     )
 
     def weight_first(has_bias: bool) -> bool:

@@ -11,6 +11,7 @@ from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number, smallest, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, dump
+from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation
 from stagedb.workflows import RECOMPUTE
@@ -44,6 +45,8 @@ def sym_op(
         sizes = OfShards(sizes.axes, sizes.replicable, rows, reduction_rules.columns)
     if isinstance(move, Exchange):
         return _exchange(op, move, sizes, layouts, common)
+    if isinstance(move, ExchangeTokens):
+        return _tokens(op, move, sizes, layouts, common)
     if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move not in ("slice", "share")):
         return _collective(op, move, sizes, layouts, common)
     return _compute(op, sizes, layouts, reduction_rules, tie, common)
@@ -90,6 +93,22 @@ def _collective(
             tensor.dtype,
         ),
         present=_text(present_if_shared(axis) if redistributes else move.present()),
+        **common,
+    )
+
+
+def _tokens(
+    op: Operation, move: ExchangeTokens, sizes: Sizes, layouts: Mapping[str, Layout], common: Mapping[str, Any]
+) -> SymOp:
+    """An exchange of tokens. All that it carries is one message for each target."""
+    sent, came = (
+        total(sizes.bytes(tensor, layouts[tensor.name]) for tensor in move.carried(tensors))
+        for tensors in (op.inputs, op.outputs)
+    )
+    return SymOp(
+        kind=move.kind,
+        work=Collective(move.mesh_axis, str(sent), str(came), op.inputs[0].dtype),
+        present=None,
         **common,
     )
 

@@ -16,6 +16,7 @@ from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.models.further_tokens import depth_of
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
+from stagedb.plans.token_copies import COPY_SYMBOLS
 from stagedb.schedules import splits
 from stagedb.store import Store, json_mapping, read_whole
 from stagedb.store.stored_graphs import blocks_of
@@ -154,9 +155,11 @@ def _variants(
     The last result is by whether a layer recomputes, member and turn, from 0.
     """
     used = {text: symbols(_of_this_rank(text)) for text in known}
-    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "load_here", "step"}]
-    of_cp, of_ep = (any(name in names for names in used.values()) for name in ("cp_rank", "load_here"))
-    of_ep = of_ep and len({plan.rank_symbols(graph.sizes, 0, rank)["load_here"] for rank in range(plan.ep)}) > 1
+    of_experts = {"load_here", *COPY_SYMBOLS}
+    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step", *of_experts}]
+    of_cp = any("cp_rank" in names for names in used.values())
+    read = sorted(of_experts & {name for names in used.values() for name in names})
+    of_ep = len({tuple(map(plan.rank_symbols(graph.sizes, 0, rank).get, read)) for rank in range(plan.ep)}) > 1
     apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
     env = plan.env(graph.sizes)
     found: dict[tuple[int, ...], int] = {}

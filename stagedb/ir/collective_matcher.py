@@ -105,13 +105,15 @@ class _Matcher:
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def late(self, op: Operation) -> tuple[frozenset[int], frozenset[int]]:
-        """In a region that reduces late: the places of inputs that are partial over tp, and of outputs that are then.
+        """The places of inputs that are partial over tp, and of outputs that are then: in a region that reduces late,
+        or for an operator that passes shares.
 
         A gradient is linear in the gradient that arrives, its first input.
         """
         read = frozenset(i for i, t in enumerate(op.inputs) if "tp" in self.layouts[t.name].partials())
         linear = op.template.differentiates or op.operator.keeps_shares
-        if op.region not in self.choices.late or not linear or isinstance(op.operator, Add):
+        waits = op.region in self.choices.late or op.operator.passes_shares
+        if not waits or not linear or isinstance(op.operator, Add):
             return frozenset(), frozenset()
         made = range(len(op.outputs)) if 0 in read else op.operator.outputs_of_shares
         return read, frozenset(made if read else ())

@@ -10,13 +10,14 @@ from typing import Literal
 
 from stagedb.inputs import shown
 
-MESH_AXES = ("dp", "edp", "ep", "cp", "cpr", "cpa", "tp")
+MESH_AXES = ("dp", "edp", "ep", "epn", "epr", "cp", "cpr", "cpa", "tp")
 """The axes of layouts, outermost first: a tensor axis partitioned over several is cut in this order.
 
 Experts see the ranks of dp and cp (and of tp, if each has whole experts) as two other axes: `ep`, over which experts
 are partitioned, and `edp`, whose ranks hold the same experts. A layout is on one pair or on the other. If a ring and
 all-to-alls share a sequence, the ranks of cp are those of `cpr`, the places of the ring, times those of `cpa`,
-neighbours that exchange heads.
+neighbours that exchange heads. In the same way the ranks of ep are the nodes `epn` times their ranks `epr`, where
+tokens are sent once for each node.
 """
 
 INNERMOST_FIRST = ("heads", "kv_heads")

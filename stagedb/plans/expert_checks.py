@@ -7,8 +7,10 @@ from math import gcd
 from stagedb.errors import UsageError
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.dispatch_checks import check_dispatch, check_routing, table
 from stagedb.plans.nearest_plans import Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.token_copies import COPY_SYMBOLS, copy_symbols, histogram, of_sizes
 
 
 def check_expert_parallelism(plan: PlanFields) -> None:
@@ -17,6 +19,7 @@ def check_expert_parallelism(plan: PlanFields) -> None:
         raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
     if plan.expert_load:
         _check_load(plan)
+    check_dispatch(plan)
     over_tp = plan.tp > 1 and plan.options.experts_over_tp
     if over_tp:
         _check_over_tp(plan)
@@ -106,6 +109,7 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     _check_columns(plan, sizes)
     if plan.expert_load:
         _check_load_of(plan, sizes, routed(plan, sizes))
+    check_routing(plan, sizes, int(routed(plan, sizes)) // sizes["K"])
 
 
 def expert_parts(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -203,6 +207,8 @@ def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
     than the others. They are spread out, so that ranks of ep have as equal numbers as whole tokens allow.
     """
     experts = sizes["E"]
+    if plan.routing:
+        return smallest(histogram(table(plan), experts))
     if plan.expert_load or plan.capacity_factor is not None:
         return plan.expert_load or (1,) * experts
     own = int(routed(plan, sizes))
@@ -229,7 +235,15 @@ def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> di
     given = loads(plan, sizes)
     each = sizes["E"] // plan.ep
     of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
+    # The expected numbers of copies are of choices that are equally likely, also where whole numbers of them are not.
+    likely = plan.expert_load or (1,) * sizes["E"]
+    tokens = int(routed(plan, sizes)) // sizes["K"]
+    copies = dict.fromkeys(COPY_SYMBOLS, 1)
+    if plan.options.dispatch != "copies":
+        routing = of_sizes(sizes, tokens, likely, table(plan))
+        copies = copy_symbols(routing, plan.ep, plan.node_ranks, ep_rank)
     return {
+        **copies,
         "load_all": sum(given),
         "load_most": max(given),
         "load_here": of_ranks[ep_rank % len(of_ranks)] + 1,

@@ -10,7 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.plans.expert_checks import routed, smallest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.plans.written_words import share, typed_words
+from stagedb.plans.written_words import joined_rows, share, typed_words
 
 Load = tuple[int | Fraction, ...]
 """A number for each expert. One fraction among them makes all of them shares."""
@@ -34,6 +34,23 @@ def read_load(path: Path) -> Load:
             )
         found.append(number)
     return tuple(found)
+
+
+def read_routing(path: Path) -> tuple[str, ...]:
+    """The routing in a YAML or JSON file: for each of some tokens, the list of its experts, as a row of text each.
+
+    Raises UsageError for other content.
+    """
+    content = read_document(path, "routing", option="--routing")
+    if not isinstance(content, list) or not content:
+        raise UsageError(
+            f"the routing {path} is no list: --routing takes a list of experts for each token, such as [[3, 1], [0, 2]]"
+        )
+    rows = joined_rows(content)
+    for token, row in enumerate(rows):
+        if not isinstance(row, str) or row is content[token]:
+            raise UsageError(f"{path}: token {token} has {shown(row)} in place of a list of experts, such as [3, 1]")
+    return tuple(map(str, rows))
 
 
 def has_shares(load: str | Sequence[object] | None) -> bool:

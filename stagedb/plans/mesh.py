@@ -15,7 +15,8 @@ MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
 GROUP_AXES = (
-    *("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_replicate", "dp_reshard", "pp", "embedding"),
+    *("tp", "kv", "cp", "cpr", "cpa", "ep", "epn", "epr", "edp", "data", "dp", "dp_replicate", "dp_reshard"),
+    *("pp", "embedding"),
 )
 """Axes that have groups:
 
@@ -25,9 +26,10 @@ among those of `dp` that keep all parameters from the forward to the backward. `
 alone, also if gradients are reduced over cp. `cpa`: neighbours on cp that exchange heads inside a ring over the others.
 `cpr`: the ranks of that ring, with the same place among their neighbours. `ep`: neighbours among the ranks of dp and cp
 (and of tp, if its ranks have whole experts), which divide the experts among them. `edp`: the ranks with the same
-experts; with hybrid sharding, those of one copy. `kv`: the tensor-parallel ranks that hold the same key/value head, if
-tp is above the number of heads. `embedding`: the first and the last stage, which hold the two copies of a tied
-embedding."""
+experts; with hybrid sharding, those of one copy. `epr`: neighbours on ep that are one node, where tokens are sent once
+for each node. `epn`: the ranks of ep with the same place in their nodes. `kv`: the tensor-parallel ranks that hold the
+same key/value head, if tp is above the number of heads. `embedding`: the first and the last stage, which hold the two
+copies of a tied embedding."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     along |= {"cpa": ("cp", 1, plan.ulysses), "cpr": ("cp", plan.ulysses, plan.cp // plan.ulysses)}
     along |= {"data": ("dp", 1, plan.dp), "dp_reshard": ("dp", 1, plan.options.reshard_to or 1)}
     inner = expert_axis(plan)
+    near = plan.node_ranks
+    along |= {"epr": (inner, 1, near), "epn": (inner, near, plan.ep // near)}
     along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp // plan.hsdp)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:

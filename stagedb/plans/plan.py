@@ -24,7 +24,7 @@ from stagedb.plans.expert_checks import (
     smallest,
     widths,
 )
-from stagedb.plans.expert_load import whole_ratio, with_whole_choices
+from stagedb.plans.expert_load import read_routing, whole_ratio, with_whole_choices
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
@@ -125,6 +125,8 @@ class Plan(PlanFields):
             typed |= {"task_order": found.stages, "schedule": EXPLICIT, **placement}
         if "expert_load" in typed:
             typed["expert_load"] = whole_ratio(typed["expert_load"])
+        if isinstance(typed.get("routing"), str):
+            typed["routing"] = read_routing(Path(typed["routing"]))
         every = {**typed} if ranks is None else {**typed, "ranks": ranks}
         options = GraphOptions(**{word: typed.pop(word) for word in GRAPH_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
@@ -220,6 +222,7 @@ class Plan(PlanFields):
             **{word.about.symbol: getattr(self, word.field) for word in LAYOUT_WORDS.values() if word.about.symbol},
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,
+            "epn": self.ep // self.node_ranks,
             "edp": self.edp,
             **expert_parts(self, sizes),
             **capacity(self),

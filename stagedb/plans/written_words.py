@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,8 @@ def _typed(word: str, kind: type, value: object) -> object:
         return value
     if PLAN_WORDS[word].about.numbers and isinstance(value, (list, tuple)) and all(type(each) is int for each in value):
         return ",".join(map(str, value))
+    if PLAN_WORDS[word].about.rows and isinstance(value, list | tuple):
+        value = joined_rows(value)
     if PLAN_WORDS[word].about.shares:
         return _shares(word, value.split(",") if isinstance(value, str) else value)
     if kind in (tuple, list) and isinstance(value, str):
@@ -99,6 +101,13 @@ def _typed(word: str, kind: type, value: object) -> object:
     wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
     which = f": {shown(wrong)} is not a whole number" if kind is tuple and wrong is not None else ""
     raise UsageError(f"{word} must be {_KINDS[kind]}, not {shown(value)}{which} ({option(word)})")
+
+
+def joined_rows(rows: Sequence[object]) -> list[object]:
+    """Each row of whole numbers as a text, `3 1`; others as they are."""
+    return [
+        " ".join(map(str, row)) if isinstance(row, list | tuple) and all(map(_is_int, row)) else row for row in rows
+    ]
 
 
 def _shares(word: str, value: object) -> tuple[int | Fraction, ...]:

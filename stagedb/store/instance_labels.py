@@ -6,7 +6,8 @@ from stagedb.store.schema_forms import INSTANCE, OWNED, Label, Property, Relatio
 
 MESH_AXES = ("tp", "cp", "dp", "ep", "pp")
 RANK_GROUPS = (
-    *("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "dp_reshard", "ep", "edp", "pp", "embedding"),
+    *("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "dp_reshard", "ep", "epn", "epr", "edp"),
+    *("pp", "embedding"),
 )
 """Axes on which a rank may have a group."""
 

@@ -4,6 +4,7 @@ import json
 
 from stagedb.ir import SymGraph
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.token_copies import COPY_SYMBOLS
 
 BATCH, SEQ = 4, 8
 
@@ -19,13 +20,14 @@ def environment(
     load: tuple[int, ...] = (),
     ep_rank: int = 0,
     cpa: int = 1,
+    epr: int = 1,
 ) -> dict[str, int]:
     """What a plan binds on one rank of ep: degrees, the global micro-batch, the sequence, dtype widths, the load."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
     options = GraphOptions(**json.loads(graph.options))
     edp = dp * cp * (tp if options.experts_over_tp else 1) // ep
     degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": edp, "pp": pp, "hsdp": hsdp}
-    degrees |= {"cpr": cp // cpa, "cpa": cpa}
+    degrees |= {"cpr": cp // cpa, "cpa": cpa, "epn": ep // epr, "epr": epr}
     loads = {}
     if "E" in graph.sizes:
         load = load or (1,) * graph.sizes["E"]
@@ -36,4 +38,5 @@ def environment(
     divided = ep * (tp if options.experts_over_tp else 1) > 1
     cut = options.framework.cuts_columns and divided and shards > own
     fixed |= {"kept": own, "cuts": shards} if cut else {"kept": -(-own // max(shards, 1)), "cuts": 1}
+    fixed |= dict.fromkeys(COPY_SYMBOLS, 1)
     return {**graph.sizes, **widths, **fixed, **loads, **degrees}

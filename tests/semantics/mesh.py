@@ -17,6 +17,7 @@ from stagedb.frameworks import find_framework
 from stagedb.ir.interpreter import Interpreter
 from stagedb.ir.layouts import Layout, parse_layout
 from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send
+from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor
 from stagedb.workflows import Template
 from tests.symbolic_rows import parameter, peer, previous
@@ -81,7 +82,9 @@ class SimulatedMesh(Interpreter):
             place = dp * self.env["cp"] + cp
             edp, ep = divmod(place * self.env["tp"] + tp if self.over_tp else place, self.env["ep"])
             cpr, cpa = divmod(cp, self.env["cpa"])
-            found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "cpr": cpr, "cpa": cpa, "tp": tp})
+            epn, epr = divmod(ep, self.env["epr"])
+            of_experts = {"edp": edp, "ep": ep, "epn": epn, "epr": epr}
+            found.append({"dp": dp, **of_experts, "cp": cp, "cpr": cpr, "cpa": cpa, "tp": tp})
         return found
 
     @cached_property
@@ -171,6 +174,13 @@ class SimulatedMesh(Interpreter):
             if op.name not in self.present:
                 return inputs
             return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]], group_of(operator.mesh_axis))]
+        if isinstance(operator, ExchangeTokens):
+            source, target = ("sent", operator.hop)[:: -1 if operator.back else 1]
+            move = Redistribution("all_to_all", operator.mesh_axis, source, target)
+            return [
+                self._redistribute(move, value, self.tensors[name], operator.mesh_axis)
+                for name, value in zip(op.reads, inputs, strict=True)
+            ]
         results = [
             self.apply(op, self._place(op, rank, step), [value[i] for value in inputs])
             for i, rank in enumerate(self.ranks)
@@ -410,6 +420,10 @@ class SimulatedMesh(Interpreter):
             if axis == "edp":
                 copy = self.env["dp"] // self.env["hsdp"]
                 same = [other for other in same if other["dp"] // copy == rank["dp"] // copy]
+        elif axis in ("epn", "epr"):
+            others = {"epn", "epr"} - {axis}
+            members = [self.ranks[member] for member in self._group("ep", rank)]
+            same = [dict(other) for other in members if all(other[each] == rank[each] for each in others)]
         elif axis in ("cpr", "cpa"):
             near = self.env["cpa"]
             own = rank["cpa"] if axis == "cpr" else rank["cpr"] * near

@@ -56,9 +56,10 @@ class Example:
         cp: int = 1,
         ep: int = 1,
         cpa: int = 1,
+        epr: int = 1,
     ) -> Run:
         """One step on dp·cp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep, load=self.load, cpa=cpa)
+        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep, load=self.load, cpa=cpa, epr=epr)
         data = (weights or self.weights, self.tokens, self.labels)
         return run(self.graph, env, *data, recompute_every=every, expert_load=self.load)
 

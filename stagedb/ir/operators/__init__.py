@@ -7,7 +7,7 @@ Long because it names every operator.
 import dataclasses
 import json
 
-from stagedb.ir.operators import compressed, streams
+from stagedb.ir.operators import compressed, streams, token_copies
 from stagedb.ir.operators._base import Array, Operator, RankPlace
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -259,6 +259,7 @@ OPERATORS: dict[str, type[Operator]] = {
         UnpackKeys,
         *compressed.OPERATORS,
         *streams.OPERATORS,
+        *token_copies.OPERATORS,
     )
 }
 
@@ -411,4 +412,5 @@ __all__ = [
     "dump",
     "load",
     "streams",
+    "token_copies",
 ]

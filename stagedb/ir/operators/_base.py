@@ -61,6 +61,7 @@ class Operator:
     `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
     `keeps_shares`: linear in its first input, so that it passes shares of that on where a region reduces late.
+    `passes_shares`: it does so in any region.
     `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
     `later`: fields that its stored form leaves out at their default, because it got them later.
     """
@@ -76,6 +77,7 @@ class Operator:
     views: ClassVar[tuple[int, ...]] = ()
     deals: ClassVar[bool] = False
     keeps_shares: ClassVar[bool] = False
+    passes_shares: ClassVar[bool] = False
     outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
     later: ClassVar[frozenset[str]] = frozenset()
 

@@ -12,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.ir.tags import Tag
 from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds import token_copies
 from stagedb.models.kinds.feed_forward import LEARNED
 from stagedb.models.kinds.part import (
     HIDDEN,
@@ -73,7 +74,16 @@ def routed(
     t.emit("ffn.order", ops.Route(), (chosen,), order)
     size = "expert_latent" if values["expert_latent"] else "hidden"
     sent = x if size == "hidden" else _projected(t, style, "ffn.latent", x, size)
-    slots, before = t.activation("ffn.dispatch", ("experts", "slots", size)), bool(values["scale_inputs"])
+    before, bias = bool(values["scale_inputs"]), bool(values["expert_bias"])
+    if style.dispatch != "copies":
+        if before:
+            raise UsageError(
+                f"{card.name} scales what each expert gets, so that a token differs for each of them: take --dispatch "
+                "copies"
+            )
+        y = token_copies.sent_once(t, style, sent, weights, order, lambda x: _experts(t, card, style, x, bias))
+        return y if size == "hidden" else _projected(t, style, "ffn.latent_back", y, "hidden")
+    slots = t.activation("ffn.dispatch", ("experts", "slots", size))
     if before:
         own = t.activation("ffn.scaled", (*CHOICE_AXES, size))
         t.emit("ffn.scaled", ops.ChoiceScale(), (sent, weights), own)
@@ -81,7 +91,7 @@ def routed(
     else:
         t.emit("ffn.dispatch", ops.Dispatch(), (sent, order), slots)
 
-    out = _experts(t, card, style, slots, bool(values["expert_bias"]))
+    out = _experts(t, card, style, slots, bias)
 
     t.enter("router")
     back, y = t.activation("ffn.combine", (*CHOICE_AXES, size)), t.activation("ffn.sum", ("batch", "seq", size))
@@ -302,11 +312,12 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     tokens = table["between"]
     if choices.routes_whole:
         tokens = {axis: tuple(each for each in cut if each != "tp") for axis, cut in tokens.items()}
-    return {
+    rules: dict[str, Rule] = {
         **{region: with_shared_width(rule) for region, rule in table.items()},
         "router": {**tokens, "slots": dealers(choices)},
         "experts": {"experts": ("ep",), "slots": ("edp",), **width},
     }
+    return token_copies.planned(rules, choices.dispatch, dealers(choices))
 
 
 def dealers(choices: ShardingChoices) -> tuple[str, ...]:
@@ -388,12 +399,14 @@ EXPERTS = LayerPart(
         # slots as the one that is chosen most; `Sizes` has the number of filled ones.
         "slots": "dealers * ceil(B*S*K*capacity*load_most / (load_all*per*dealers))",
         "own_tokens": "B*S / (dp*cp)",
+        **token_copies.AXES,
         "one": "1",
     },
     planned=_planned,
     left={
         "router": "which follows --ep and --sp",
         "experts": "which follows --ep and --expert-tp",
+        **dict.fromkeys(token_copies.EXCHANGES, "which follows --ep and --dispatch"),
     },
     buffers=_buffers,
     routes=True,

@@ -1,6 +1,6 @@
 """How ranks share experts, and how tokens reach them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from stagedb.plans.aspects.word import About, aspect
 
@@ -29,6 +29,31 @@ class Experts:
             shares=True,
         ),
     ] = ()
+    routing: Annotated[
+        tuple[str, ...],
+        About(
+            "The experts of each token: a YAML or JSON list with a list of experts for each of some tokens, which a "
+            "rank's tokens repeat.",
+            property="the experts of each of some tokens, which a rank's tokens repeat; empty or absent: unknown",
+            unset="all choices equally likely",
+            metavar="FILE",
+            file=True,
+            rows=True,
+            later=True,
+            absent=True,
+        ),
+    ] = ()
+    node_ranks: Annotated[
+        int,
+        About(
+            "Ranks of ep that are one node, for --dispatch nodes.",
+            property="ranks of ep that are one node, to which a token is sent once; absent: 1",
+            symbol="epr",
+            least=1,
+            later=True,
+            absent=True,
+        ),
+    ] = 1
     overlap_experts: Annotated[
         bool,
         About(
@@ -56,6 +81,16 @@ class ExpertOptions:
         ),
     ] = True
     """False: experts are whole, and under sp the ranks of tp are among those that share them (`experts_over_tp`)."""
+    dispatch: Annotated[
+        Literal["copies", "ranks", "nodes"],
+        About(
+            "What a token is sent to its experts for: once for each expert, once for each rank with some of them "
+            "(DeepEP, HybridEP), or once for each node with some and from there to its ranks.",
+            property="a token is sent once for each expert (copies), rank or node that has some; absent: copies",
+            later=True,
+            absent=True,
+        ),
+    ] = "copies"
     ep_sync: Annotated[
         bool,
         About(

@@ -26,7 +26,7 @@ class About:
     name: the word, if the field has another name.
     symbol: the symbol of expressions that has the word's value.
     file: a text may be the name of a file with the value. numbers: a list of whole numbers is a text too.
-    shares: numbers of the list may be fractions.
+    shares: numbers of the list may be fractions. rows: each name of the list is a row of whole numbers.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
     needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
@@ -49,6 +49,7 @@ class About:
     file: bool = False
     numbers: bool = False
     shares: bool = False
+    rows: bool = False
     command_line: bool = True
     filled: bool = False
     needs: Literal["", "gradients", "optimizer"] = ""

@@ -1,0 +1,289 @@
+"""Tokens sent to their experts once for each rank or node that has some of them (DeepEP, HybridEP).
+
+The sender makes one copy of a token for each target, with the slots and weights of its choices, and the rank of the
+experts makes the copies of choices. On the way back the results of one rank's experts are added before they travel.
+
+In numpy each target has room for every token of a sender; the room of a token without an expert there is empty. What is
+counted and sent is the filled part (`stagedb.build.costs`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving
+from stagedb.workflows.training import INPUT_GRADIENT
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+Gradients = Iterator[tuple[int, "Tensor"]]
+Hop = Literal["ranks", "nodes", "locals"]
+"""What a token is copied for: the ranks of ep, its nodes, or the ranks of this node."""
+
+TARGETS = ("ranks", "nodes", "locals")
+"""Tensor axes with a place for each target."""
+
+TOKENS = "sent"
+"""The tensor axis of the tokens that senders have, or that came from them."""
+
+NONE = -1
+"""The slot of a choice whose token was not sent."""
+
+
+def _target(place: RankPlace, hop: Hop, order: Array) -> Array:
+    """The target of each choice, in rows of tokens; none for a choice elsewhere."""
+    ranks, near = place.degrees["ep"], place.degrees.get("epr", 1)
+    rank = order % place.sizes["experts"] // (place.sizes["experts"] // ranks)
+    if hop == "ranks":
+        found = rank
+    elif hop == "nodes":
+        found = rank // near
+    else:
+        found = np.where(rank // near == place.member["ep"] // near, rank % near, NONE)
+    return np.where(order < 0, NONE, found)
+
+
+def _count(place: RankPlace, hop: Hop) -> int:
+    ranks, near = place.degrees["ep"], place.degrees.get("epr", 1)
+    return {"ranks": ranks, "nodes": ranks // near, "locals": near}[hop]
+
+
+def _gradients(
+    tracer: "Tracer", op: "Operation", operator: Operator, reads: tuple["Tensor", ...], places: tuple[int, ...]
+) -> Gradients:
+    """Emit the one operator that makes the gradients of some inputs."""
+    name = f"{op.name}.input_gradient"
+    made = [tracer.gradient(op.inputs[at], f"{name}.{at}" if len(places) > 1 else name) for at in places]
+    tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
+    yield from zip(places, made, strict=True)
+
+
+def _arrived(op: "Operation", grads: tuple["Tensor | None", ...]) -> dict[int, "Tensor"]:
+    """The gradients of an operator's results, by the place of the input that each result is a copy of."""
+    return {place: grad for place, grad in enumerate(grads) if grad is not None and place < len(op.inputs)}
+
+
+@dataclass(frozen=True)
+class CopyOnce(Operator):
+    """One copy of each token for each target that has one of its experts: (batch, seq, …) to (targets, sent, …).
+
+    The last input has the slots of a token's choices. The results are copies of the inputs, of the slots only if
+    `passes_slots`. At a relay the inputs are (nodes, sent, …), and the results (nodes, locals, sent, …).
+    """
+
+    hop: Hop
+    passes_slots: bool = True
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        came = _arrived(op, grads)
+        yield from _gradients(tracer, op, AddTargets(self.hop), tuple(came.values()), tuple(came))
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        order = inputs[-1]
+        rows = order.reshape(-1, order.shape[-1])
+        target, targets = _target(place, self.hop, rows), np.arange(_count(place, self.hop))
+        goes = (target[None] == targets[:, None, None]).any(axis=-1)[..., None]
+        front = (1,) if self.hop == "locals" else ()
+        found = []
+        for value in inputs if self.passes_slots else inputs[:-1]:
+            copy = np.where(goes, value.reshape(1, len(rows), -1), NONE if value is order else 0)
+            found.append(copy.reshape(*front, *copy.shape))
+        return found
+
+
+@dataclass(frozen=True)
+class AddTargets(Operator):
+    """What came back from all targets, added for each token: (targets, sent, …) to (batch, seq, …).
+
+    An input of slots after it is for the gradient of one sum. At a relay: (nodes, locals, sent, …) to (nodes, sent, …).
+    """
+
+    hop: Hop
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+    keeps_shares: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        reads = (arriving(grads), op.inputs[-1])
+        yield from _gradients(tracer, op, CopyOnce(self.hop, passes_slots=False), reads, (0,))
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        own = (place.lengths["batch"], place.lengths["seq"]) if self.hop != "locals" else None
+        values = [value for value in inputs if value.dtype.kind != "i"]
+        if own is None:
+            return [value.sum(axis=1) for value in values]
+        return [value.sum(axis=0).reshape(*own, -1) for value in values]
+
+
+@dataclass(frozen=True)
+class ExchangeTokens(Operator):
+    """An exchange of tokens with what belongs to them, in one call: each member gets the copies made for it.
+
+    Its results are its inputs, (targets, sent, …), partitioned over targets in place of over tokens; back: the other
+    way round. Its bytes are those of the tokens (`carried`).
+    """
+
+    mesh_axis: str
+    hop: Hop
+    back: bool = False
+
+    kind: ClassVar[str] = "all_to_all"
+    deals: ClassVar[bool] = True
+    keeps_shares: ClassVar[bool] = True
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        """Targets and tokens have other rules before the exchange (`of_sender`) and after it (`of_receiver`)."""
+        ends = ("of_receiver", "of_sender") if self.back else ("of_sender", "of_receiver")
+        read, made = (
+            tuple(tuple(f"{axis}_{end}" if axis in (*TARGETS, TOKENS) else axis for axis in t.axes) for t in tensors)
+            for tensors, end in zip((inputs, outputs), ends, strict=True)
+        )
+        return read, made
+
+    @staticmethod
+    def carried(tensors: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        """The tensors whose bytes are counted: tokens, without the slots and weights of choices that go with them."""
+        return tuple(tensor for tensor in tensors if tensor.axes[-1] != "choices")
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        came = _arrived(op, grads)
+        back = ExchangeTokens(self.mesh_axis, self.hop, not self.back)
+        yield from _gradients(tracer, op, back, tuple(came.values()), tuple(came))
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return inputs
+
+
+def _placed(place: RankPlace, dealers: tuple[str, ...], order: Array) -> tuple[Array, Array, Array]:
+    """Expert and slot of each choice in rows of tokens, and whether the choice is one of this rank's experts.
+
+    The tokens of each dealer are next to each other, and so are its slots.
+    """
+    rows = order.reshape(-1, order.shape[-1])
+    sources = prod(place.degrees[axis] for axis in dealers)
+    each = place.lengths["slots"] // sources
+    block = np.arange(len(rows))[:, None] // (len(rows) // sources)
+    expert = rows % place.sizes["experts"] - place.starts["experts"]
+    own = (rows >= 0) & (expert >= 0) & (expert < place.lengths["experts"])
+    slot = block * each + rows // place.sizes["experts"]
+    return np.where(own, expert, 0), np.where(own, slot, 0), own
+
+
+def _in_slots(place: RankPlace, dealers: tuple[str, ...], values: Array, order: Array) -> Array:
+    """Values of choices (tokens, choices, hidden) in the slots of this rank's experts."""
+    expert, slot, own = _placed(place, dealers, order)
+    out = np.zeros((place.lengths["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
+    out[expert[own], slot[own]] = values[own]
+    return out
+
+
+def _of_choices(place: RankPlace, dealers: tuple[str, ...], slots: Array, order: Array) -> Array:
+    """The values of choices (tokens, choices, hidden) from the slots of this rank's experts; zeros for others."""
+    expert, slot, own = _placed(place, dealers, order)
+    return np.asarray(slots[expert, slot] * own[..., None])
+
+
+def _each(values: Array, choices: int) -> Array:
+    """Tokens (…, sent, hidden) repeated for their choices: (tokens, choices, hidden)."""
+    rows = values.reshape(-1, values.shape[-1])
+    return np.broadcast_to(rows[:, None], (len(rows), choices, rows.shape[-1]))
+
+
+@dataclass(frozen=True)
+class PermuteCopies(Operator):
+    """Tokens that came (targets, sent, hidden) copied to the slots of this rank's experts: (experts, slots, hidden).
+
+    The second input has the slots of their choices. dealers: the mesh axes whose ranks the tokens came from.
+    """
+
+    dealers: tuple[str, ...]
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        reads = (arriving(grads), op.inputs[1])
+        yield from _gradients(tracer, op, PermuteCopiesGradient(tuple(self.dealers)), reads, (0,))
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        values, order = inputs
+        return [_in_slots(place, self.dealers, _each(values, order.shape[-1]), order)]
+
+
+@dataclass(frozen=True)
+class PermuteCopiesGradient(Operator):
+    """The sum of the values in the slots of a token's choices on this rank."""
+
+    dealers: tuple[str, ...]
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+    passes_shares: ClassVar[bool] = True
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        slots, order = inputs
+        found = _of_choices(place, self.dealers, slots, order).sum(axis=-2)
+        return [found.reshape(*order.shape[:-1], -1)]
+
+
+@dataclass(frozen=True)
+class UnpermuteCopies(Operator):
+    """The results of a token's experts on this rank, added with their weights: (experts, slots, hidden) to (targets,
+    sent, hidden). The other inputs are weights and slots of choices."""
+
+    dealers: tuple[str, ...]
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+    keeps_shares: ClassVar[bool] = True
+    passes_shares: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        reads = (arriving(grads), *op.inputs)
+        yield from _gradients(tracer, op, UnpermuteCopiesGradient(tuple(self.dealers)), reads, (0, 1))
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        slots, weights, order = inputs
+        values = _of_choices(place, self.dealers, slots, order)
+        found = (values * weights.reshape(*values.shape[:-1], 1)).sum(axis=-2)
+        return [found.reshape(*order.shape[:-1], -1)]
+
+
+@dataclass(frozen=True)
+class UnpermuteCopiesGradient(Operator):
+    """The gradients of the results in their slots, and of the weights."""
+
+    dealers: tuple[str, ...]
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+    passes_shares: ClassVar[bool] = True
+    outputs_of_shares: ClassVar[tuple[int, ...]] = (1,)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, slots, weights, order = inputs
+        grads = _each(dy, order.shape[-1])
+        values = _of_choices(place, self.dealers, slots, order)
+        scaled = grads * weights.reshape(*values.shape[:-1], 1)
+        return [_in_slots(place, self.dealers, scaled, order), (grads * values).sum(axis=-1).reshape(order.shape)]
+
+
+OPERATORS: tuple[type[Operator], ...] = (
+    AddTargets,
+    CopyOnce,
+    ExchangeTokens,
+    PermuteCopies,
+    PermuteCopiesGradient,
+    UnpermuteCopies,
+    UnpermuteCopiesGradient,
+)

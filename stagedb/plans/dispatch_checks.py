@@ -1,0 +1,126 @@
+"""Tokens that are sent once for each rank or node: checks of a plan's `dispatch`, `node_ranks` and `routing`."""
+
+from collections.abc import Mapping
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.plans.nearest_plans import Misfit, Way, nearest
+from stagedb.plans.plan_fields import PlanFields
+
+MOST_CHOICES = 2**16
+"""Choices of a routing. It is stored with the plan."""
+
+COPIES = Way({"dispatch": "copies", "node_ranks": 1}, "--dispatch copies")
+WITHOUT_TABLE = Way({"routing": ()}, "leave --routing out")
+
+
+def check_dispatch(plan: PlanFields) -> None:
+    """Raise UsageError if no model can send its tokens as a plan says."""
+    if plan.options.dispatch != "copies":
+        _check_sent_once(plan)
+    elif plan.node_ranks > 1:
+        _refuse_nodes(plan)
+    if plan.routing:
+        _check_alone(plan)
+        for token in range(len(plan.routing)):
+            row_of(plan, token)
+        choices = sum(len(row.split()) for row in plan.routing)
+        if choices > MOST_CHOICES:
+            raise UsageError(
+                f"the routing has {choices} choices: --routing takes at most {MOST_CHOICES}, which the tokens of a "
+                "rank repeat"
+            )
+
+
+def _refuse_nodes(plan: PlanFields) -> None:
+    raise Misfit(
+        f"--node-ranks {plan.node_ranks} is for tokens that are sent once for each node, and --dispatch is "
+        f"{plan.options.dispatch}",
+        ways=[Way({"dispatch": "nodes"}, "--dispatch nodes"), Way({"node_ranks": 1}, "leave --node-ranks out")],
+    )
+
+
+def _check_sent_once(plan: PlanFields) -> None:
+    word = f"--dispatch {plan.options.dispatch}"
+    if plan.ep == 1:
+        near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
+        raise Misfit(f"{word} sends tokens to other ranks, and with ep 1 each rank has all experts", near, [COPIES])
+    if plan.capacity_factor is not None:
+        raise Misfit(
+            f"{word} sends all of a token's choices, and with a capacity factor some are dropped",
+            ways=[Way({"capacity_factor": None}, "leave --capacity-factor out"), COPIES],
+        )
+    if plan.options.dispatch != "nodes":
+        if plan.node_ranks > 1:
+            _refuse_nodes(plan)
+        return
+    if plan.ep % plan.node_ranks or plan.node_ranks in (1, plan.ep):
+        raise Misfit(
+            f"ep {plan.ep} is not several nodes of several ranks with --node-ranks {plan.node_ranks}",
+            nearest(
+                "node_ranks", plan.node_ranks, plan.ep, lambda near: plan.ep % near == 0 and near not in (1, plan.ep)
+            ),
+            [Way({"dispatch": "ranks", "node_ranks": 1}, "--dispatch ranks")],
+        )
+
+
+def _check_alone(plan: PlanFields) -> None:
+    if plan.expert_load:
+        raise Misfit(
+            "--routing names the experts of each token, and --expert-load how many choices each expert gets",
+            ways=[WITHOUT_TABLE, Way({"expert_load": ()}, "leave --expert-load out")],
+        )
+    if plan.capacity_factor is not None:
+        raise Misfit(
+            "with a capacity factor every expert computes the same number of slots, so that --routing changes nothing "
+            "that is counted or sent",
+            ways=[Way({"capacity_factor": None}, "leave --capacity-factor out"), WITHOUT_TABLE],
+        )
+
+
+def row_of(plan: PlanFields, token: int) -> tuple[int, ...]:
+    """The experts of a token of the routing. UsageError for a row that is no list of different experts."""
+    numbers = plan.routing[token].split()
+    if not numbers or not all(number.isascii() and number.isdecimal() and len(number) < 10 for number in numbers):
+        raise UsageError(
+            f"token {token} of --routing is {shown(plan.routing[token])}: it takes the numbers of experts, such as 3 1"
+        )
+    row = tuple(map(int, numbers))
+    if len(set(row)) < len(row):
+        again = next(expert for expert in row if row.count(expert) > 1)
+        raise UsageError(f"token {token} of --routing chooses expert {again} twice: a token's experts differ")
+    return row
+
+
+def table(plan: PlanFields) -> tuple[int, ...]:
+    """The experts of all tokens of the routing in a row; empty without one."""
+    return tuple(expert for token in range(len(plan.routing)) for expert in row_of(plan, token))
+
+
+def check_routing(plan: PlanFields, sizes: Mapping[str, int], tokens: int) -> None:
+    """Raise UsageError if a routing is not one of a model of these sizes, or of a rank's `tokens`."""
+    if not plan.routing:
+        return
+    for token in range(len(plan.routing)):
+        row = row_of(plan, token)
+        if len(row) != sizes["K"]:
+            raise UsageError(
+                f"token {token} of --routing has {len(row)} experts: a token of this model chooses {sizes['K']}"
+            )
+        if max(row) >= sizes["E"]:
+            raise UsageError(
+                f"token {token} of --routing chooses expert {max(row)}: the model has experts 0 to {sizes['E'] - 1}"
+            )
+        each, most = sizes["E"] // sizes.get("EG", 1), sizes.get("EC", 1)
+        groups = {expert // each for expert in row}
+        if len(groups) > most:
+            raise UsageError(
+                f"token {token} of --routing chooses experts of {len(groups)} groups: a token of this model chooses "
+                f"from {most} of {sizes['EG']} groups"
+            )
+    if tokens % len(plan.routing):
+        raise Misfit(
+            f"--routing has {len(plan.routing)} tokens, which do not divide the {tokens} tokens of a rank in a "
+            "micro-batch, so that they cannot repeat them",
+            ways=[WITHOUT_TABLE],
+        )
