@@ -32,6 +32,10 @@ same key/value head, if tp is above the number of heads. `embedding`: the first 
 copies of a tied embedding."""
 
 
+TOKEN_AXES = ("ep", "epn", "epr")
+"""Axes along which tokens are sent to their experts and back."""
+
+
 @dataclass(frozen=True)
 class AxisGroups:
     """All groups of one axis. `first` is the id of group 0. The ids of the others follow.

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from stagedb.plans import Plan
+from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.schedules import pairs
 from stagedb.workflows import RECOMPUTE
 from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, UPWARD, ClassColumns, Ints
 
-_EXCHANGE = "ep"
 _FEED_FORWARD = "ffn"
 
 _PARTS = 8
@@ -113,7 +113,7 @@ def _exchanges(columns: ClassColumns, rows: Ints) -> tuple[Ints, Ints]:
     """The exchanges of a layer before its experts' matmuls, and those after. What it computes again has none."""
     ops = columns.ops
     again = np.array([ops.phase[row] == RECOMPUTE for row in rows.tolist()], bool)
-    on_axis = np.array([ops.axis[row] == _EXCHANGE for row in rows.tolist()], bool)
+    on_axis = np.array([ops.axis[row] in TOKEN_AXES for row in rows.tolist()], bool)
     found = np.flatnonzero((ops.type[rows] == COLLECTIVE) & on_axis & ~again)
     matmuls = np.array([ops.kind[row] == "matmul" for row in rows.tolist()], bool) & ~again
     computed = np.cumsum(matmuls)[found]

@@ -13,6 +13,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
 from stagedb.plans import AxisGroups, RankLayout
+from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.store import DamagedError, Store, json_mapping, layout_of, read_whole, reading
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
@@ -85,7 +86,9 @@ def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 
     All members of such a group are on one stage, and issue the same calls in the same order.
     """
-    return with_largest(classes, {each.number: issued_on(each.ops, "ep") for each in classes}, lambda ops: ops.operand)
+    return with_largest(
+        classes, {each.number: issued_on(each.ops, TOKEN_AXES) for each in classes}, lambda ops: ops.operand
+    )
 
 
 def with_largest(
@@ -108,9 +111,9 @@ def with_largest(
     return tuple(found)
 
 
-def issued_on(ops: Ops, axis: str) -> Ints:
-    """The collectives on an axis, in issue order."""
-    rows = np.flatnonzero((ops.type == COLLECTIVE) & np.array([each == axis for each in ops.axis], bool))
+def issued_on(ops: Ops, axes: Sequence[str]) -> Ints:
+    """The collectives on some axes, in issue order."""
+    rows = np.flatnonzero((ops.type == COLLECTIVE) & np.array([each in axes for each in ops.axis], bool))
     return rows[np.lexsort((ops.order[rows], ops.template[rows], ops.chunk[rows]))].astype(np.int64)
 
 
