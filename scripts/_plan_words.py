@@ -55,6 +55,8 @@ def _type(word: Word) -> str:
         return f"Literal[{values}]"
     if word.about.shares:
         return "Sequence[float] | str"
+    if word.about.rows:
+        return "Sequence[Sequence[int]] | Sequence[str] | str"
     return _TYPES.get(word.kind) or str(word.kind.__name__)
 
 

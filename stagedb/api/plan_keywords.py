@@ -126,7 +126,7 @@ class PlanWords(GraphWords, total=False):
     expert_load: Sequence[float] | str
     """Choices of tokens that go to each expert: numbers such as 3,1,2,2, shares such as 0.3,0.1,0.4,0.2, or a YAML
     or JSON list of them. [even]"""
-    routing: Sequence[str] | str
+    routing: Sequence[Sequence[int]] | Sequence[str] | str
     """The experts of each token: a YAML or JSON list with a list of experts for each of some tokens, which a rank's
     tokens repeat. [all choices equally likely]"""
     node_ranks: int

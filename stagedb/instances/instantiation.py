@@ -57,7 +57,8 @@ OPS_AT_ONCE = 5000
 def with_all_words(plan: Plan, sizes: Mapping[str, int]) -> Plan:
     """The plan with all defaults and derived values written out: plans of equal meaning for a model become equal."""
     split = spelled_out(plan, plan.chunk_layers(sizes["L"]))
-    return dataclasses.replace(plan.canonical, **split, expert_load=uneven(plan, sizes))
+    load = () if plan.routing else uneven(plan, sizes)
+    return dataclasses.replace(plan.canonical, **split, expert_load=load)
 
 
 def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:

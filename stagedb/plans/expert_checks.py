@@ -235,12 +235,10 @@ def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> di
     given = loads(plan, sizes)
     each = sizes["E"] // plan.ep
     of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
-    # The expected numbers of copies are of choices that are equally likely, also where whole numbers of them are not.
-    likely = plan.expert_load or (1,) * sizes["E"]
-    tokens = int(routed(plan, sizes)) // sizes["K"]
     copies = dict.fromkeys(COPY_SYMBOLS, 1)
     if plan.options.dispatch != "copies":
-        routing = of_sizes(sizes, tokens, likely, table(plan))
+        tokens = int(routed(plan, sizes)) // sizes["K"]
+        routing = of_sizes(sizes, tokens, given, table(plan))
         copies = copy_symbols(routing, plan.ep, plan.node_ranks, ep_rank)
     return {
         **copies,

@@ -1,0 +1,74 @@
+"""Copies of tokens for ranks and nodes: closed forms against counting every choice that a token can make."""
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+
+from stagedb.plans.token_copies import Routing, chance, copy_symbols
+
+
+def choices_of(experts: int, choices: int, groups: int, chosen: int) -> Iterator[tuple[int, ...]]:
+    """Every choice of a token, as often as it is likely: some groups, then some experts of these."""
+    each = experts // groups
+    for some in itertools.combinations(range(groups), chosen):
+        inside = [expert for group in some for expert in range(group * each, (group + 1) * each)]
+        yield from itertools.combinations(inside, choices)
+
+
+@pytest.mark.parametrize(
+    ("experts", "choices", "groups", "chosen"),
+    [(8, 2, 1, 1), (8, 3, 1, 1), (8, 3, 4, 2), (12, 4, 4, 3), (12, 4, 2, 1), (16, 1, 4, 2)],
+)
+def test_the_chance_to_reach_a_part_is_the_share_of_choices_that_do(
+    experts: int, choices: int, groups: int, chosen: int
+) -> None:
+    every = list(choices_of(experts, choices, groups, chosen))
+    for first, count in itertools.product(range(experts), range(experts + 1)):
+        part = {expert % experts for expert in range(first, first + count)}
+        reached = sum(1 for choice in every if part & set(choice))
+        assert chance(experts, choices, groups, chosen, first, count) == Fraction(reached, len(every))
+
+
+def test_a_table_counts_different_pairs_of_token_and_target() -> None:
+    table = ((0, 1), (0, 7), (2, 3), (4, 0))
+    flat = tuple(expert for row in table for expert in row)
+    routing = Routing(tokens=8, experts=8, choices=2, groups=1, chosen=1, load=(1,) * 8, table=flat)
+    to_ranks = [
+        2 * len({token for token, row in enumerate(table) if rank in {e // 2 for e in row}}) for rank in range(4)
+    ]
+    to_nodes = [
+        2 * len({token for token, row in enumerate(table) if node in {e // 4 for e in row}}) for node in range(2)
+    ]
+    assert routing.reached(4) == to_ranks
+    assert routing.reached(2) == to_nodes
+    for own in range(4):
+        found = copy_symbols(routing, 4, 2, own)
+        assert found == {
+            "copies_out": 1 + sum(to_ranks),
+            "copies_in": 1 + 4 * to_ranks[own],
+            "node_copies_out": 1 + sum(to_nodes),
+            "node_copies_in": 1 + 2 * to_nodes[own // 2],
+            "relayed": 1 + 2 * sum(to_ranks[own // 2 * 2 : own // 2 * 2 + 2]),
+        }
+
+
+@pytest.mark.parametrize(("groups", "chosen", "most"), [(1, 1, 8), (8, 4, 4)])
+def test_expected_copies_for_nodes_are_at_most_choices_and_groups(groups: int, chosen: int, most: int) -> None:
+    """DeepSeek-V3 on 8 nodes of 8 ranks: at most 8 nodes of a token's choices, 4 where groups are nodes."""
+    routing = Routing(4096, 256, 8, groups, chosen, (1,) * 256)
+    assert routing.most(8) == most
+    nodes = sum(routing.reached(8))
+    assert nodes <= 4096 * most
+    found = copy_symbols(routing, 64, 8, 0)
+    assert found["node_copies_out"] - 1 == -(-nodes.numerator // nodes.denominator)
+    assert found["node_copies_out"] <= found["copies_out"] <= 4096 * 8 + 1
+    assert found["copies_in"] == found["copies_out"]
+
+
+def test_a_rank_with_more_load_gets_more_copies() -> None:
+    load = (4, 4, 1, 1, 1, 1, 1, 1)
+    routing = Routing(56, 8, 2, 1, 1, load)
+    first, *_, last = (copy_symbols(routing, 4, 1, rank)["copies_in"] for rank in range(4))
+    assert first > last
