@@ -63,6 +63,9 @@ class GraphWords(TypedDict, total=False):
     dispatch: Literal["copies", "ranks", "nodes"]
     """What a token is sent to its experts for: once for each expert, once for each rank with some of them (DeepEP,
     HybridEP), or once for each node with some and from there to its ranks. [copies]"""
+    dispatch_dtype: Literal["same", "fp8"]
+    """Format in which --dispatch ranks or nodes sends tokens to their experts; fp8 has a scale for each 128 values,
+    and results come back as they are. [same]"""
     ep_sync: bool
     """Reduce the gradients of all weights but experts over ep; without it, copies drift apart. [ep-sync]"""
     scatter_gather: bool

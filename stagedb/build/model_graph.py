@@ -70,6 +70,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         latents=framework.latents,
         sinks=framework.sinks,
         dispatch=options.dispatch,
+        narrow_tokens=options.dispatch_dtype == "fp8",
         dealers=tuple(axis for axis in dealers(options) if axis != "edp"),
     )
 

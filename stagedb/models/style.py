@@ -19,8 +19,8 @@ class Style:
     has all of its weight. further_reads: what the first of these layers reads. logits_first: the logits of all
     predicted tokens come before their losses. latent_views: the latent of latent attention, and its values, are views
     of the matmul results that they are parts of. latents: the region in which latents are made. sinks: the fused kernel
-    knows sinks, or its result is rescaled for them. dispatch: what a token is sent to its experts for. dealers: the
-    mesh axes whose ranks an expert's rank gets tokens from.
+    knows sinks, or its result is rescaled for them. dispatch: what a token is sent to its experts for.
+    narrow_tokens: it is sent in fp8. dealers: the mesh axes whose ranks an expert's rank gets tokens from.
     """
 
     pack_qkv: bool
@@ -41,6 +41,7 @@ class Style:
     logits_first: bool = False
     latent_views: bool = False
     dispatch: Literal["copies", "ranks", "nodes"] = "copies"
+    narrow_tokens: bool = False
     dealers: tuple[str, ...] = ()
     latents: Literal["attention", "between"] = "attention"
     sinks: Literal["kernel", "rescaled"] = "kernel"

@@ -18,8 +18,15 @@ def check_dispatch(plan: PlanFields) -> None:
     """Raise UsageError if no model can send its tokens as a plan says."""
     if plan.options.dispatch != "copies":
         _check_sent_once(plan)
-    elif plan.node_ranks > 1:
-        _refuse_nodes(plan)
+    else:
+        if plan.node_ranks > 1:
+            _refuse_nodes(plan)
+        if plan.options.dispatch_dtype != "same":
+            raise Misfit(
+                f"--dispatch-dtype {plan.options.dispatch_dtype} is for tokens that are sent once for each rank or "
+                "node, and --dispatch is copies",
+                ways=[Way({"dispatch": "ranks"}), Way({"dispatch_dtype": "same"}, "leave --dispatch-dtype out")],
+            )
     if plan.routing:
         _check_alone(plan)
         for token in range(len(plan.routing)):

@@ -117,6 +117,27 @@ def test_a_token_is_sent_once_to_each_node_and_from_there_to_ranks(store: Store,
     assert not validate(done.path).faults
 
 
+@pytest.mark.parametrize("dispatch", ["ranks", "nodes"])
+def test_tokens_go_in_fp8_with_scales_and_come_back_as_they_are(store: Store, dispatch: Any) -> None:
+    """A value in fp8 has a byte, and each 128 of a token a scale of four; results and gradients of tokens have two."""
+    rows, tiny = table(7), dataclasses.replace(model(), hidden=192, head_dim=48)
+    near: dict[str, Any] = {"node_ranks": 4} if dispatch == "nodes" else {}
+    instance = Stagedb(store).instantiate(
+        tiny, dp=EP, ep=EP, seq_len=SEQ, dispatch=dispatch, dispatch_dtype="fp8", routing=rows, **near
+    )
+    moved = store.read("analyze/communication/bytes_by_axis", instance=instance.id)
+    found = {(row["axis"], row["phase"], row["dtype"]): row["bytes"] for row in moved if row["axis"].startswith("ep")}
+    axes = {"ep": sum(pairs(rows, EP))}
+    if dispatch == "nodes":
+        axes = {"epn": sum(pairs(rows, EP // 4)), "epr": sum(pairs(rows, EP))}
+    expected = {}
+    for axis, copies in axes.items():
+        times = tiny.layers * EP * copies
+        expected[axis, "forward", "fp8_e4m3"] = expected[axis, "backward", "fp8_e5m2"] = times * (192 + 2 * 4)
+        expected[axis, "forward", "bf16"] = expected[axis, "backward", "bf16"] = times * 192 * WIDTH
+    assert found == expected
+
+
 def test_without_a_routing_copies_are_expected_and_below_those_of_each_expert(store: Store) -> None:
     db, tiny = Stagedb(store), model()
     found = {}
@@ -158,6 +179,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nodes without dispatch": ({"node_ranks": 4}, "node_ranks=4 is for tokens"),
     "capacity": ({"dispatch": "ranks", "capacity_factor": 1.0}, "some are dropped"),
     "routing and load": ({"routing": [[0, 1, 2]], "expert_load": [1] * EXPERTS}, "routing names the experts"),
+    "fp8 of copies": ({"dispatch_dtype": "fp8"}, "dispatch_dtype='fp8' is for tokens"),
     "twice": ({"routing": [[0, 1, 1]]}, "token 0 of routing chooses expert 1 twice"),
     "too few": ({"routing": [[0, 1]]}, "token 0 of routing has 2 experts"),
     "unknown": ({"routing": [[0, 1, 16]]}, "chooses expert 16"),

@@ -18,6 +18,15 @@ OPTIONS = {
     "torch eager": GraphOptions(kernels="eager", recompute="full"),
     "torch whole experts": GraphOptions(sp=True, expert_tp=False),
     "torch fp8": GraphOptions(sp=True, matmul_dtype="fp8"),
+    "torch, sent in fp8": GraphOptions(dispatch_dtype="fp8"),
+    "torch fp8, sent in fp8": GraphOptions(sp=True, matmul_dtype="fp8", dispatch_dtype="fp8"),
+    "megatron, sent in fp8, again": GraphOptions(
+        recipe="megatron",
+        sp=True,
+        dispatch_dtype="fp8",
+        recompute="modules",
+        recompute_modules=("layernorm", "moe_act"),
+    ),
     "torch zero 3": GraphOptions(zero=3, sp=True, recompute="full"),
     "megatron": GraphOptions(recipe="megatron"),
     "megatron sp": GraphOptions(recipe="megatron", sp=True),
@@ -41,7 +50,7 @@ MESHES = [(2, 1, 2), (4, 1, 2), (4, 1, 4), (2, 2, 2), (4, 2, 4)]
 
 @functools.lru_cache(maxsize=64)
 def whole(style: str, options: GraphOptions) -> Run:
-    plain = dataclasses.replace(options, zero=0, recompute="none", recompute_modules=())
+    plain = dataclasses.replace(options, dispatch_dtype="same", zero=0, recompute="none", recompute_modules=())
     return example(build_graph(variant(style), plain)).run()
 
 

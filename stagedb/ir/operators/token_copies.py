@@ -8,13 +8,15 @@ counted and sent is the filled part (`stagedb.build.costs`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving
+from stagedb.ir.operators.quantize import E4M3, E5M2
+from stagedb.workflows import Template
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ TARGETS = ("ranks", "nodes", "locals")
 
 TOKENS = "sent"
 """The tensor axis of the tokens that senders have, or that came from them."""
+
+BLOCK = 128
+"""Neighbours in a token that share a scale in fp8 (DeepSeek-V3, section 3.3)."""
+
+SCALES = {"hidden": "scales", "expert_latent": "latent_scales"}
+"""The axis of a token's scales, by the axis of its values."""
 
 NONE = -1
 """The slot of a choice whose token was not sent."""
@@ -123,17 +131,83 @@ class AddTargets(Operator):
         return [value.sum(axis=0).reshape(*own, -1) for value in values]
 
 
+Side = Literal["of_sender", "of_receiver"]
+"""Where tokens are while an operator of an exchange's region reads or makes them."""
+
+
+def _labels(tensors: tuple["Tensor", ...], side: Side) -> tuple[Labels, ...]:
+    """The labels of tensors on one side of an exchange, where targets and tokens have rules of their own."""
+    return tuple(
+        tuple(f"{axis}_{side}" if axis in (*TARGETS, TOKENS) else axis for axis in tensor.axes) for tensor in tensors
+    )
+
+
+@dataclass(frozen=True)
+class NarrowTokens(Operator):
+    """Copies of tokens cast to fp8, with a scale in fp32 for each 128 neighbours of a token, before they are sent.
+
+    In numpy, which has no fp8, it is the identity.
+    """
+
+    kind: ClassVar[str] = "cast"
+    deals: ClassVar[bool] = True
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        return _labels(inputs, "of_sender"), _labels(outputs, "of_sender")
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, arriving(grads)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        (value,) = inputs
+        return [value, np.ones((*value.shape[:-1], -(-value.shape[-1] // BLOCK)))]
+
+
+@dataclass(frozen=True)
+class WidenTokens(Operator):
+    """Copies of tokens that came in fp8, in the format of activations. The second input has their scales."""
+
+    kind: ClassVar[str] = "cast"
+    deals: ClassVar[bool] = True
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        return _labels(inputs, "of_receiver"), _labels(outputs, "of_receiver")
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, arriving(grads)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0]]
+
+
+def narrowed(tracer: "Tracer", name: str, of: "Tensor", template: "Template | None" = None) -> "tuple[Tensor, Tensor]":
+    """Emit the cast of tokens to fp8: the tokens, whose gradient has the format of `of`, and their scales."""
+    own = name.removeprefix(f"{tracer.block}.")
+    gradient = template is not None and template.differentiates
+    copy = tracer.activation(own, of.axes, E5M2 if gradient else E4M3)
+    scales = tracer.activation(f"{own}.scales", (*of.axes[:-1], SCALES[of.axes[-1]]), "fp32")
+    tracer.narrowed[copy.name] = of
+    tracer.emit(copy.name, NarrowTokens(), (of,), copy, scales, template=template)
+    return copy, scales
+
+
 @dataclass(frozen=True)
 class ExchangeTokens(Operator):
     """An exchange of tokens with what belongs to them, in one call: each member gets the copies made for it.
 
     Its results are its inputs, (targets, sent, …), partitioned over targets in place of over tokens; back: the other
-    way round. Its bytes are those of the tokens (`carried`).
+    way round. Its bytes are those of the tokens (`carried`). narrow: the gradients that go the way of tokens to their
+    experts are sent in fp8.
     """
 
     mesh_axis: str
     hop: Hop
     back: bool = False
+    narrow: bool = False
 
     kind: ClassVar[str] = "all_to_all"
     deals: ClassVar[bool] = True
@@ -142,13 +216,9 @@ class ExchangeTokens(Operator):
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
-        """Targets and tokens have other rules before the exchange (`of_sender`) and after it (`of_receiver`)."""
-        ends = ("of_receiver", "of_sender") if self.back else ("of_sender", "of_receiver")
-        read, made = (
-            tuple(tuple(f"{axis}_{end}" if axis in (*TARGETS, TOKENS) else axis for axis in t.axes) for t in tensors)
-            for tensors, end in zip((inputs, outputs), ends, strict=True)
-        )
-        return read, made
+        if self.back:
+            return _labels(inputs, "of_receiver"), _labels(outputs, "of_sender")
+        return _labels(inputs, "of_sender"), _labels(outputs, "of_receiver")
 
     @staticmethod
     def carried(tensors: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
@@ -158,7 +228,16 @@ class ExchangeTokens(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         came = _arrived(op, grads)
         back = ExchangeTokens(self.mesh_axis, self.hop, not self.back)
-        yield from _gradients(tracer, op, back, tuple(came.values()), tuple(came))
+        if not self.narrow:
+            yield from _gradients(tracer, op, back, tuple(came.values()), tuple(came))
+            return
+        name = f"{op.name}.input_gradient"
+        sent = narrowed(tracer, f"{name}.narrow", arriving(grads), INPUT_GRADIENT)
+        there = tuple(replace(each, name=f"{each.name}.came") for each in sent)
+        tracer.emit(f"{name}.exchange", back, sent, *there, template=INPUT_GRADIENT)
+        grad = tracer.gradient(op.inputs[0], name)
+        tracer.emit(name, WidenTokens(), there, grad, template=INPUT_GRADIENT)
+        yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return inputs
@@ -282,8 +361,10 @@ OPERATORS: tuple[type[Operator], ...] = (
     AddTargets,
     CopyOnce,
     ExchangeTokens,
+    NarrowTokens,
     PermuteCopies,
     PermuteCopiesGradient,
     UnpermuteCopies,
     UnpermuteCopiesGradient,
+    WidenTokens,
 )

@@ -32,6 +32,8 @@ AXES: Mapping[str, str] = {
     "ranks": "ep",
     "nodes": "epn",
     "locals": "epr",
+    "scales": "ceil(H/128)",
+    "latent_scales": "ceil(EL/128)",
 }
 """Tensor axes. `sent`: the tokens of all senders. `dealt`: those of one, which no tensor has."""
 
@@ -48,12 +50,13 @@ def sent_once(
     size, nodes = x.axes[-1], style.dispatch == "nodes"
     first = ops.CopyOnce("nodes" if nodes else "ranks")
     sent = _copies(t, "ffn.pack", first, (first.hop,), (x, weights, order))
-    came = _exchanged(t, "exchange", "ffn.dispatch", ops.ExchangeTokens("epn" if nodes else "ep", first.hop), sent)
+    narrow, out_axis = style.narrow_tokens, "epn" if nodes else "ep"
+    came = _sent(t, "exchange", "ffn.dispatch", ops.ExchangeTokens(out_axis, first.hop), sent, narrow)
     relayed = came[-1]
     if nodes:
         t.enter("relay")
         passed = _copies(t, "ffn.relay", ops.CopyOnce("locals"), ("nodes", "locals"), came)
-        came = _exchanged(t, "local_exchange", "ffn.spread", ops.ExchangeTokens("epr", "locals"), passed)
+        came = _sent(t, "local_exchange", "ffn.spread", ops.ExchangeTokens("epr", "locals"), passed, narrow)
     t.enter("experts", Tag.EXPERT)
     got, got_weights, got_order = came
     slots = t.activation("ffn.permute", ("experts", "slots", size))
@@ -62,11 +65,12 @@ def sent_once(
     back = t.activation("ffn.unpermute", got.axes)
     t.emit("ffn.unpermute", ops.UnpermuteCopies(style.dealers), (out, got_weights, got_order), back)
     if nodes:
-        (near,) = _exchanged(t, "local_exchange", "ffn.collect", ops.ExchangeTokens("epr", "locals", True), (back,))
+        inside = ops.ExchangeTokens("epr", "locals", back=True, narrow=narrow)
+        (near,) = _exchanged(t, "local_exchange", "ffn.collect", inside, (back,))
         t.enter("relay")
         back = t.activation("ffn.relay_sum", ("nodes", "sent", size))
         t.emit("ffn.relay_sum", ops.AddTargets("locals"), (near, relayed), back)
-    last = ops.ExchangeTokens("epn" if nodes else "ep", first.hop, True)
+    last = ops.ExchangeTokens(out_axis, first.hop, back=True, narrow=narrow)
     (home,) = _exchanged(t, "exchange", "ffn.combine", last, (back,))
     t.enter("router")
     y = t.activation("ffn.sum", ("batch", "seq", size))
@@ -95,6 +99,23 @@ def _exchanged(
     )
     t.emit(name, operator, inputs, *made)
     return made
+
+
+def _sent(
+    t: "Tracer", region: str, name: str, operator: "ops.ExchangeTokens", inputs: "tuple[Tensor, ...]", narrow: bool
+) -> "tuple[Tensor, ...]":
+    """Tokens on their way to experts, and what goes with them. narrow: tokens are sent in fp8."""
+    if not narrow:
+        return _exchanged(t, region, name, operator, inputs)
+    t.enter(region)
+    tokens, *others = inputs
+    sent = (*ops.narrowed(t, f"{name}.narrow", tokens), *others)
+    names = ("narrow.came", "scales", *_words(inputs)[1:])
+    came = tuple(t.activation(f"{name}.{word}", e.axes, e.dtype) for word, e in zip(names, sent, strict=True))
+    t.emit(name, operator, sent, *came)
+    wide = t.activation(f"{name}.tokens", tokens.axes, tokens.dtype)
+    t.emit(f"{name}.wide", ops.WidenTokens(), came[:2], wide)
+    return wide, *came[2:]
 
 
 def _words(inputs: "tuple[Tensor, ...]") -> tuple[str, ...]:

@@ -91,6 +91,16 @@ class ExpertOptions:
             absent=True,
         ),
     ] = "copies"
+    dispatch_dtype: Annotated[
+        Literal["same", "fp8"],
+        About(
+            "Format in which --dispatch ranks or nodes sends tokens to their experts; fp8 has a scale for each 128 "
+            "values, and results come back as they are.",
+            property="format of tokens on their way to experts; absent: that of activations (same)",
+            later=True,
+            absent=True,
+        ),
+    ] = "same"
     ep_sync: Annotated[
         bool,
         About(
