@@ -155,7 +155,7 @@ _VALUES: tuple[tuple[str, ...], ...] = (
         *("ranks", "tp", "pp", "dp", "cp", "ep", "rank-order", "micro-batch-size", "global-batch-size", "seq-len"),
         *("virtual-stages", "layers-per-stage", "ulysses", "cp-kind", "cp-chunks", "capacity-factor", "hsdp", "zero"),
         *("recompute", "recompute-every", "recompute-operators", "dtype", "workflow", "recipe", "dropout", "kernels"),
-        "recompute-modules",
+        *("recompute-modules", "dispatch", "dispatch-dtype", "node-ranks", "routing"),
     )),
     *(("ls", "--store", "{}"), ("store", "status", "--store", "{}"), ("store", "{}")),
 )  # fmt: skip
@@ -253,6 +253,8 @@ DOORS: Mapping[str, Door] = {
         "--global-batch-size", "2", "--schedule", "{}")),
     "loads": _file("loads", "load.yaml", (".yaml", ".json"), ("instantiate", "moe.yaml", "--dp", "2", "--ep", "2",
         "--expert-load", "{}")),
+    "routings": _file("routings", "routing.json", (".yaml", ".json"), ("instantiate", "moe.yaml", "--dp", "2", "--ep",
+        "2", "--dispatch", "ranks", "--routing", "{}")),
     "records": _file("records", "records.json", (".json",), ("validate", "--records", "{}")),
     "durations": _durations,
     "configuration": _configuration,

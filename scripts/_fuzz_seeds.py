@@ -136,6 +136,7 @@ def seeds(directory: Path, environment: Mapping[str, str]) -> Seeds:
     texts |= {"strategy.yaml": STRATEGY, "schedule.yaml": SCHEDULE, "block.yaml": BLOCK, "own.yaml": OWN}
     for name, content in texts.items():
         (directory / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    (directory / "routing.json").write_text("[[3, 1], [0, 2]]", encoding="utf-8")
     (directory / "load.yaml").write_text("[3, 1, 2, 2]", encoding="utf-8")
     (directory / "durations.csv").write_text(TABLE, encoding="utf-8")
     (directory / "durations.parquet").write_bytes(_parquet())

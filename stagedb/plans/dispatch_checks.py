@@ -4,18 +4,17 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.plans.nearest_plans import Misfit, Way, nearest
+from stagedb.plans.nearest_plans import Change, Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 
 MOST_CHOICES = 2**16
 """Choices of a routing. It is stored with the plan."""
 
-COPIES = Way({"dispatch": "copies", "node_ranks": 1}, "--dispatch copies")
 WITHOUT_TABLE = Way({"routing": ()}, "leave --routing out")
 
 
 def check_dispatch(plan: PlanFields) -> None:
-    """Raise UsageError if no model can send its tokens as a plan says."""
+    """Raise UsageError if no model can send its tokens in the way of a plan."""
     if plan.options.dispatch != "copies":
         _check_sent_once(plan)
     else:
@@ -39,6 +38,24 @@ def check_dispatch(plan: PlanFields) -> None:
             )
 
 
+def _copies(plan: PlanFields) -> Way:
+    """A token for each expert, without the words that are about other tokens."""
+    held = {"node_ranks": (plan.node_ranks, 1), "dispatch_dtype": (plan.options.dispatch_dtype, "same")}
+    others = {word: default for word, (value, default) in held.items() if value != default}
+    dropped = [f"--{word.replace('_', '-')}" for word in others]
+    return _without({"dispatch": "copies", **others}, "--dispatch copies", dropped)
+
+
+def _ranks(plan: PlanFields) -> Way:
+    """A token for each rank, without ranks of nodes."""
+    dropped = ["--node-ranks"] if plan.node_ranks > 1 else []
+    return _without({"dispatch": "ranks", "node_ranks": 1}, "--dispatch ranks", dropped)
+
+
+def _without(change: Change, taken: str, dropped: list[str]) -> Way:
+    return Way(change, f"{taken} without {' and '.join(dropped)}" if dropped else taken)
+
+
 def _refuse_nodes(plan: PlanFields) -> None:
     raise Misfit(
         f"--node-ranks {plan.node_ranks} is for tokens that are sent once for each node, and --dispatch is "
@@ -51,11 +68,13 @@ def _check_sent_once(plan: PlanFields) -> None:
     word = f"--dispatch {plan.options.dispatch}"
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
-        raise Misfit(f"{word} sends tokens to other ranks, and with ep 1 each rank has all experts", near, [COPIES])
+        raise Misfit(
+            f"{word} sends tokens to other ranks, and with ep 1 each rank has all experts", near, [_copies(plan)]
+        )
     if plan.capacity_factor is not None:
         raise Misfit(
             f"{word} sends all of a token's choices, and with a capacity factor some are dropped",
-            ways=[Way({"capacity_factor": None}, "leave --capacity-factor out"), COPIES],
+            ways=[Way({"capacity_factor": None}, "leave --capacity-factor out"), _copies(plan)],
         )
     if plan.options.dispatch != "nodes":
         if plan.node_ranks > 1:
@@ -67,7 +86,7 @@ def _check_sent_once(plan: PlanFields) -> None:
             nearest(
                 "node_ranks", plan.node_ranks, plan.ep, lambda near: plan.ep % near == 0 and near not in (1, plan.ep)
             ),
-            [Way({"dispatch": "ranks", "node_ranks": 1}, "--dispatch ranks")],
+            [_ranks(plan)],
         )
 
 

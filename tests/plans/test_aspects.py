@@ -73,12 +73,14 @@ def test_a_way_out_names_the_option_that_there_is() -> None:
         ("capacity_factor", 1.5, "--capacity-factor is"),
         ("expert_load", (2, 1), "--expert-load is"),
         ("expert_tp", False, "--no-expert-tp is"),
-        # Without ep there is nothing that --no-ep-sync could leave out.
+        ("routing", [[0, 1]], "--routing is"),
+        ("dispatch", "ranks", "--ep and --dispatch are"),
+        # Without ep there is nothing that --no-ep-sync could leave out, and no rank to send tokens to.
         ("ep_sync", False, "--ep and --no-ep-sync are"),
     ],
 )
 def test_a_word_about_experts_is_refused_for_a_model_without_them(word: str, value: object, options: str) -> None:
-    more = {"dp": 2, "ep": 2} if word == "ep_sync" else {}
+    more = {"dp": 2, "ep": 2} if word in ("ep_sync", "dispatch") else {}
     with pytest.raises(UsageError, match=f"^{options} for a model with experts"):
         Plan.from_mapping({word: value, **more}).check(DENSE)
 

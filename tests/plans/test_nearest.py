@@ -88,6 +88,10 @@ WORDS: Mapping[str, st.SearchStrategy[Any]] = {
     "virtual_stages": st.integers(1, 5),
     "capacity_factor": st.sampled_from([1.0, 1.5]),
     "expert_load": st.sampled_from([[2, 1, 1, 1, 1, 1, 1, 0], [1, 1, 1]]),
+    "dispatch": st.sampled_from(["copies", "ranks", "nodes"]),
+    "dispatch_dtype": st.sampled_from(["same", "fp8"]),
+    "node_ranks": st.integers(1, 9),
+    "routing": st.sampled_from([[[0, 1]], [[0, 7], [3, 2], [1, 5]], [[0, 1, 2, 3, 4, 5]]]),
     "rank_order": st.permutations(RANK_ORDER),
 }
 

@@ -123,6 +123,8 @@ def test_environment() -> None:
         "runs": 2,
         "cpr": 1,
         "cpa": 1,
+        "epn": 1,
+        "epr": 1,
         "cp_rank": 1,
         "step": 1,
     }

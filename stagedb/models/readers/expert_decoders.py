@@ -7,10 +7,9 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
-from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.readers.config import Config
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
-from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
+from stagedb.models.readers.layers import Layer, experts_from, layer_types, read_sparse, with_layers
 from stagedb.models.readers.parts import biases, decoder, further, turned
 
 

@@ -10,12 +10,11 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import CHOICES, Card
 from stagedb.models.kinds import Value
-from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.kinds.parallel import parallel_of
 from stagedb.models.kinds.sliding_window import read_windows
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import softmax_scores
-from stagedb.models.readers.layers import Layer, with_layers
+from stagedb.models.readers.layers import Layer, read_sparse, with_layers
 from stagedb.models.readers.parts import biases, decoder, further, head_size, turned
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")

@@ -117,3 +117,24 @@ def experts_from(config: Config, layers: int, first: int = 0) -> list[bool]:
     if type(every) is not int or every < 1:
         raise UsageError(f"moe_layer_freq must be a whole number from 1, not {shown(every)}")
     return [number >= first and number % every == 0 for number in range(layers)]
+
+
+def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
+    """Which layers of a Hugging Face config have experts.
+
+    `decoder_sparse_step` N (or `interleave_moe_layer_step`): the layers N, 2N, … counted from 1, but for those that
+    `mlp_only_layers` numbers from 0. `moe_layer_freq` N: the layers 0, N, 2N, … counted from 0, after the first
+    `first_k_dense_replace`. Without any of them all layers have experts.
+    """
+    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
+    every, first = config.get("moe_layer_freq") or 1, config.get("first_k_dense_replace") or 0
+    for word, count in (("a step of layers with experts", step), ("moe_layer_freq", every)):
+        if type(count) is not int or count < 1:
+            raise UsageError(f"{word} must be a whole number from 1, not {shown(count)}")
+    without = config.get("mlp_only_layers") or ()
+    if not isinstance(without, list | tuple):
+        raise UsageError(f"mlp_only_layers must be a list of numbers of layers, not {shown(without)}")
+    return tuple(
+        (number + 1) % step == 0 and number % every == 0 and number >= first and number not in without
+        for number in range(layers)
+    )

@@ -7,11 +7,10 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
-from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.readers.config import Config, rotary_dim
 from stagedb.models.readers.expert_decoders import sigmoid_scores, softmax_scores, with_experts
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, windows
-from stagedb.models.readers.layers import Layer, experts_from, with_layers
+from stagedb.models.readers.layers import Layer, experts_from, read_sparse, with_layers
 from stagedb.models.readers.parts import biases, decoder, mlp_biases
 
 
