@@ -116,6 +116,8 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
     def size(axis: str) -> Expression:
         return sizes.local(axis, cuts.get(axis, ()))
 
+    if op.operator.inside:
+        return Cost(number(0), number(0), number(0), ())
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),

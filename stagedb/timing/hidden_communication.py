@@ -1,7 +1,10 @@
-"""What communication costs where a framework runs it in pieces during computing: only the rest that it cannot hide.
+"""What communication costs where a framework runs it in pieces during other work: only the rest that it cannot hide.
 
-Three rules, each by what a system's `overlap` has of its framework. Collectives of an axis run in chunks during the
-matmul that makes or reads them. Gradients are reduced in buckets during the last backward. Updated parameters are
+Tokens that are sent to nodes and from there to ranks go through both networks at the same time, piece by piece, in one
+kernel (DeepEP), so that the exchange inside nodes takes what it is longer than that between them.
+
+Three more rules, each by what a system's `overlap` has of its framework. Collectives of an axis run in chunks during
+the matmul that makes or reads them. Gradients are reduced in buckets during the last backward. Updated parameters are
 gathered in buckets during the next forward, which in a sequence of equal steps is that of this step. In each of them
 one piece is left, the first or the last, and what computing is too short for.
 """
@@ -17,6 +20,7 @@ from stagedb.timing.lanes import Lane, group_of
 from stagedb.timing.op_durations import JobDurations, LaneDurations
 from stagedb.workflows.training import FORWARD, STEP
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, LAST, TEMPLATES, ClassColumns, Ints, Workload
+from stagedb.workload.store_reading import issued_on
 
 DATA_AXES = ("dp", "dp_replicate", "dp_reshard", "edp", "data")
 """Axes over which gradients are reduced and parameters are gathered."""
@@ -27,7 +31,8 @@ _FORWARD, _STEP = TEMPLATES.index(FORWARD.name), TEMPLATES.index(STEP.name)
 def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, system: System) -> JobDurations:
     """The durations with communication as long as computing does not hide it. Only ns change, not the bytes."""
     overlap = system.overlap
-    if not (overlap.chunked or overlap.reduced or overlap.gathered):
+    relays = {"epn", "epr"} <= set(workload.groups.axis)
+    if not (overlap.chunked or overlap.reduced or overlap.gathered or relays):
         return durations
     by_number = {each.number: each for each in workload.classes}
     axes = set(overlap.chunked) & set(workload.groups.axis)
@@ -35,11 +40,22 @@ def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, s
     for lane, lasts in zip(lanes, durations.lanes, strict=True):
         columns = by_number[lane.rank_class]
         ns = lasts.ns.copy()
+        _relayed(columns, ns)
         members = {axis: len(group_of(workload.groups, axis, lane.rank)) for axis in axes}
         _chunked(columns, ns, members)
         _in_buckets(columns, ns, overlap.reduced, overlap.gathered)
         found.append(replace(lasts, ns=ns))
     return replace(durations, lanes=tuple(found))
+
+
+def _relayed(columns: ClassColumns, ns: Ints) -> None:
+    """Shorten each exchange inside nodes by the one between nodes that is next to it, in issue order."""
+    ops = columns.ops
+    rows = issued_on(ops, ("epn", "epr"))
+    # The two of a dispatch, or of a combine, follow each other: (epn, epr) or (epr, epn).
+    for first, second in zip(rows[::2].tolist(), rows[1::2].tolist(), strict=True):
+        near, far = (first, second) if ops.axis[first] == "epr" else (second, first)
+        ns[near] -= min(int(ns[near]), int(ns[far]))
 
 
 def _chunked(columns: ClassColumns, ns: Ints, members: Mapping[str, int]) -> None:

@@ -18,6 +18,7 @@ from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import LaneDurations, time_ops
 from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ints, Workload
+from stagedb.workload.store_reading import issued_on
 from tests.ir.tiny import card
 
 
@@ -104,3 +105,41 @@ def test_a_framework_makes_a_step_shorter_and_is_part_of_the_system() -> None:
 def test_a_system_with_a_framework_reads_back(name: str) -> None:
     system = as_used_by(load_system("b200"), find_profile(name))
     assert parse_system(json.dumps(system.to_dict())) == system
+
+
+@pytest.mark.parametrize(("near", "left_over"), [(700, 0), (1000, 0), (1600, 600)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_tokens_go_through_both_networks_at_the_same_time(near: int, left_over: int, recompute: str) -> None:
+    """Of the exchange inside nodes what is longer than that between them is left, in a layer and direction each."""
+    plan = Plan.from_mapping(
+        {"dp": 4, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2, "recompute": recompute}
+    )
+    graph = build_graph(card("moe", layers=3), plan.options)
+    made = copy_in_memory(GraphInMemory.of(graph), plan).workload
+    system = on()
+    lanes = node_graph_of(made, "axis", system.network(len(made.ranks))).lanes
+    durations = time_ops(made, lanes, system)
+    columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
+    axis = np.array(columns.ops.axis)
+    lasts = np.where(axis == "epr", near, 1000)
+    even = tuple(replace(each, ns=lasts.astype(np.int64)) for each in durations.lanes)
+    found = hidden(made, lanes, replace(durations, lanes=even), system).lanes[0].ns
+    assert set(found[axis == "epr"].tolist()) == {left_over}
+    assert set(found[axis != "epr"].tolist()) == {1000}
+    rows = issued_on(columns.ops, ("epn", "epr")).tolist()
+    assert len(rows) == 3 * (4 if recompute == "none" else 5) * 2
+    origin = columns.origins.layer
+    for first, second in zip(rows[::2], rows[1::2], strict=True):
+        assert {axis[first], axis[second]} == {"epn", "epr"}
+        assert origin[first] == origin[second]
+
+
+def test_copies_and_sums_of_tokens_have_no_kernels_of_their_own() -> None:
+    plan = Plan.from_mapping({"dp": 4, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2})
+    graph = build_graph(card("moe"), plan.options)
+    made = copy_in_memory(GraphInMemory.of(graph), plan).workload
+    ops = made.classes[0].ops
+    inside = {name.split(".", 2)[-1]: size for name, size in zip(ops.name, ops.bytes.tolist(), strict=True)}
+    for name in ("ffn.pack", "ffn.relay", "ffn.relay_sum", "ffn.sum"):
+        assert inside[name] == 0, name
+    assert inside["ffn.permute"] > 0

@@ -62,6 +62,7 @@ class Operator:
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
     `keeps_shares`: linear in its first input, so that it passes shares of that on where a region reduces late.
     `passes_shares`: it does so in any region.
+    `inside`: it is done by the kernel of the communication next to it, so that its own bytes are none.
     `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
     `later`: fields that its stored form leaves out at their default, because it got them later.
     """
@@ -78,6 +79,7 @@ class Operator:
     deals: ClassVar[bool] = False
     keeps_shares: ClassVar[bool] = False
     passes_shares: ClassVar[bool] = False
+    inside: ClassVar[bool] = False
     outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
     later: ClassVar[frozenset[str]] = frozenset()
 

@@ -2,6 +2,8 @@
 
 The sender makes one copy of a token for each target, with the slots and weights of its choices, and the rank of the
 experts makes the copies of choices. On the way back the results of one rank's experts are added before they travel.
+The kernels of these exchanges read tokens where they are, write them to their targets, and add what comes back, so
+that neither copies nor sums have kernels of their own (`inside`).
 
 In numpy each target has room for every token of a sender; the room of a token without an expert there is empty. What is
 counted and sent is the filled part (`stagedb.build.costs`).
@@ -88,6 +90,7 @@ class CopyOnce(Operator):
 
     kind: ClassVar[str] = "permute"
     deals: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         came = _arrived(op, grads)
@@ -118,6 +121,7 @@ class AddTargets(Operator):
     kind: ClassVar[str] = "permute"
     deals: ClassVar[bool] = True
     keeps_shares: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         reads = (arriving(grads), op.inputs[-1])
