@@ -59,7 +59,9 @@ class FrameworkProfile:
     parameters sharded over dp.
     recompute: the words for what a table calls `full`, `core` or `operators`, or as the framework calls it. kernels:
     the words for each way to make kernels; `hidden_by` has what some of them hide in addition. counts_ends: where
-    chunks do not share the layers evenly, embedding and loss count as layers.
+    chunks do not share the layers evenly, embedding and loss count as layers. whole_experts: the ranks of tp have
+    experts of their own. sends_once: tokens go to their experts by HybridEP inside an NVLink domain of several nodes,
+    and by DeepEP between nodes (`stagedb.validation.dispatched_tokens`).
     """
 
     name: str
@@ -78,6 +80,8 @@ class FrameworkProfile:
     kernels: Mapping[str, Words] = field(default_factory=dict)
     hidden_by: Mapping[str, Hiding] = field(default_factory=dict)
     counts_ends: bool = False
+    whole_experts: bool = False
+    sends_once: bool = False
 
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
@@ -286,11 +290,16 @@ MEGATRON_CORE = FrameworkProfile(
     versions="0.8 and later",
     recipe="megatron",
     source="Megatron-LM's options: --sequence-parallel, --use-flash-attn, --overlap-grad-reduce and "
-    "--overlap-param-gather with buckets of 40M elements (DistributedDataParallelConfig.bucket_size)",
+    "--overlap-param-gather with buckets of 40M elements (DistributedDataParallelConfig.bucket_size); tokens by "
+    "--moe-token-dispatcher-type alltoall inside a node, and flex beyond: HybridEP inside an NVLink domain, as all of "
+    "Megatron-Bridge's recipes for GB200 and GB300 set it, DeepEP between nodes (Megatron-MoE-ModelZoo's for H100); "
+    "--expert-tensor-parallel-size 1, as all recipes with experts of both have it",
     hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
+    whole_experts=True,
+    sends_once=True,
 )
 
 NEMO = FrameworkProfile(

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
+from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.timing import timed_step
+from stagedb.validation.dispatched_tokens import dispatch_words
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
 from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
@@ -90,8 +92,9 @@ def plan_of(job: StepJob) -> Plan:
     """
     words = dict(job.words)
     sizes = model_sizes(job.card, GraphOptions(recipe=job.profile.recipe).framework)
-    if job.profile.counts_ends and job.card.routes and _over_tp(words):
+    if job.card.routes and _over_tp(job.profile, words):
         words["expert_tp"] = False
+    words |= dispatch_words(job.profile, words, job.system) if job.card.routes else {}
     chunks = (words.get("virtual_stages") or 1) * (words.get("pp") or 1)
     splits: list[dict[str, Any]] = [{}]
     if (words.get("virtual_stages") or 1) > 1 and job.profile.counts_ends:
@@ -123,10 +126,14 @@ def _with_open(words: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan:
     return plan_for({**words, "clip_norm": False}, sizes)
 
 
-def _over_tp(words: Mapping[str, Any]) -> bool:
-    """Whether the ranks with experts are more than those of dp and cp, so that those of tp are among them."""
+def _over_tp(profile: FrameworkProfile, words: Mapping[str, Any]) -> bool:
+    """Whether the ranks of tp are among those with experts: as the framework has it, or since those of dp and cp are
+    too few."""
     ep, tp = words.get("ep") or 1, words.get("tp") or 1
-    return tp > 1 and ((words.get("dp") or 1) * (words.get("cp") or 1)) % ep != 0
+    ranks = (words.get("dp") or 1) * (words.get("cp") or 1)
+    if profile.whole_experts:
+        return bool(words.get("sp")) and tp > 1 and (tp * ranks) % ep == 0
+    return profile.counts_ends and tp > 1 and ranks % ep != 0
 
 
 class WithError(Protocol):

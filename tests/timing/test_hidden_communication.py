@@ -110,7 +110,7 @@ def test_a_system_with_a_framework_reads_back(name: str) -> None:
 @pytest.mark.parametrize(("near", "left_over"), [(700, 0), (1000, 0), (1600, 600)])
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_tokens_go_through_both_networks_at_the_same_time(near: int, left_over: int, recompute: str) -> None:
-    """Of the exchange inside nodes what is longer than that between them is left, in a layer and direction each."""
+    """The exchange inside nodes takes what it is longer than the one between them, in a layer and direction each."""
     plan = Plan.from_mapping(
         {"dp": 4, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2, "recompute": recompute}
     )
