@@ -12,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS, option
 from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.pipeline_layouts import is_layout, parse_layout_text
 
 __all__ = [
     "DTYPE_WORDS",
@@ -80,6 +81,8 @@ def _typed(word: str, kind: type, value: object) -> object:
         return value
     if PLAN_WORDS[word].about.numbers and isinstance(value, (list, tuple)) and all(type(each) is int for each in value):
         return ",".join(map(str, value))
+    if PLAN_WORDS[word].about.layout and isinstance(value, str) and is_layout(value):
+        return parse_layout_text(value)
     if PLAN_WORDS[word].about.rows and isinstance(value, list | tuple):
         value = joined_rows(value)
     if PLAN_WORDS[word].about.shares:

@@ -65,8 +65,9 @@ class Pipeline:
         tuple[int, ...] | None,
         About(
             "Layers of each chunk in the order of a forward; 0 for a first chunk with only the embedding, or a last "
-            "one with only the head.",
+            "one with only the head; or Megatron-Core's text for them, such as Et|(tt|)*30mL.",
             property="layers of each chunk in the order of a forward, where the chunks of a stage differ",
+            layout=True,
             unset="a stage's layers evenly",
             later=True,
         ),

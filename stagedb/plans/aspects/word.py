@@ -27,6 +27,7 @@ class About:
     symbol: the symbol of expressions that has the word's value.
     file: a text may be the name of a file with the value. numbers: a list of whole numbers is a text too.
     shares: numbers of the list may be fractions. rows: each name of the list is a row of whole numbers.
+    layout: a text may be one of Megatron-Core's for the chunks of a pipeline.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
     needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
@@ -50,6 +51,7 @@ class About:
     numbers: bool = False
     shares: bool = False
     rows: bool = False
+    layout: bool = False
     command_line: bool = True
     filled: bool = False
     needs: Literal["", "gradients", "optimizer"] = ""
