@@ -1,12 +1,14 @@
 """`profile`, and what the other commands know of profiles."""
 
 import json
+import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import stagedb.systems
 from stagedb import connect
@@ -298,10 +300,12 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
 
 
 def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_path: Path) -> None:
-    assert "GB of 80.0 GB: fits" in run("profile", "--model", tiny, *PLAN).out
+    assert "GB of 82.8 GB: fits" in run("profile", "--model", tiny, *PLAN).out
     small = tmp_path / "small.yaml"
     text = (Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text(encoding="utf-8")
-    small.write_text(text.replace("capacity: 80", "capacity: 0.0001").replace("name: h100", "name: small"))
+    small.write_text(
+        re.sub(r"capacity: [0-9.]+, reserve: {[^}]*}", "capacity: 0.0001", text).replace("name: h100", "name: small")
+    )
     line = next(line for line in run("profile", "--system", str(small)).out.splitlines() if line.startswith("peak"))
     assert "stages 0, 1 do not fit, by " in line and "most are " in line
     # The newest profile's system is the one that memory compares with; only a named one makes it fail.
@@ -309,6 +313,19 @@ def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_
     assert "does not fit" in known.out and known.status == 0
     assert "does not fit" in named.out and named.status == 1
     assert "fits" in run("memory", "--system", "h100").out
+
+
+def test_what_is_not_for_tensors_is_printed_apart(run: Run, tiny: str, tmp_path: Path) -> None:
+    line = "2.09 GB of an accelerator's 84.92 GB are reserved: context 1.65 GB, cublas 0.03 GB, nccl 0.41 GB"
+    for words in (("profile", "--model", tiny, *PLAN), ("memory",), ("advise",)):
+        assert line in run(*words).out, words
+    assert "reserved" not in run("memory", "--capacity", "80GB").out
+    whole = yaml.safe_load((Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text("utf-8"))
+    del whole["accelerator"]["memory"]["reserve"]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump({**whole, "name": "mine"}), encoding="utf-8")
+    without = run("profile", "--system", str(mine)).out
+    assert "GB of 84.9 GB: fits" in without and "reserved" not in without
 
 
 def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -> None:
