@@ -74,6 +74,7 @@ def advise_on(
         refused=found.refused,
         seconds=time.perf_counter() - began,
         reserve=inputs.system.accelerator.reserved,
+        remarks=found.job.remarks,
     )
 
 

@@ -345,6 +345,7 @@ class Advised:
 
     changes: a row for each plan near this one, the best first: those that fit, by their step. what_ifs: the step with
     less of each loss. `command` runs it. refused: by change, why it is no plan. seconds: the time of the work.
+    remarks: notes and warnings on the places of ranks.
     """
 
     instance: InstanceInfo | None
@@ -363,6 +364,7 @@ class Advised:
     refused: Mapping[str, str]
     seconds: float
     reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

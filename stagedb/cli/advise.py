@@ -89,8 +89,11 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
         print_line(_figures(found))
         if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
             print_line(reserve)
+        for each in found.remarks:
+            print_line(each)
     else:
-        common.note(found.verdict)
+        for each in (found.verdict, *found.remarks):
+            common.note(each)
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
         some = any(row["fits"] for row in found.changes)
         _title(chosen, f"plans near it, {'those that fit first' if some else 'none fits'}")

@@ -151,18 +151,11 @@ def _lines(found: "Profile") -> list[str]:
             lines.append(f"{count(len(unmatched), 'measured row')} without an operator here: {rows}")
     if not found.job.scalings and found.job.measured is None:
         lines.append(_expected(found))
-    lines += [f"warning: {each}" for each in _straddles(found)]
+    lines += found.job.remarks
     lines.append(memory_line(found.memory, found.room))
     if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
         lines.append(reserve)
     return lines
-
-
-def _straddles(found: "Profile") -> "Sequence[object]":
-    """The axes of whose groups some take two domains of the network without need."""
-    from stagedb.timing.domain_straddles import straddles
-
-    return straddles(found.job.workload, found.job.system)
 
 
 def _expected(found: "Profile") -> str:

@@ -30,10 +30,10 @@ def plan_and_system(job: StepView) -> str:
         machine["as if"] = ", ".join(map(str, job.scalings))
     if job.blocking:
         machine["waits for communication on"] = ", ".join(job.blocking)
+    sizes = {each.name: each.size for each in system.dimensions if each.use}
     for each in system.network(len(workload.ranks)):
-        machine[each.name] = (
-            f"{each.size} places, {each.kind}, {_plain(each.bandwidth)} GB/s, {_plain(each.latency)} ns"
-        )
+        of = f"{each.size} of {sizes[each.name]}" if each.name in sizes else f"{each.size}"
+        machine[each.name] = f"{of} places, {each.kind}, {_plain(each.bandwidth)} GB/s, {_plain(each.latency)} ns"
     measured = job.durations.coverage
     machine["measured"] = (
         f"{measured.share_of_time:.0%} of the time, {measured.share_of_ops:.0%} of the operators"
