@@ -205,7 +205,7 @@ def systems() -> str:
 
     rows = ["| system | bf16 TFLOP/s | fp8 TFLOP/s | memory | network, one direction |", "|---|---:|---:|---|---|"]
     for row in api.systems():
-        memory = f"{row['memory_gb']} GB at {row['memory_gb_s']} GB/s"
+        memory = f"{row['memory_gb']:.5g} GB, {row['reserve_gb']:.3g} reserved, at {row['memory_gb_s']} GB/s"
         rows.append(
             f"| `{row['name']}` | {row['bf16_tflops']} | {row['fp8_tflops'] or '-'} | {memory} | {row['network']} |"
         )

@@ -113,7 +113,7 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
         bound=bound_of(job.times, peak, room),
         changes=tuple(changes),
         refused=refused,
-        what_ifs=what_ifs(job.times, job.durations, trials.system, trials.blocking),
+        what_ifs=what_ifs(job.times, job.durations, job.system, trials.blocking),
     )
 
 

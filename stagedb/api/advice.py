@@ -73,6 +73,8 @@ def advise_on(
         what_ifs=Rows(WHAT_IFS, what_ifs),
         refused=found.refused,
         seconds=time.perf_counter() - began,
+        reserve=inputs.system.accelerator.reserved,
+        remarks=found.job.remarks,
     )
 
 

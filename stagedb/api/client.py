@@ -295,7 +295,9 @@ class Stagedb:
         named = None if system is None else system_choice.resolve_system(system)
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
         peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
-        return Memory(found, peaks, levels, tensors, room=system_choice.room_of(self.store, found, named))
+        has = system_choice.accelerator_of(self.store, found, named)
+        room, reserve = (None, {}) if has is None else (has.room, has.reserved)
+        return Memory(found, peaks, levels, tensors, room, reserve)
 
     def profile(
         self,

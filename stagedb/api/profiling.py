@@ -137,8 +137,8 @@ def _result(
     memory: tuple[PeakMemory, ...],
     seconds: Mapping[str, float],
 ) -> Profile:
-    room = job.system.accelerator.room
-    return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds), memory, room)
+    has = job.system.accelerator
+    return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds), memory, has.room, has.reserved)
 
 
 def _unkept(job: JobProfile, instance: InstanceInfo, memory: int) -> ProfileInfo:

@@ -212,7 +212,10 @@ class Memory:
     levels: Rows
     tensors: Rows
     room: int | None = None
-    """Bytes of an accelerator of the system that was named, or of the instance's newest profile; None without one."""
+    """Bytes for tensors of an accelerator of the system that was named, or of the instance's newest profile; None
+    without one."""
+    reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The accelerator's other bytes, by what holds them."""
 
     @property
     def fits(self) -> bool:
@@ -288,7 +291,7 @@ class Profile:
     (ranks of a class and stage with the same times): `busy + exposed + bubble + idle` are the step. path: the critical
     path by kind, axis, phase and stage. coverage: how much was measured. job: the step in memory, node by node.
     seconds: the time of each stage of the work. memory: the peak of each rank class, the fullest first.
-    room: bytes of an accelerator; None without a limit.
+    room: bytes of an accelerator for tensors; None without a limit. reserve: its other bytes, by what holds them.
     """
 
     info: ProfileInfo
@@ -299,6 +302,7 @@ class Profile:
     seconds: Mapping[str, float]
     memory: tuple[PeakMemory, ...]
     room: int | None
+    reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -335,12 +339,13 @@ class Advised:
     """Advice on a step of a plan: what bounds it, and which changes make it shorter or make it fit.
 
     instance: the instance, if the store has it. step: ns. peak: bytes of the fullest rank. room: bytes of an
-    accelerator; None without a limit. bound: `memory`, `compute`, `bubble`, `idle`, or the axis whose communication
-    costs the most; bound_share: its share of the step (of the room, for memory). verdict: both in a sentence, with the
-    best change.
+    accelerator for tensors; None without a limit. reserve: its other bytes, by what holds them. bound: `memory`,
+    `compute`, `bubble`, `idle`, or the axis whose communication costs the most; bound_share: its share of the step (of
+    the room, for memory). verdict: both in a sentence, with the best change.
 
     changes: a row for each plan near this one, the best first: those that fit, by their step. what_ifs: the step with
     less of each loss. `command` runs it. refused: by change, why it is no plan. seconds: the time of the work.
+    remarks: notes and warnings on the places of ranks.
     """
 
     instance: InstanceInfo | None
@@ -358,6 +363,8 @@ class Advised:
     what_ifs: Rows
     refused: Mapping[str, str]
     seconds: float
+    reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

@@ -1,6 +1,7 @@
 """Systems and measured durations, which give an instance its times. They need no store."""
 
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from stagedb.inputs import is_directory
 from stagedb.outputs import check_path, path_text
 from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
-from stagedb.systems.system import Dimension, System, plain
+from stagedb.systems.system import Accelerator, Dimension, System, plain
 from stagedb.systems.system_files import DEFAULT, load_system, system_names
 from stagedb.systems.tables.aiconfigurator import GPUS
 from stagedb.systems.tables.curves import curves
@@ -98,6 +99,7 @@ def _row(name: str) -> dict[str, Any]:
         "bf16_tflops": peak.get("bf16"),
         "fp8_tflops": peak.get("fp8"),
         "memory_gb": plain(accelerator.capacity),
+        "reserve_gb": plain(sum((size for _, size in accelerator.reserve), Fraction(0))),
         "memory_gb_s": plain(accelerator.bandwidth),
         "network": ", ".join(map(_description, found.dimensions)),
     }
@@ -116,11 +118,8 @@ def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
     return [(key, value)]
 
 
-def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int | None:
-    """The memory of the system's accelerator in bytes; without a system, of the one in the instance's newest profile.
-
-    None for an instance without a profile, and for an accelerator without a limit.
-    """
+def accelerator_of(store: Store, instance: InstanceInfo, system: System | None) -> Accelerator | None:
+    """The system's accelerator; without a system, the one in the instance's newest profile. None without a profile."""
     if system is None:
         made = next(iter(lookup.profiles_of(store, instance.id)), None)
         if made is None:
@@ -128,4 +127,4 @@ def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int 
         from stagedb.timing import read_profile
 
         system = read_profile(store, made.id).inputs.system
-    return system.accelerator.room
+    return system.accelerator

@@ -12,7 +12,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, SystemOptions, Target, option_groups, print_line
 from stagedb.errors import UsageError
-from stagedb.outputs import GB, printable
+from stagedb.outputs import GB, printable, reserve_text
 
 if TYPE_CHECKING:
     from stagedb.api import Advised
@@ -87,8 +87,13 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     if printed:
         print_line(found.verdict)  # a result, which --quiet keeps
         print_line(_figures(found))
+        if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
+            print_line(reserve)
+        for each in found.remarks:
+            print_line(each)
     else:
-        common.note(found.verdict)
+        for each in (found.verdict, *found.remarks):
+            common.note(each)
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
         some = any(row["fits"] for row in found.changes)
         _title(chosen, f"plans near it, {'those that fit first' if some else 'none fits'}")

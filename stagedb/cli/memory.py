@@ -14,7 +14,7 @@ from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.outputs import GB
+from stagedb.outputs import GB, reserve_text
 
 if TYPE_CHECKING:
     from stagedb.api import Memory
@@ -105,7 +105,8 @@ def memory(
     if fullest not in [row["class"] for row in peaks]:
         raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
     _write(found, chosen, fullest, room, output)
-    if room is not None and not _report_fit(common, peaks, room) and (capacity, system) != (None, None):
+    reserve = {} if capacity is not None else found.reserve
+    if room is not None and not _report_fit(common, peaks, room, reserve) and (capacity, system) != (None, None):
         raise typer.Exit(1)
 
 
@@ -191,19 +192,20 @@ def _categories(found: "Memory") -> list[str]:
     return sorted(totals, key=lambda category: -totals[category])
 
 
-def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> bool:
-    """Print whether all classes fit, and return it."""
+def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int, reserve: Mapping[str, int]) -> bool:
+    """Print whether all classes fit into the room for tensors, and what else an accelerator holds. Return the first."""
     over = [row for row in peaks if row["peak"] > room]
-    most = max(row["peak"] for row in peaks)
-    if not over:
+    most, ranks = max(row["peak"] for row in peaks), sum(row["ranks"] for row in over)
+    if over:
+        common.line(
+            f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
+            f"than {room / GB:,.2f} GB, the fullest by {(most - room) / GB:,.2f} GB"
+        )
+    else:
         common.line(f"fits: the fullest rank leaves {(room - most) / GB:,.2f} GB of {room / GB:,.2f} GB free")
-        return True
-    ranks = sum(row["ranks"] for row in over)
-    common.line(
-        f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
-        f"than {room / GB:,.2f} GB, the fullest by {(most - room) / GB:,.2f} GB"
-    )
-    return False
+    if reserve:
+        common.line(reserve_text(room, reserve))
+    return not over
 
 
 def _size(text: str) -> int:

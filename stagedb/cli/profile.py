@@ -13,7 +13,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups, print_line
 from stagedb.errors import UsageError
-from stagedb.outputs import GB
+from stagedb.outputs import GB, reserve_text
 
 if TYPE_CHECKING:
     from stagedb.api import PeakMemory, Profile
@@ -151,16 +151,11 @@ def _lines(found: "Profile") -> list[str]:
             lines.append(f"{count(len(unmatched), 'measured row')} without an operator here: {rows}")
     if not found.job.scalings and found.job.measured is None:
         lines.append(_expected(found))
-    lines += [f"warning: {each}" for each in _straddles(found)]
+    lines += found.job.remarks
     lines.append(memory_line(found.memory, found.room))
+    if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
+        lines.append(reserve)
     return lines
-
-
-def _straddles(found: "Profile") -> "Sequence[object]":
-    """The axes of whose groups some take two domains of the network without need."""
-    from stagedb.timing.domain_straddles import straddles
-
-    return straddles(found.job.workload, found.job.system)
 
 
 def _expected(found: "Profile") -> str:

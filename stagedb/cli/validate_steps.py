@@ -21,7 +21,7 @@ Within = Annotated[
 ]
 """The option for the largest error of a row."""
 
-COLUMNS = ("source", "row", "step of", "published", "predicted", "error", "rows", "not expressed")
+COLUMNS = ("source", "row", "step of", "published", "predicted", "error", "rows", "not expressed", "remarks")
 
 
 def check_steps(path: Path, only: str | None, output: Output, common: Common, within: float | None) -> None:
@@ -47,8 +47,8 @@ def check_steps(path: Path, only: str | None, output: Output, common: Common, wi
     columns = COLUMNS[2:6] if narrow else COLUMNS
     output.write(columns, [_row(each, part[each.row], narrow) for each in found])
     for each in found if narrow else ():
-        if each.reason:
-            common.line(f"row {each.row.line}, {each.row.title}: {each.reason}")
+        for text in (each.reason, *each.remarks) if each.reason else each.remarks:
+            common.line(f"row {each.row.line}, {each.row.title}: {text}")
     for source in dict.fromkeys(each.row.source for each in found):
         _note(source, [each for each in found if each.row.source == source], part, common)
     errors = validation.errors_of(found)
@@ -77,6 +77,7 @@ def _row(each: "Prediction", part: str, narrow: bool) -> list[Any]:
         error,
         part,
         each.reason,
+        "; ".join(each.remarks),
     ]
 
 

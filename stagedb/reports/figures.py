@@ -10,6 +10,7 @@ from stagedb.memory import Category, ClassMemory
 from stagedb.reports.step_view import StepView
 from stagedb.systems import Accelerator
 from stagedb.timing import Lane, LaneTimes
+from stagedb.timing.op_durations import unmasked_flops
 from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
 
 
@@ -89,14 +90,19 @@ def place_of(name: str, kind: str, axis: str) -> str:
 
 @dataclass(frozen=True)
 class AlikeOps:
-    """Operators that do the same, in all layers. intensity: FLOPs a byte; rate: FLOPs a ns that they reach; time: ns of
-    a rank in a step, the mean of all ranks; share: their part of all compute time."""
+    """Operators that do the same, in all layers.
+
+    flops: as counters have them, for all pairs of an attention's queries and keys. computed: those for the pairs that
+    its mask leaves, which its kernel computes; equal to `flops` for other operators. time: ns of a rank in a step, the
+    mean of all ranks; share: their part of all compute time.
+    """
 
     kind: str
     place: str
     dtype: str
     rule: str
     flops: int
+    computed: int
     bytes: int
     ns: int
     time: float
@@ -104,19 +110,25 @@ class AlikeOps:
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte."""
-        return self.flops / max(self.bytes, 1)
+        """Computed FLOPs a byte."""
+        return self.computed / max(self.bytes, 1)
 
     @property
     def rate(self) -> float:
-        """TFLOP/s that they reach."""
-        return self.flops / max(self.ns, 1) / 1000
+        """TFLOP/s that they compute."""
+        return self.computed / max(self.ns, 1) / 1000
+
+    @property
+    def masked(self) -> float:
+        """How many times their FLOPs those are that they compute: 1 without a mask, almost 2 with a causal one."""
+        return self.flops / max(self.computed, 1) if self.flops else 1.0
 
 
 def works(job: StepView) -> list[AlikeOps]:
     """The compute of a step, the longest first. Work that only moves bytes has `flops` 0."""
-    found: dict[tuple[str, str, str, int, int, int], list[float]] = {}
-    names: dict[tuple[str, str, str, int, int, int], str] = {}
+    found: dict[tuple[str, str, str, int, int, int, int], list[float]] = {}
+    names: dict[tuple[str, str, str, int, int, int, int], str] = {}
+    cp_kind = str(job.workload.plan.get("cp_kind", ""))
     for lane, columns, times in _lanes(job):
         ops, took = columns.ops, job.durations.lanes[lane.number]
         for op in np.flatnonzero((ops.type == COMPUTE) & (times.ops.runs > 0)).tolist():
@@ -125,6 +137,7 @@ def works(job: StepView) -> list[AlikeOps]:
                 ops.dtype[op],
                 took.rule[op],
                 int(ops.flops[op]),
+                unmasked_flops(columns, op, cp_kind),
                 int(ops.bytes[op]),
                 int(took.ns[op]),
             )
@@ -132,9 +145,9 @@ def works(job: StepView) -> list[AlikeOps]:
             found.setdefault(key, [0])[0] += int(times.ops.time[op]) * lane.ranks
     ranks, whole = len(job.workload.ranks), sum(sums[0] for sums in found.values()) or 1
     rows = [
-        AlikeOps(kind, names[key], dtype, rule, flops, size, ns, sums[0] / ranks, sums[0] / whole)
+        AlikeOps(kind, names[key], dtype, rule, flops, computed, size, ns, sums[0] / ranks, sums[0] / whole)
         for key, sums in found.items()
-        for kind, dtype, rule, flops, size, ns in (key,)
+        for kind, dtype, rule, flops, computed, size, ns in (key,)
     ]
     return sorted(rows, key=lambda row: (-row.time, row.kind, row.place))
 

@@ -25,8 +25,14 @@ CATEGORIES = (
 
 
 def room_of(job: StepView) -> float:
-    """Bytes of an accelerator's memory."""
-    return float(job.system.accelerator.capacity) * GB
+    """Bytes of an accelerator's memory that are for tensors; infinite without a limit."""
+    room = job.system.accelerator.room
+    return math.inf if room is None else float(room)
+
+
+def limit_words(job: StepView) -> str:
+    """The name of the line at which an accelerator's memory for tensors ends."""
+    return "capacity less the reserve" if job.system.accelerator.reserve else "capacity"
 
 
 def peaks_section(job: StepView, title: str = "") -> str:
@@ -36,7 +42,7 @@ def peaks_section(job: StepView, title: str = "") -> str:
         return ""
     room = room_of(job)
     whole = max([peak.total for peak in peaks] + ([] if math.isinf(room) else [room])) * 1.02
-    limit = None if math.isinf(room) else (room, f"{room / GB:,.4g} GB of an accelerator")
+    limit = None if math.isinf(room) else (room, f"{room / GB:,.4g} GB of an accelerator for tensors")
     shown = [each for each in CATEGORIES if any(peak.sizes.get(each) for peak in peaks)]
     several = len({peak.stages for peak in peaks}) < len(peaks)
     rows = [
@@ -48,7 +54,7 @@ def peaks_section(job: StepView, title: str = "") -> str:
         for peak in peaks
     ]
     items = [(f"m{CATEGORIES.index(each)}", each.replace("_", " ")) for each in shown]
-    items += [("dashed", "capacity")] if limit else []
+    items += [("dashed", limit_words(job))] if limit else []
     fullest = max(peaks, key=lambda peak: peak.total)
     return (
         f"<section><h2>Memory at the peak{escape(title)}</h2><p>One rank's memory, by category. The fullest is at its "
@@ -85,8 +91,8 @@ def curve_section(job: StepView) -> str:
     return (
         f"<section><h2>Memory over the step</h2><p>One rank's memory in {escape(job.label(found.lane))}, the fullest: "
         "the peak within each task"
-        f"{', and the capacity of an accelerator' if limit else ''}.</p>"
-        f"{legend([*items, *([('dashed', 'capacity')] if limit else [])])}"
+        f"{f', and the {limit_words(job)} of an accelerator' if limit else ''}.</p>"
+        f"{legend([*items, *([('dashed', limit_words(job))] if limit else [])])}"
         f'<div class="plot">{level_ticks(whole, GB, "GB")}<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" '
         f'role="img" aria-label="Memory over time">{_areas(found, shown, whole, step)}{limit}</svg>'
         f"{time_ticks(step)}</div></section>"

@@ -1,7 +1,10 @@
 """The sections of a report with the whole plan and the whole system."""
 
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
+from stagedb.outputs import GB
 from stagedb.reports.page_parts import facts
 from stagedb.reports.step_view import StepView
 from stagedb.systems.system import plain
@@ -17,6 +20,8 @@ def plan_and_system(job: StepView) -> str:
         "accelerator": accelerator.name,
         "peak, TFLOP/s": rates,
         "memory": f"{_plain(accelerator.capacity)} GB at {_plain(accelerator.bandwidth)} GB/s",
+        "of it reserved": _reserve(accelerator.reserve),
+        "for tensors": "unlimited" if accelerator.room is None else f"{accelerator.room / GB:,.3f} GB",
         "a kernel's launch": f"{_plain(accelerator.launch)} ns",
         "computes": f"{system.overlap.compute}; communication streams: {system.overlap.streams}",
         "collectives": f"{system.collectives.model}; parts: {system.collectives.parts}",
@@ -25,10 +30,10 @@ def plan_and_system(job: StepView) -> str:
         machine["as if"] = ", ".join(map(str, job.scalings))
     if job.blocking:
         machine["waits for communication on"] = ", ".join(job.blocking)
+    sizes = {each.name: each.size for each in system.dimensions if each.use}
     for each in system.network(len(workload.ranks)):
-        machine[each.name] = (
-            f"{each.size} places, {each.kind}, {_plain(each.bandwidth)} GB/s, {_plain(each.latency)} ns"
-        )
+        of = f"{each.size} of {sizes[each.name]}" if each.name in sizes else f"{each.size}"
+        machine[each.name] = f"{of} places, {each.kind}, {_plain(each.bandwidth)} GB/s, {_plain(each.latency)} ns"
     measured = job.durations.coverage
     machine["measured"] = (
         f"{measured.share_of_time:.0%} of the time, {measured.share_of_ops:.0%} of the operators"
@@ -47,6 +52,11 @@ def plan_and_system(job: StepView) -> str:
         f"<section><h2>The system</h2>{facts(machine)}<details><summary>Where its numbers are from</summary>"
         f"{facts(sources)}</details></section>"
     )
+
+
+def _reserve(reserve: Sequence[tuple[str, Fraction]]) -> str:
+    """What is held next to tensors, and how much."""
+    return ", ".join(f"{name} {_plain(size)} GB" for name, size in reserve) or "nothing"
 
 
 def shown_plan(job: StepView) -> dict[str, str]:

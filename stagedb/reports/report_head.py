@@ -75,7 +75,7 @@ def _tiles(job: StepView, found: Merit) -> str:
         note = (
             "no limit is known"
             if math.isinf(room)
-            else f"of {room / GB:,.4g} GB: " + ("fits" if most <= room else "does not fit")
+            else f"of {room / GB:,.4g} GB for tensors: " + ("fits" if most <= room else "does not fit")
         )
         text += tile("Memory at the peak", f"{most / GB:,.1f}", "GB", note, bad=most > room)
     return text

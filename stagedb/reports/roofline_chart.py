@@ -13,6 +13,10 @@ NUMBERED = 8
 """Operators with a name next to the roofline."""
 
 
+SLACK = 1.001
+"""Times are whole ns."""
+
+
 def roofline(job: StepView) -> str:
     """The section of a report."""
     every = works(job)
@@ -28,9 +32,15 @@ def roofline(job: StepView) -> str:
     ridges = [roof * 1000 / band for roof in finite if not math.isinf(band)]
     x = Scale(
         min([row.intensity for row in points] + [ridge / 4 for ridge in ridges]) / 1.6,
-        max([row.intensity for row in points] + [ridge * 4 for ridge in ridges]) * 1.6,
+        max([row.intensity * row.masked for row in points] + [ridge * 4 for ridge in ridges]) * 1.6,
     )
-    y = Scale(min(row.rate for row in points) / 2, max([row.rate for row in points] + finite) * 1.8)
+    lifted = {
+        dtype: roof * max((row.masked for row in points if row.dtype == dtype), default=1.0)
+        for dtype, roof in roofs.items()
+        if any(row.masked > 1 for row in points if row.dtype == dtype)
+    }
+    highest = [row.rate * row.masked for row in points] + finite + [each for each in lifted.values() if each < math.inf]
+    y = Scale(min(row.rate for row in points) / 2, max(highest) * 1.8)
     named = points[:NUMBERED]
     columns = [
         TableColumn("", True),
@@ -39,6 +49,7 @@ def roofline(job: StepView) -> str:
         TableColumn("FLOPs/byte", True),
         TableColumn("TFLOP/s", True),
         TableColumn("of the peak", True),
+        *([TableColumn("TFLOP/s with all pairs", True)] if lifted else []),
     ]
     cells: list[list[Cell]] = [
         [
@@ -48,17 +59,20 @@ def roofline(job: StepView) -> str:
             (f"{row.intensity:,.0f}", row.intensity),
             (f"{row.rate:,.0f}", row.rate),
             (f"{row.rate / roofs[row.dtype]:.0%}", row.rate / roofs[row.dtype]),
+            *([_with_all_pairs(row)] if lifted else []),
         ]
         for at, row in enumerate(named, 1)
     ]
     rules = sorted({_bound(row) for row in points})
-    items = [(rule, {"compute": "bound by computing", "memory": "bound by memory"}.get(rule, rule)) for rule in rules]
+    items = [(rule, SOURCES[rule]) for rule in rules] + ([("ring", "with all pairs")] if lifted else [])
     return (
         "<section><h2>Roofline</h2><p>Operators by their FLOPs a byte and their speed, below the limits of the "
-        "accelerator. The larger the dot, the more of the computing time it takes.</p>"
+        f"accelerator. The larger the dot, the more of the computing time it takes.{MASKED if lifted else ''}"
+        f"{_above(points, roofs, band)}</p>"
         f'{legend(items)}<div class="plot tall">{_axes(x, y)}'
         f'<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" role="img" aria-label="Roofline">'
-        f"{_roofs(x, y, roofs.values(), band)}</svg>{_notes(x, y, roofs, band)}{_dots(x, y, points)}</div>"
+        f"{_roofs(x, y, lifted.values(), band, 'roof pairs')}{_roofs(x, y, roofs.values(), band)}</svg>"
+        f"{_notes(x, y, roofs, band, below=bool(lifted))}{_lifted_notes(y, lifted)}{_dots(x, y, points)}</div>"
         f'<p class="axis">FLOPs a byte of memory</p>{table(columns, cells)}{moves}</section>'
     )
 
@@ -96,8 +110,34 @@ def _moves(job: StepView, moved: Sequence[AlikeOps]) -> str:
     )
 
 
+SOURCES: Mapping[str, str] = {
+    "compute": "bound by computing",
+    "memory": "bound by memory",
+    "tabled": "time from a table of kernels",
+    "measured": "measured",
+}
+"""Sources of times, by the class of their dots."""
+
+MASKED = (
+    " A causal attention computes about half of the pairs of queries and keys: its dot has those that its mask leaves. "
+    "MFU counts all pairs, as counters of FLOPs do: they are the ring, below the dashed limit, higher by as much."
+)
+
+
 def _bound(row: AlikeOps) -> str:
-    return row.rule.rpartition(":")[2] if row.rule.startswith("roofline") else "measured"
+    """The source of a time, one of `SOURCES`: only the durations that a user gives are measured."""
+    source, _, limit = row.rule.partition(":")
+    return limit if source == "roofline" else "measured" if source == "measured" else "tabled"
+
+
+def _above(points: Sequence[AlikeOps], roofs: Mapping[str, float], band: float) -> str:
+    """How many operators are faster than the accelerator, which those of the model never are."""
+    over = [row for row in points if row.rate > roofs[row.dtype] * SLACK or row.bytes / row.ns > band * SLACK]
+    return f" {len(over):,} are above a limit, as their times were measured or scaled." if over else ""
+
+
+def _with_all_pairs(row: AlikeOps) -> Cell:
+    return ("", 0.0) if row.masked == 1 else (f"{row.rate * row.masked:,.0f}", row.rate * row.masked)
 
 
 def _axes(x: Scale, y: Scale) -> str:
@@ -108,7 +148,7 @@ def _axes(x: Scale, y: Scale) -> str:
     return f'{grid}{unit}<div class="y">{texts}</div><div class="x"><span style="display:none"></span>{marks}</div>'
 
 
-def _roofs(x: Scale, y: Scale, roofs: Iterable[float], band: float) -> str:
+def _roofs(x: Scale, y: Scale, roofs: Iterable[float], band: float, style: str = "roof") -> str:
     found = []
     for roof in roofs:
         if math.isinf(roof):
@@ -121,13 +161,15 @@ def _roofs(x: Scale, y: Scale, roofs: Iterable[float], band: float) -> str:
             low = max(x.low, y.low * 1000 / band)
             points = [(low, low * band / 1000), (ridge, roof), (x.high, roof)]
         text = " ".join(f"{100_000 * x.at(at):.0f},{1000 * (1 - y.at(rate)):.1f}" for at, rate in points)
-        found.append(f'<polyline class="roof" points="{text}"/>')
+        found.append(f'<polyline class="{style}" points="{text}"/>')
     return "".join(found)
 
 
-def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float) -> str:
+def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float, *, below: bool) -> str:
+    """below: the limits have their names below them, as there are rings above."""
+    where = "- 16px" if below else "+ 5px"
     texts = [
-        f'<span class="note" style="right:4px;bottom:calc({percent(y.at(roof), 1)} + 5px)">{roof:,.4g} TFLOP/s '
+        f'<span class="note" style="right:4px;bottom:calc({percent(y.at(roof), 1)} {where})">{roof:,.4g} TFLOP/s '
         f"{escape(dtype)}</span>"
         for dtype, roof in roofs.items()
         if not math.isinf(roof)
@@ -142,6 +184,15 @@ def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float) -> str:
     return "".join(texts)
 
 
+def _lifted_notes(y: Scale, lifted: Mapping[str, float]) -> str:
+    return "".join(
+        f'<span class="note" style="right:4px;bottom:calc({percent(y.at(roof), 1)} + 5px)">{roof:,.4g} TFLOP/s '
+        f"{escape(dtype)} with all pairs</span>"
+        for dtype, roof in lifted.items()
+        if not math.isinf(roof)
+    )
+
+
 def _dots(x: Scale, y: Scale, points: Sequence[AlikeOps]) -> str:
     found = []
     for at, row in reversed(list(enumerate(points, 1))):
@@ -151,6 +202,11 @@ def _dots(x: Scale, y: Scale, points: Sequence[AlikeOps]) -> str:
             f"{row.place} ({row.kind}, {row.dtype}): {row.rate:,.1f} TFLOP/s at {row.intensity:,.1f} FLOPs a byte, "
             f"{span(row.ns)} each, {row.share:.1%} of computing"
         )
+        if row.masked > 1:
+            title += f"; with all pairs {row.rate * row.masked:,.1f} TFLOP/s"
+            over = f"left:{percent(x.at(row.intensity * row.masked), 1)};"
+            over += f"bottom:{percent(y.at(row.rate * row.masked), 1)};width:{size:.1f}px;height:{size:.1f}px"
+            found.append(f'<i class="dot ring" style="{over}" title="{escape(title)}"></i>')
         found.append(
             f'<i class="dot {_bound(row)}" style="{where};width:{size:.1f}px;height:{size:.1f}px" '
             f'title="{escape(title)}"></i>'

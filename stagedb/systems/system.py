@@ -126,11 +126,12 @@ class PowerLimit:
 class Accelerator:
     """What one rank computes on.
 
-    peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory. launch: ns that every kernel
-    takes in addition to its work. matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the
-    bytes that it reads and writes. sustained: the share of their measured speed that matmuls with a table keep in a
-    training step, where power limits the clocks and other kernels use the caches. power: where it may take less than
-    the accelerator on which the tables were measured; None: as much.
+    peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory, as its driver reports them to a
+    process. reserve: GB of these that are not for tensors, by what holds them, such as the context of the driver and
+    the buffers of a library. launch: ns that every kernel takes in addition to its work. matmul, attention: efficiency
+    by FLOPs of the operation. memory: efficiency by the bytes that it reads and writes. sustained: the share of their
+    measured speed that matmuls with a table keep in a training step, where power limits the clocks and other kernels
+    use the caches. power: where it may take less than the accelerator on which the tables were measured; None: as much.
     """
 
     name: str
@@ -143,11 +144,19 @@ class Accelerator:
     memory: Curve = FLAT
     sustained: Fraction = Fraction(1)
     power: PowerLimit | None = None
+    reserve: tuple[tuple[str, Fraction], ...] = ()
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """Bytes of its memory that are not for tensors, by what holds them."""
+        return {name: int(size * 10**9) for name, size in self.reserve}
 
     @property
     def room(self) -> int | None:
-        """Bytes of its memory; None without a limit."""
-        return None if self.capacity == math.inf else int(self.capacity * 10**9)
+        """Bytes of its memory for tensors: all without the reserve; None without a limit."""
+        if self.capacity == math.inf:
+            return None
+        return int(self.capacity * 10**9) - sum(self.reserved.values())
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.peak.items()), self.bandwidth, self.capacity, self.launch))
@@ -308,7 +317,11 @@ class System:
             "accelerator": {
                 "name": accelerator.name,
                 "peak": {dtype: plain(rate) for dtype, rate in accelerator.peak.items()},
-                "memory": {"bandwidth": plain(accelerator.bandwidth), "capacity": plain(accelerator.capacity)},
+                "memory": {
+                    "bandwidth": plain(accelerator.bandwidth),
+                    "capacity": plain(accelerator.capacity),
+                    **({} if not accelerator.reserve else {"reserve": _sizes(accelerator.reserve)}),
+                },
                 "launch": plain(accelerator.launch),
                 "efficiency": {
                     "matmul": _points(accelerator.matmul),
@@ -362,6 +375,10 @@ def plain(value: Number) -> int | float | str:
 
 def _watts(power: PowerLimit) -> dict[str, int | float | str]:
     return {"limit": plain(power.limit), "measured": plain(power.measured)}
+
+
+def _sizes(reserve: Sequence[tuple[str, Fraction]]) -> dict[str, int | float | str]:
+    return {name: plain(size) for name, size in reserve}
 
 
 def _points(curve: Curve) -> list[list[int | float | str]]:

@@ -125,21 +125,37 @@ def _accelerator(value: Value) -> Accelerator:
     peak = fields["peak"].mapping((), DTYPES)
     if not peak:
         raise fields["peak"].wrong(f"TFLOP/s by dtype ({', '.join(DTYPES)}), at least one")
-    memory = fields["memory"].mapping(("bandwidth", "capacity"))
+    memory = fields["memory"].mapping(("bandwidth", "capacity"), ("reserve",))
+    capacity = _rate(memory["capacity"], "GB")
     curves = fields["efficiency"].mapping((), ("matmul", "attention", "memory")) if "efficiency" in fields else {}
     return Accelerator(
         name=fields["name"].text("a text"),
         # Sorted, so that two files with the same content make the same system.
         peak={dtype: _rate(peak[dtype], "TFLOP/s") for dtype in DTYPES if dtype in peak},
         bandwidth=_rate(memory["bandwidth"], "GB/s"),
-        capacity=_rate(memory["capacity"], "GB"),
+        capacity=capacity,
         launch=_exact(fields["launch"], "a number of ns, 0 or more", 10**9),
         matmul=_curve(curves, "matmul"),
         attention=_curve(curves, "attention"),
         memory=_curve(curves, "memory"),
         sustained=_share(fields["sustained"]) if "sustained" in fields else Fraction(1),
         power=_power(fields["power"]) if "power" in fields else None,
+        reserve=_reserve(memory["reserve"], capacity) if "reserve" in memory else (),
     )
+
+
+def _reserve(value: Value, capacity: Number) -> tuple[tuple[str, Fraction], ...]:
+    takes = "GB that are not for tensors, by what holds them, such as {context: 1.6, nccl: 0.4}"
+    found = value.free_mapping(takes)
+    for name, each in found.items():
+        if _NAME.fullmatch(name) is None:
+            raise each.refused(f"{each.key}: a name in {value.key} has letters, digits, '.', '_' and '-'")
+    # Sorted, so that two files with the same content make the same system.
+    sizes = tuple((name, _exact(found[name], "a number of GB, 0 or more", 10**9)) for name in sorted(found))
+    whole = sum((size for _, size in sizes), Fraction(0))
+    if whole >= capacity:
+        raise value.refused(f"{value.key} has {float(whole):g} GB in all: it takes less than the capacity")
+    return sizes
 
 
 def _power(value: Value) -> PowerLimit:

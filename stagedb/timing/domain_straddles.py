@@ -1,11 +1,15 @@
-"""Groups that take two domains of a network though they would fit in one, and how many accelerators avoid it."""
+"""Groups that take two domains of a network though they would fit in one, and how many accelerators avoid it.
+
+A job whose system names no number of accelerators (`network[].use`) is placed on the number that avoids it: `placed`.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stagedb.errors import UsageError
 from stagedb.systems import Dimension, System
 from stagedb.workload.instance_columns import Ints, Workload
 
@@ -30,6 +34,52 @@ class Straddle:
             f"{self.groups} of {self.of} groups of {self.axis} straddle two domains of {self.places} accelerators on "
             f"{self.dimension}: with use: {self.use} of them (network, --system FILE) each group is in one"
         )
+
+
+@dataclass(frozen=True)
+class JobPlacement:
+    """The accelerators of each domain of a dimension on which a job is placed, where its system names no number.
+
+    axes: those whose groups would straddle two domains if a job took all `places` of a domain.
+    """
+
+    dimension: str
+    use: int
+    places: int
+    axes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"placed on {self.use} of the {self.places} accelerators of each domain of {self.dimension}, so that no "
+            f"group of {', '.join(self.axes)} straddles two (use: {self.places} in a --system FILE takes all)"
+        )
+
+
+def placed(workload: Workload, system: System) -> tuple[System, tuple[JobPlacement, ...]]:
+    """The system with the best valid placement of a job: whole groups in a domain where they fit in one.
+
+    A dimension with a number of its own (`use`) keeps it, and so does one of which the job needs every accelerator.
+    """
+    placements = []
+    for level, dimension in enumerate(system.dimensions[:-1]):
+        found = () if dimension.use else tuple(_at(workload, system.network(len(workload.ranks)), level))
+        if not found:
+            continue
+        use = found[0].use
+        wanted = tuple(replace(each, use=use) if each is dimension else each for each in system.dimensions)
+        try:
+            replace(system, dimensions=wanted).network(len(workload.ranks))
+        except UsageError:  # too few places
+            continue
+        system = replace(system, dimensions=wanted)
+        axes = tuple(each.axis for each in found)
+        placements.append(JobPlacement(dimension.name, use, dimension.places, axes))
+    return system, tuple(placements)
+
+
+def remarks(placements: Sequence[JobPlacement], workload: Workload, system: System) -> tuple[str, ...]:
+    """What a user needs to know of the places of a job's ranks: how it was placed, and what straddles none the less."""
+    return (*map(str, placements), *(f"warning: {each}" for each in straddles(workload, system)))
 
 
 def straddles(workload: Workload, system: System) -> tuple[Straddle, ...]:

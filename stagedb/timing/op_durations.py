@@ -30,6 +30,7 @@ from stagedb.systems import (
 )
 from stagedb.systems.measured_durations import described
 from stagedb.systems.system import Overlap
+from stagedb.systems.tables.operator_times import is_attention_kernel
 from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
@@ -201,6 +202,18 @@ def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
         weights=bool(_WEIGHTS[ops.template[op]]),
         causal=not (rings and kind.startswith("attention") and not _own_turn(ops.name[op], ops.dims[op])),
     )
+
+
+def unmasked_flops(columns: ClassColumns, op: int, cp_kind: str) -> int:
+    """The FLOPs of an operator for the pairs of queries and keys that its causal mask leaves; all of its FLOPs where it
+    has none. `flops` of an attention are for all pairs, as counters of FLOPs have them. cp_kind: the plan's word.
+    """
+    work = _work(columns, op, cp_kind in RINGS)
+    if not is_attention_kernel(work.kind, work.dims) or not work.causal:
+        return work.flops
+    queries, keys = work.dims[3:5]
+    few = min(queries, keys)
+    return work.flops * (2 * queries * keys - few * (few - 1)) // (2 * queries * keys)
 
 
 def _own_turn(name: str, dims: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System
+from stagedb.timing.domain_straddles import JobPlacement, placed, remarks
 from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.framework_terms import in_step
 from stagedb.timing.hidden_communication import hidden
@@ -26,7 +27,8 @@ class JobProfile:
 
     blocking: mesh axes whose communication a rank waits for. durations: ns of each lane's ops, scaled; `rule` and
     `dimension` are those of the times before scaling. times: where the time of the step goes. unscaled: ns of the step
-    without the scalings; equal to the step where there are none.
+    without the scalings; equal to the step where there are none. placements: where the system names no number of
+    accelerators, the numbers on which the job is placed; `system` has them.
     """
 
     workload: Workload
@@ -38,6 +40,12 @@ class JobProfile:
     times: StepTimes
     merit: Merit
     unscaled: int
+    placements: tuple[JobPlacement, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes and warnings on the places of the job's ranks."""
+        return remarks(self.placements, self.workload, self.system)
 
     @property
     def step(self) -> int:
@@ -69,7 +77,16 @@ def blocking_axes(given: str | Sequence[str], system: System) -> tuple[str, ...]
 def timed_step(
     workload: Workload, system: System, measured: Durations | None, blocking: tuple[str, ...]
 ) -> tuple[JobDurations, Timeline]:
-    """Durations of a workload's ops, and its step with them. The errors are those of `profile_job`."""
+    """Durations of a workload's ops, and its step with them, on the system's best placement (`placed`).
+
+    The errors are those of `profile_job`.
+    """
+    return _timed(workload, placed(workload, system)[0], measured, blocking)
+
+
+def _timed(
+    workload: Workload, system: System, measured: Durations | None, blocking: tuple[str, ...]
+) -> tuple[JobDurations, Timeline]:
     network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
     alone = time_ops(workload, network.lanes, system, measured)
     durations = in_step(workload, [lane.rank_class for lane in network.lanes], alone, system)
@@ -99,11 +116,13 @@ def profile_job(
 
     measured: durations that replace the model's. scalings: which ops take longer or shorter, and by which factor.
     blocking: mesh axes (`tp,pp`) whose communication a rank waits for before it computes on, because its framework
-    does. Raises UsageError if the system has no room or no rate for the job, if measured rows contradict each other,
+    does. The job has the best placement of a system that names none. Raises UsageError if the system has no room or no
+    rate for the job, if measured rows contradict each other,
     for a scaling that matches nothing, and for an unknown axis. Raises StagedbError for a step that never ends.
     """
     axes = blocking_axes(blocking, system)
-    durations, found = timed_step(workload, system, measured, axes)
+    system, placements = placed(workload, system)
+    durations, found = _timed(workload, system, measured, axes)
     unscaled = found.step
     if scalings:
         ns = scaled(found.network, durations.ns, scalings)
@@ -112,4 +131,4 @@ def profile_job(
         found = run_step(found.network, durations.ns, system.overlap.compute, blocking=axes)
     times = step_times(found)
     merit = merit_of(times, system)
-    return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled)
+    return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled, placements)

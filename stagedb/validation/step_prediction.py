@@ -5,29 +5,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stagedb.advice.trials import memory_of, peak_of
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
 from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.models import Card
+from stagedb.outputs import GB
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
+from stagedb.systems import System
 from stagedb.timing import timed_step
+from stagedb.timing.domain_straddles import placed, remarks
 from stagedb.validation.dispatched_tokens import dispatch_words
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
+from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 
 
 @dataclass(frozen=True)
 class Prediction:
     """A row and our time for it [s]; or `reason`, why no plan can express it.
 
-    job: what the row means, if it means something.
+    job: what the row means, if it means something. remarks: notes and warnings that a profile of it has.
     """
 
     row: StepRow
     job: StepJob | None = None
     seconds: float | None = None
     reason: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def error(self) -> float | None:
@@ -68,18 +73,28 @@ def predict(
         try:
             row.seconds  # noqa: B018 - a row without a time is refused as such
             job = job_of(row)
-            yield Prediction(row, job, _seconds(job, graphs))
+            seconds, remarks = _predicted(job, graphs)
+            yield Prediction(row, job, seconds, remarks=remarks)
         except StagedbError as error:
             yield Prediction(row, job, reason=" ".join(str(error).split()))
     progress(len(rows), len(rows))
 
 
-def _seconds(job: StepJob, graphs: _Graphs) -> float:
+def _predicted(job: StepJob, graphs: _Graphs) -> tuple[float, tuple[str, ...]]:
+    """The seconds of a row's step, and what a profile of it would note."""
     plan = plan_of(job)
     copied = copy_in_memory(graphs.of(job.card, plan.options), plan)
     blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
-    _, found = timed_step(copied.workload, job.system, None, blocking)
-    return found.step / 1e9
+    system, placements = placed(copied.workload, job.system)
+    _, found = timed_step(copied.workload, system, None, blocking)
+    return found.step / 1e9, (*remarks(placements, copied.workload, system), *_memory(copied, system))
+
+
+def _memory(copied: CopiedInstance, system: System) -> Iterator[str]:
+    """A warning where an accelerator does not hold the fullest rank."""
+    peak, room = peak_of(memory_of(copied)), system.accelerator.room
+    if room is not None and peak > room:
+        yield f"warning: the fullest rank holds {peak / GB:,.1f} GB, and an accelerator {room / GB:,.1f} GB of tensors"
 
 
 def plan_of(job: StepJob) -> Plan:

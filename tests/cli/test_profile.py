@@ -1,12 +1,14 @@
 """`profile`, and what the other commands know of profiles."""
 
 import json
+import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import stagedb.systems
 from stagedb import connect
@@ -54,13 +56,13 @@ def test_a_group_in_two_domains_is_a_warning_with_the_way_out(run: Run, tiny: st
     words = stagedb.systems.load_system("gb200-nvl72").to_dict()
     words["network"][0]["size"] = 7
     path = tmp_path / "seven.json"
-    for use in (None, 4):
-        words["network"][0] |= {} if use is None else {"use": use}
+    for use in (7, 4):
+        words["network"][0]["use"] = use
         path.write_text(json.dumps(words), encoding="utf-8")
         printed = run("profile", "--model", tiny, *PLAN, "--system", str(path))
         assert printed.status == 0, printed.err
         warned = "warning: 1 of 4 groups of tp straddle two domains of 7 accelerators on nvlink: with use: 4 of them"
-        assert (warned in printed.out) == (use is None)
+        assert (warned in printed.out) == (use == 7)
 
 
 def test_a_model_is_profiled_with_what_is_missing_made(run: Run, tiny: str) -> None:
@@ -298,10 +300,12 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
 
 
 def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_path: Path) -> None:
-    assert "GB of 80.0 GB: fits" in run("profile", "--model", tiny, *PLAN).out
+    assert "GB of 82.8 GB: fits" in run("profile", "--model", tiny, *PLAN).out
     small = tmp_path / "small.yaml"
     text = (Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text(encoding="utf-8")
-    small.write_text(text.replace("capacity: 80", "capacity: 0.0001").replace("name: h100", "name: small"))
+    small.write_text(
+        re.sub(r"capacity: [0-9.]+, reserve: {[^}]*}", "capacity: 0.0001", text).replace("name: h100", "name: small")
+    )
     line = next(line for line in run("profile", "--system", str(small)).out.splitlines() if line.startswith("peak"))
     assert "stages 0, 1 do not fit, by " in line and "most are " in line
     # The newest profile's system is the one that memory compares with; only a named one makes it fail.
@@ -309,6 +313,36 @@ def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_
     assert "does not fit" in known.out and known.status == 0
     assert "does not fit" in named.out and named.status == 1
     assert "fits" in run("memory", "--system", "h100").out
+
+
+def test_a_job_is_placed_on_whole_groups_unless_its_system_has_a_number(run: Run, tiny: str, tmp_path: Path) -> None:
+    words = yaml.safe_load((Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text("utf-8"))
+    words["network"][0]["size"] = 3
+    mine, given = tmp_path / "mine.yaml", tmp_path / "given.yaml"
+    mine.write_text(yaml.safe_dump({**words, "name": "mine"}), encoding="utf-8")
+    words["network"][0]["use"] = 3
+    given.write_text(yaml.safe_dump({**words, "name": "given"}), encoding="utf-8")
+    note = "placed on 2 of the 3 accelerators of each domain of nvlink, so that no group of tp straddles two"
+    for command in ("profile", "advise"):
+        ran = run(command, "--model", tiny, *PLAN, "--system", str(mine))
+        assert ran.status == 0 and note in " ".join(ran.out.split())
+        kept = " ".join(run(command, "--model", tiny, *PLAN, "--system", str(given)).out.split())
+        assert "placed on" not in kept and "warning: 1 of 4 groups of tp straddle two domains of 3" in kept
+    assert run("report", "--system", str(mine), "--out", "step.html").status == 0
+    assert "2 of 3 places, switch" in (tmp_path / "step.html").read_text(encoding="utf-8")
+
+
+def test_what_is_not_for_tensors_is_printed_apart(run: Run, tiny: str, tmp_path: Path) -> None:
+    line = "2.09 GB of an accelerator's 84.92 GB are reserved: context 1.65 GB, cublas 0.03 GB, nccl 0.41 GB"
+    for words in (("profile", "--model", tiny, *PLAN), ("memory",), ("advise",)):
+        assert line in run(*words).out, words
+    assert "reserved" not in run("memory", "--capacity", "80GB").out
+    whole = yaml.safe_load((Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text("utf-8"))
+    del whole["accelerator"]["memory"]["reserve"]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump({**whole, "name": "mine"}), encoding="utf-8")
+    without = run("profile", "--system", str(mine)).out
+    assert "GB of 84.9 GB: fits" in without and "reserved" not in without
 
 
 def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -> None:

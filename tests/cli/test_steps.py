@@ -1,11 +1,17 @@
 """`validate --steps`: the errors by source, and rows that no plan can express."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stagedb.validation import NOT_READ
+from stagedb.build.model_graph import build_graph
+from stagedb.timing import timed_step
+from stagedb.validation import NOT_READ, read_steps
+from stagedb.validation.step_prediction import plan_of
+from stagedb.validation.step_rows import job_of
+from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from tests.cli.conftest import Run
 from tests.validation.test_step_rows import row, written
 
@@ -24,6 +30,34 @@ def test_the_command_reports_by_source_and_goes_on(offline: Run, tmp_path: Path)
     assert lines[-2].startswith("another, not read: 1 rows, mean ")
     assert lines[-1].startswith("3 rows, mean ")
     assert lines[-1].endswith(", 1 that no plan can express")
+
+
+def test_a_row_is_scored_with_the_best_placement_and_has_the_notes_of_a_profile(offline: Run, tmp_path: Path) -> None:
+    cells = {"model": "qwen3-235b-a22b", "gpus": "256", "gpu": "GB200", "pp": "8", "virtual_stages": "3", "ep": "32"}
+    cells |= {"dp": "32", "zero": "1", "micro_batch_size": "1", "global_batch_size": "2048", "seq_len": "4096"}
+    given = row(**cells, framework="megatron-core")
+    found = offline("validate", "--steps", str(written(tmp_path, given)), "-f", "csv")
+    (only,) = csv.DictReader(found.out.splitlines())
+    assert only["remarks"].startswith("placed on 64 of the 72 accelerators of each domain of nvlink")
+    assert "straddles two" in only["remarks"] and "warning" not in only["remarks"]
+    (read,) = read_steps(tmp_path / "steps.csv")
+    job = job_of(read)
+    plan = plan_of(job)
+    copied = copy_in_memory(GraphInMemory.of(build_graph(job.card, plan.options)), plan)
+    seconds = []
+    for use in (64, 72):
+        inner = replace(job.system.dimensions[0], use=use)
+        system = replace(job.system, dimensions=(inner, *job.system.dimensions[1:]))
+        _, step = timed_step(copied.workload, system, None, job.profile.hides("").blocking)
+        seconds.append(step.step / 1e9)
+    assert float(only["predicted"]) == pytest.approx(seconds[0], abs=1e-6)
+    assert seconds[0] < seconds[1] / 2
+
+
+def test_a_row_that_an_accelerator_does_not_hold_has_a_warning(offline: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, row(micro_batch_size="1", model="llama3-70b", gpus="1", dp="1", zero="", gpu="H100"))
+    printed = " ".join(offline("validate", "--steps", str(path)).out.split())
+    assert "warning: the fullest rank holds " in printed and "an accelerator 82.8 GB of tensors" in printed
 
 
 def test_a_bound_makes_larger_errors_and_rows_without_a_time_failures(offline: Run, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_systems_are_listed_and_shown_without_a_store(offline: Run, tmp_path: Pa
     rows = json.loads(listed.out)
     assert [row["name"] for row in rows] == list(system_names())
     h100 = next(row for row in rows if row["name"] == "h100")
-    assert (h100["bf16_tflops"], h100["memory_gb"]) == (989.4, 80)
+    assert (h100["bf16_tflops"], h100["memory_gb"], h100["reserve_gb"]) == (989.4, 84.922, 2.094006272)
     assert h100["network"] == "8 x nvlink 450 GB/s, infiniband 50 GB/s"
     shown = offline("systems", str(own(tmp_path / "ours.yaml")), "-f", "json")
     fields = {row["field"]: row["value"] for row in json.loads(shown.out)}

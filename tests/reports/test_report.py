@@ -109,10 +109,14 @@ def test_memory_is_that_of_the_account(embedded_store: Store) -> None:
     curve = levels(made)
     assert curve is not None
     assert max(sum(sizes) for sizes in zip(*curve.sizes.values(), strict=True)) == max(totals.values())
-    assert "does not fit" not in render(made)
+    page = render(made)
+    assert "does not fit" not in page
+    reserved = sum(made.system.accelerator.reserved.values()) / 10**9
+    assert f"<td>for tensors</td><td>{84.922 - reserved:,.3f} GB</td>" in page and "nccl 0.411042 GB" in page
+    assert "capacity less the reserve" in page
     tight = dataclasses.replace(
         made.system,
-        accelerator=dataclasses.replace(made.system.accelerator, capacity=made.system.accelerator.launch / 10**12),
+        accelerator=dataclasses.replace(made.system.accelerator, capacity=Fraction(2, 10**9), reserve=()),
     )
     assert "does not fit" in render(dataclasses.replace(made, system=tight))
     assert levels(dataclasses.replace(made, memory=())) is None
@@ -338,6 +342,6 @@ def test_what_would_help_is_what_advice_names(embedded_store: Store) -> None:
     section = page[page.index("<h2>What would help</h2>") : page.index("<h2>Roofline")]
     shown = re.findall(r"<tr><td>([^<]+)</td>.*?data-value=\"(\d+)\"", section)
     assert [(name, int(step)) for name, step in shown] == [(each.name, each.step) for each in found]
-    small = dataclasses.replace(made.system.accelerator, capacity=Fraction(1, 10**6))
+    small = dataclasses.replace(made.system.accelerator, capacity=Fraction(1, 10**6), reserve=())
     held_by_none = dataclasses.replace(made, system=dataclasses.replace(made.system, accelerator=small))
     assert "The step is bound by memory (" in render(held_by_none)

@@ -182,3 +182,65 @@ def test_an_efficiency_is_between_those_of_its_neighbours() -> None:
     assert curve.at(1) == curve.at(100) == Fraction(1, 5)
     assert curve.at(10**4) == Fraction(1, 2)  # half-way in orders of magnitude
     assert curve.at(10**6) == curve.at(10**9) == Fraction(4, 5)
+
+
+GIB = 1 << 30
+REPORTED = {
+    "a100-40gb": 42_298_834_944,
+    "a100-80gb": 84_987_740_160,
+    "h100": 79.09 * GIB,
+    "h100-hbm2e": 95.07 * GIB,
+    "h200": 143_156 * (1 << 20),
+    "h800": 79.09 * GIB,
+    "h20": 97_285 * (1 << 20),
+    "b200": 178.35 * GIB,
+    "b300": 267.69 * GIB,
+    "gb200-nvl72": 184.31 * GIB,
+    "gb300-nvl72": 276.50 * GIB,
+    "l40s": 44.39 * GIB,
+    "mi300x": 206_141_652_992,
+    "tpu-v5p": 95.74 * GIB,
+}
+"""Bytes that drivers report, as logs and programs have them."""
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_a_preset_has_the_bytes_that_the_driver_reports(name: str) -> None:
+    """Logs have two decimals of a GiB, so that a preset may be some 10 MB below them, and never above."""
+    accelerator = load_system(name).accelerator
+    assert REPORTED[name] - 11e6 <= accelerator.capacity * 10**9 <= REPORTED[name]
+    assert accelerator.room is not None
+    assert accelerator.room + sum(accelerator.reserved.values()) == accelerator.capacity * 10**9
+    sources = load_system(name).sources
+    assert [each.split(":")[0] for each in sources].count("capacity") == 1
+    assert bool(accelerator.reserve) == any(each.startswith("reserve") for each in sources)
+
+
+def test_a_reserve_is_taken_from_the_room() -> None:
+    text = TEXT.replace("    capacity: 32\n", "    capacity: 32\n    reserve: {nccl: 0.5, context: 1.25}\n")
+    accelerator = parse_system(text).accelerator
+    assert accelerator.reserved == {"context": 1_250_000_000, "nccl": 500_000_000}
+    assert accelerator.room == 30_250_000_000
+    assert parse_system(json.dumps(parse_system(text).to_dict())) == parse_system(text)
+
+
+def test_a_file_without_a_reserve_has_its_whole_capacity() -> None:
+    """So had every system before there was a reserve, and its fields are what they were."""
+    system = parse_system(TEXT)
+    assert (system.accelerator.room, system.accelerator.reserved) == (32 * 10**9, {})
+    assert system.to_dict()["accelerator"]["memory"] == {"bandwidth": 1000, "capacity": 32}
+
+
+@pytest.mark.parametrize(
+    ("reserve", "error"),
+    [
+        ("{context: 20, nccl: 12}", "reserve has 32 GB in all: it takes less than the capacity"),
+        ("{context: -1}", "reserve.context is '-1': it takes a number of GB, 0 or more"),
+        ("1.5", "reserve is '1.5': it takes GB that are not for tensors"),
+        ("{a b: 1}", "a name in accelerator.memory.reserve has letters"),
+    ],
+)
+def test_a_reserve_that_is_none_is_refused(reserve: str, error: str) -> None:
+    text = TEXT.replace("    capacity: 32\n", f"    capacity: 32\n    reserve: {reserve}\n")
+    with pytest.raises(UsageError, match=error):
+        parse_system(text)

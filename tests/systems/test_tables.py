@@ -273,6 +273,28 @@ def test_h100_and_h200_agree_where_their_silicon_does() -> None:
     assert (less.dimensions, less.collectives) == (h100.dimensions, h100.collectives)
 
 
+def test_an_h800_is_an_h100_with_fewer_links() -> None:
+    h100, h800 = (load_system(name) for name in ("h100", "h800"))
+    assert replace(h800.accelerator, name=h100.accelerator.name) == h100.accelerator
+    assert h800.tables == tuple(each for each in h100.tables if each.operator != "collective")
+    assert [each.bandwidth for each in h800.dimensions] == [200, 50]  # half of 400 GB/s; 400 Gb/s
+    sent = Costs(h800, 8).placed("all_gather", 1 << 30, Costs(h800, 8).placement(tuple(range(8))))
+    # DeepSeek measured 160 GB/s in one direction.
+    assert 150 < (1 << 30) * 7 / sent.ns < 165
+
+
+@pytest.mark.parametrize(
+    ("side", "measured"), [(1024, 95.12), (2048, 120.27), (4096, 133.41), (8192, 138.6), (10240, 142.25)]
+)
+def test_an_h20_has_the_matmuls_that_were_measured_on_one(side: int, measured: float) -> None:
+    """TFLOP/s of square matmuls in bf16, of which the preset has the efficiencies; the launch comes on top."""
+    h20 = load_system("h20")
+    assert {each.operator for each in h20.tables} == {"collective"}
+    flops = 2 * side**3
+    took = Costs(h20, 8).work(Work("matmul", "bf16", flops, 6 * side**2, (side, side, side))).ns
+    assert flops / (took - int(h20.accelerator.launch)) / 1000 == pytest.approx(measured, rel=0.01)
+
+
 @pytest.mark.parametrize("name", system_names())
 def test_every_table_and_number_of_a_preset_has_a_source(name: str) -> None:
     system = load_system(name)

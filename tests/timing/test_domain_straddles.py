@@ -7,7 +7,8 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.systems import Costs, System, load_system, parse_system
-from stagedb.timing.domain_straddles import straddles
+from stagedb.timing import profile_job, timed_step
+from stagedb.timing.domain_straddles import placed, straddles
 from stagedb.workload.instance_columns import Workload
 from tests.timing.test_hidden_communication import workload
 
@@ -55,6 +56,48 @@ def test_the_smallest_groups_come_first_where_one_number_does_not_serve_all() ->
 def test_a_group_that_fits_in_no_domain_is_no_straddle() -> None:
     made = workload(tp=4, sp=True, dp=2)
     assert straddles(made, domains(2)) == ()
+
+
+@pytest.mark.parametrize("places", [6, 7, 9, 11])
+def test_a_job_without_a_number_is_placed_so_that_no_group_straddles(places: int) -> None:
+    made = workload(tp=4, sp=True, dp=8, global_batch_size=8)
+    use = places // 4 * 4
+    job = profile_job(made, domains(places))
+    assert job.system == domains(places, use)
+    (note,) = job.remarks
+    assert note.startswith(f"placed on {use} of the {places} accelerators of each domain of nvlink")
+    assert "no group of tp straddles" in note
+    given = profile_job(made, domains(places, use))
+    assert (job.step, given.remarks) == (given.step, ())
+    assert timed_step(made, domains(places), None, ())[1].step == job.step
+    assert job.step < profile_job(made, domains(places, places)).step
+
+
+def test_a_job_keeps_the_number_of_its_system() -> None:
+    made = workload(tp=4, sp=True, dp=8, global_batch_size=8)
+    for use in (6, 7, 9):
+        job = profile_job(made, domains(9, use))
+        assert (job.system, job.placements) == (domains(9, use), ())
+        assert [each.startswith("warning: ") for each in job.remarks] == [True]
+
+
+def test_a_job_that_needs_every_place_is_placed_on_all() -> None:
+    made = workload(tp=4, sp=True, dp=8, global_batch_size=8)  # 32 ranks
+    system = domains(7)
+    for nodes, use in ((5, None), (8, 4)):
+        whole = replace(system, dimensions=(system.dimensions[0], replace(system.dimensions[1], size=nodes)))
+        found, placements = placed(made, whole)
+        assert (found.dimensions[0].use, len(placements)) == (use, use is not None)
+        assert len(straddles(made, found)) == (use is None)
+
+
+def test_what_does_not_straddle_is_placed_on_all() -> None:
+    for made, system in (
+        (workload(tp=4, sp=True, dp=8, global_batch_size=8), domains(72)),
+        (workload(tp=4, sp=True, dp=8, global_batch_size=8), domains(8)),
+        (workload(tp=4, sp=True, dp=2), domains(2)),
+    ):
+        assert placed(made, system) == (system, ())
 
 
 def test_a_job_takes_the_accelerators_that_it_uses() -> None:

@@ -178,6 +178,18 @@ def test_a_published_run_of_llm_foundry_fits_into_its_accelerator() -> None:
     assert 0.9 * room < peak_of(memory_of(copied)) < room
 
 
+@pytest.mark.parametrize("format", ["", " fp8"])
+def test_published_runs_between_the_name_and_the_memory_of_an_h100_fit(format: str) -> None:
+    """NVIDIA ran it on accelerators of 80 GB by name. CUDA has 84.9e9 bytes of these, the context and libraries 2.1."""
+    title = f"llama3.1-8b cp 2 dp 4 batch 128 seq 8192{format}"
+    job = next(job_of(each) for each in read_steps(KNOWN) if each.title == title)
+    plan = plan_of(job)
+    peak = peak_of(memory_of(copy_in_memory(GraphInMemory.of(build_graph(job.card, plan.options)), plan)))
+    room = job.system.accelerator.room
+    assert job.system.name == "h100" and room is not None
+    assert 80e9 < peak < room < 84.9e9
+
+
 def test_an_empty_dp_is_what_the_other_degrees_leave() -> None:
     assert plan_of(job_of(row(dp="", gpus="2"))).dp == 2
     assert plan_of(job_of(row(dp="", gpus="16", tp="2", cp="2", zero="1"))).dp == 4

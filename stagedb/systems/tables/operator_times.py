@@ -90,7 +90,7 @@ class OperatorTimes:
 
     def _operator(self, each: Shaped) -> str:
         if each.kind.startswith("attention"):
-            return "attention" if len(each.dims) >= _ATTENTION else "index"
+            return "attention" if is_attention_kernel(each.kind, each.dims) else "index"
         return "experts" if each.grouped and len(each.dims) == 4 else "matmul"
 
     def _times(self, operator: str, dtype: str, chosen: Sequence[Shaped]) -> Sequence[float | None]:
@@ -124,6 +124,11 @@ class OperatorTimes:
         accelerator = self.system.accelerator
         share = float(accelerator.memory.points[-1][1])
         return 0.0 if accelerator.bandwidth == float("inf") else 1 / (float(accelerator.bandwidth) * share)
+
+
+def is_attention_kernel(kind: str, dims: Sequence[int]) -> bool:
+    """Whether an operator is an attention over queries and keys, whose sizes are known, and not scores of an index."""
+    return kind.startswith("attention") and len(dims) >= _ATTENTION and min(dims) > 0
 
 
 def _columns(chosen: Sequence[Shaped], names: Sequence[str], most: int) -> dict[str, Floats]:
