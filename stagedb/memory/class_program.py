@@ -323,8 +323,9 @@ class _Making:
             and op.kind in ("all_gather", "reduce_scatter")
         ):
             temporary = max(size, int(ops.result[row]))
-        if self.plan.options.expert_unit and leaves_experts(op.name):
-            # It is in a hook, for which the call of the experts holds their result next to the copy that it sends.
+        if self.plan.options.expert_unit and leaves_experts(op.name) and self.env["E"] > self.plan.ep:
+            # It is in a hook, for which the call of the experts holds their result next to the copy that it sends. That
+            # of a single expert is in the order of ranks already.
             temporary += size
         return Item(op, row, position, reads, writes, temporary, size)
 
