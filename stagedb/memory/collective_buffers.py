@@ -163,12 +163,12 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     if unit is None:
         raise ValueError(f"{name} gathers weights outside layers, which stay gathered")
     made, begin, copied = _copied(chunk, task, unit, index, which)
-    over = copied
     if _smaller(chunk, unit, op, bucket):
         # The gathers of a unit are copied out one by one: with the copies of all, the largest buffer counts.
-        over = Moment(task, begin.index, which, prepared=not begin.prepared)
+        copied = Moment(task, begin.index, which, prepared=not begin.prepared)
     elif chunk.cut_columns(bucket):
         yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (copied,))
+    over = copied
     if unit.experts:
         # Where their forward runs again, it keeps the buffer when it has been copied, as every forward, to its end.
         again = (i for i, item in enumerate(chunk.program.items[task]) if item.op.phase == RECOMPUTE and unit.has(item))
@@ -176,7 +176,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
     if chunk.plan.options.reshard_to is not None:
-        yield from _parted(chunk, unit, op, bucket, over)
+        yield from _parted(chunk, unit, op, bucket, copied)
 
 
 def _copied(
