@@ -5,6 +5,7 @@
 // column name: string — unique in the graph
 // column block: string — the block that it is part of
 // column template: string — which kind of task runs it
+// column phase: string — forward, backward, recompute, …
 // column type: string — compute, collective, send, recv
 // column kind: string — matmul, all_gather, …
 // column when: string — for which micro-batches it runs
@@ -23,8 +24,8 @@
 // column loop: integer? — order of the first op of its loop
 // column bucket: string? — bucketing rule
 MATCH (:Graph {id: $graph})-[:HAS_OP]->(s:SymOp)
-RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.kind AS kind, s.`when` AS `when`,
-  s.`order` AS `order`, s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read,
+RETURN s.name AS name, s.block AS block, s.template AS template, s.phase AS phase, s.type AS type, s.kind AS kind,
+  s.`when` AS `when`, s.`order` AS `order`, s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read,
   s.bytes_written AS bytes_written, s.temporary AS temporary, s.comm_bytes AS comm_bytes,
   s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.peer AS peer, s.present AS present, s.times AS times,
   s.loop AS loop, s.bucket AS bucket

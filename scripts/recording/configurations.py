@@ -90,6 +90,7 @@ def drawn(seed: int, count: int) -> Iterator[Config]:
         _parted_experts(config, random.Random(f"{seed}/{place}/experts"))
         _reshards(config, random.Random(f"{seed}/{place}/reshards"))
         _sharded_experts(config, random.Random(f"{seed}/{place}/sharded"))
+        _expert_units(config, random.Random(f"{seed}/{place}/units"))
         config["every"] = min(config["every"], most_layers(config))
         config["rank"] = chance.randrange(world(config))
         yield completed(config)
@@ -335,6 +336,12 @@ def _sharded_experts(config: Config, chance: random.Random) -> None:
         config |= chance.choice(({"mixed": "fp32master"}, {"reduce_fp32": True}))
     if config["pp"] == 1 and chance.random() < 0.3:
         config |= {"microbatches": chance.choice((2, 3)), "accumulate": chance.choice(("last", "every"))}
+
+
+def _expert_units(config: Config, chance: random.Random) -> None:
+    """Experts that are an FSDP unit of their own. Selective checkpoints do not find the gather of one that is freed."""
+    freed = config["reshard"] and config["recompute"] == "sac"
+    config["ep_fsdp"] = config["style"] == "moe" and config["dp_kind"] == "fsdp" and not freed and chance.random() < 0.3
 
 
 def _splits(config: Config) -> bool:

@@ -45,7 +45,8 @@ def _structure(plan: Plan) -> Iterator[Words]:
     for stage in PLAN_WORDS["zero"].choices:
         if stage != options.zero:
             freed = {word: None for word in ("reshard", "reshard_to") if getattr(options, word) is not None}
-            yield {"zero": stage, **freed}
+            whole = {"expert_unit": None} if options.expert_unit and stage in (0, 1) else {}
+            yield {"zero": stage, **freed, **whole}
     for kind in PLAN_WORDS["recompute"].choices:
         # The operators and modules to compute again are a choice of the user's.
         if kind not in (options.recompute, "operators", "modules"):

@@ -68,6 +68,9 @@ class GraphWords(TypedDict, total=False):
     and results come back as they are. [same]"""
     ep_sync: bool
     """Reduce the gradients of all weights but experts over ep; without it, copies drift apart. [ep-sync]"""
+    expert_unit: bool
+    """With --zero 2 or 3, the experts of each layer are an FSDP unit of their own, next to the rest.
+    [no-expert-unit]"""
     scatter_gather: bool
     """Ranks of tp with the same tensor each send a part of it to the next stage, which gathers it; without it each
     sends the whole. [no-scatter-gather]"""

@@ -99,7 +99,7 @@ def assemble(
     if again:
         once = without_repeats(ops, again)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
-        ops = [_if_again(op) if op.phase == RECOMPUTE else op for op in ops]
+        ops = [_if_again(op) if op.phase == RECOMPUTE and op.block != "bucket" else op for op in ops]
     return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
 
 

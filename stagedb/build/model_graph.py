@@ -14,6 +14,7 @@ from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.recompute_modules import check_modules, in_layer, is_under, module_parts
+from stagedb.build.sharing import of_experts
 from stagedb.build.strategy_support import check_named, check_synced, tied_alike
 from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
@@ -29,6 +30,7 @@ from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import recomputed_with
 from stagedb.models.kinds import LayerKind, streams
+from stagedb.models.kinds.expert_calls import in_experts
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
 from stagedb.models.kinds.token_copies import EXCHANGES
@@ -247,6 +249,24 @@ def _check_context(card: Card, options: GraphOptions) -> None:
             )
 
 
+def _check_units(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...]) -> None:
+    """Raise UsageError for experts that cannot be a unit of their own."""
+    if not options.expert_unit:
+        return
+    if card.further_tokens:
+        raise UsageError(
+            f"{card.name} predicts further tokens by layers of its last stage, whose experts stagedb gathers with the "
+            "rest of their layer only: leave --expert-unit out"
+        )
+    for block in laid_out:
+        for weight in block.weights:
+            if of_experts(block.layouts[weight.name]) and not in_experts(weight.name):
+                raise UsageError(
+                    f"{weight.name} is a weight of experts in a block of your own, for which stagedb does not know "
+                    "where a unit begins: leave --expert-unit out"
+                )
+
+
 def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
@@ -261,6 +281,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     check_blocks(card, options)
     _check_context(card, options)
     laid_out = _lay_out_blocks(card, options, framework)
+    _check_units(card, options, laid_out)
     tie = _tie(card)
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)

@@ -8,7 +8,7 @@ from stagedb.build.costs import CLASS_BYTES
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.symbolic_graph import Collective, SymOp, When
-from stagedb.workflows import Template
+from stagedb.workflows import RECOMPUTE, Template
 from stagedb.workflows.training import STEP
 
 SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
@@ -54,7 +54,8 @@ class BucketRule:
     number of members (None: as the mesh axis gives): a gather among so many has larger parts. `dtype` is the class on
     the wire. `parts`: an all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters are
     always of parts. norms: it is over one number a gradient. of: whether it takes all weights, only those of `experts`
-    that ranks of ep divide among them, or only `dense` ones.
+    that ranks of ep divide among them, or only `dense` ones. again: it runs where a backward computes its forward
+    again.
     """
 
     name: str
@@ -69,6 +70,7 @@ class BucketRule:
     norms: bool = False
     members: Expression | None = None
     of: Literal["all", "dense", "experts"] = "all"
+    again: bool = False
 
     def takes(self, weight: Layout) -> bool:
         """Whether a weight of this layout, or its gradient, passes it."""
@@ -175,7 +177,7 @@ def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
             block="bucket",
             template=bucket.template,
             kind=bucket.kind,
-            phase=bucket.template.phase,
+            phase=RECOMPUTE if bucket.again else bucket.template.phase,
             when=bucket.when,
             order=order,
             reads=(),

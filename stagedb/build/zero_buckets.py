@@ -6,6 +6,7 @@ framework.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stagedb.build.sharing import BucketRule, ReductionRules
 from stagedb.expressions import Expression, number, smallest, symbol
@@ -39,8 +40,9 @@ def reduction_rules(options: GraphOptions, framework: Framework, experts: bool =
         return replace(found, gradients=tuple(replace(bucket, axis="edp") for bucket in found.gradients))
     # Once this exceeds 1, the ranks that hold the same experts differ from those that hold the same other weights.
     divided = symbol("ep") * (symbol("tp") if options.experts_over_tp else 1)
+    apart = partial(_units, options=options) if options.expert_unit else _apart
     gradients, parameters = (
-        tuple(part for bucket in buckets for part in _apart(bucket, divided))
+        tuple(part for bucket in buckets for part in apart(bucket, divided))
         for buckets in (found.gradients, found.parameters)
     )
     norms = _norms_apart(found.norms, divided, options)
@@ -131,6 +133,29 @@ def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
         replace(bucket, name=f"{bucket.name}.dense", only=apart, of="dense"),
         replace(bucket, name=f"{bucket.name}.experts", axis=axis, only=apart, of="experts", members=None),
     )
+
+
+def _units(bucket: BucketRule, divided: Expression, options: GraphOptions) -> tuple[BucketRule, ...]:
+    """Experts are a unit of their own, whether ranks divide them or not: with buckets like those of other weights.
+
+    If the backward computes layers again, the last unit of experts is gathered in there.
+    """
+    if bucket.axis not in ("dp", "dp_replicate", "dp_reshard"):
+        return (bucket,)
+    one = replace(bucket, name=f"{bucket.name}.experts", of="experts")
+    experts = [one]
+    if bucket.axis == "dp":
+        apart, together = (
+            condition if bucket.only is None else smallest(bucket.only, condition)
+            for condition in (divided - 1, 2 - divided)
+        )
+        experts = [
+            replace(one, axis="edp", only=apart, members=None),
+            replace(one, name=f"{one.name}.whole", only=together),
+        ]
+    if options.recompute == "full" and bucket.kind == "all_gather" and bucket.template.differentiates:
+        experts += [replace(each, name=f"{each.name}.again", again=True) for each in experts]
+    return (replace(bucket, name=f"{bucket.name}.dense", of="dense"), *experts)
 
 
 def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:

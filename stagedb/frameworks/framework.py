@@ -112,6 +112,7 @@ class Framework:
     hybrid_stages: those whose shards may have copies (`--hsdp`); errors suggest the first.
     cuts_columns: with zero 2 and 3 experts that ranks divide are cut along their second axis if more ranks share them
         than a rank holds, so that none has padding only.
+    expert_units: with zero 2 and 3 the experts of a layer may be a unit of their own (`--expert-unit`).
     reshards_to: with zero 3 a few ranks may keep all parameters from the forward to the backward (`--reshard-to`).
     optimizer_sharding: with zero 1 gradients are all-reduced as with zero 0, or reduce-scattered in one buffer a stage.
     partial_in_backward: with zero 2 and 3 gradients that are partial over tp are reduced where a unit's backward ends,
@@ -169,6 +170,7 @@ class Framework:
     zero_stages: tuple[int, ...]
     hybrid_stages: tuple[int, ...]
     cuts_columns: bool
+    expert_units: bool
     reshards_to: bool
     optimizer_sharding: Literal["all_reduce", "reduce_scatter"]
     partial_in_backward: bool

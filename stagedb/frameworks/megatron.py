@@ -46,6 +46,7 @@ MEGATRON = Framework(
     # `--num-distributed-optimizer-instances`.
     hybrid_stages=(1, 3),
     cuts_columns=False,
+    expert_units=False,
     reshards_to=False,
     optimizer_sharding="reduce_scatter",
     partial_in_backward=False,

@@ -49,6 +49,8 @@ TORCH = Framework(
     hybrid_stages=(3, 2),
     # `Shard(1)` in torchtitan's `distributed/fsdp.py`.
     cuts_columns=True,
+    # `fully_shard` of `moe.experts` in torchtitan's `models/llama4/infra/parallelize.py`.
+    expert_units=True,
     # `fully_shard(reshard_after_forward=N)`.
     reshards_to=True,
     # ZeroRedundancyOptimizer leaves DDP's all-reduce as it is.

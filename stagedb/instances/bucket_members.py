@@ -1,10 +1,11 @@
 """Buckets: the parameters of a stage, or their gradients, dealt to collectives by the graph's bucket policies."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from stagedb.frameworks import BucketPolicy
+from stagedb.instances.expert_units import ExpertSpan, ExpertUnits
 from stagedb.instances.stage_blocks import IssueOrder, Stage
 from stagedb.workflows import TEMPLATES, Template
 
@@ -45,7 +46,8 @@ class BucketOp:
     """A symbolic collective of which an instance has one copy for each bucket.
 
     `bytes` gives the bytes of operand and result for (elements, elements of a part). `parts`: the number of ranks over
-    which it shards. apart: only weights of experts pass it that ranks divide among them.
+    which it shards. apart: only weights of experts pass it that ranks divide among them, or that are units of their
+    own. again: it runs where a backward computes a forward again.
     """
 
     name: str
@@ -56,6 +58,7 @@ class BucketOp:
     parts: int
     bytes: Callable[[int, int], tuple[int, int]]
     apart: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,12 +129,15 @@ def fill(
     last: Mapping[tuple[str, str], str] | None = None,
     room: int = 2,
     parts: Mapping[str, Sequence[Part]] | None = None,
+    experts: Mapping[str, ExpertSpan] | None = None,
+    again: Collection[int] = (),
 ) -> tuple[tuple[Bucket, ...], IssueOrder]:
     """The buckets of a stage, and the issue order that has room for them.
 
     weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
     phase, the op that computes last. room: the fewest numbers that an op needs, for its loop. parts: by block, those
-    that are units.
+    that are units. experts: by block, its experts, if they are units of their own. again: positions of layers that the
+    backward computes again.
     A bucket of gradients is issued right after the last op that makes one of them, and never before the bucket that was
     closed before it. A bucket of one unit is issued where the unit's backward ends, or after the whole backward. A
     bucket of a step comes before everything else. The parameters of a unit are gathered before its forward, and again
@@ -147,7 +153,9 @@ def fill(
     order = IssueOrder(len(stage.places), orders, 1)
     named = {op.name: op for op in ops}
     apart = frozenset(op.name for op in ops if op.gathers and op.apart)
-    filling = _Filling(stage, order, last or {}, apart, _inner(stage, parts or {}))
+    again = again if any(op.again for op in ops) else ()
+    units = None if experts is None else _expert_units(stage, order, layers, experts, again)
+    filling = _Filling(stage, order, last or {}, apart, _inner(stage, parts or {}), units)
     buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
     depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
     # Each phase has numbers of its own.
@@ -161,26 +169,20 @@ def fill(
     ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (phase[bucket.op], bucket.base))]
     slots = max([2, room, *(1 + len(tied) for tied in ties)])
     placed = tuple(
-        Bucket(
-            op=each.op,
-            gathers=each.gathers,
-            index=each.index,
-            bytes_in=each.bytes_in,
-            bytes_out=each.bytes_out,
-            position=each.position,
-            base=each.base * slots,
-            members=each.members,
-            after=each.after,
-            slot=slot,
-        )
-        for tied in ties
-        for slot, each in enumerate(tied, start=1)
+        replace(each, base=each.base * slots, slot=slot) for tied in ties for slot, each in enumerate(tied, start=1)
     )
     return placed, IssueOrder(len(stage.places), orders, slots)
 
 
 def _unit(position: int, layer: bool, weight: Weight) -> int | None:
     return position if layer else None if weight.part is None else position + weight.part
+
+
+def _expert_units(
+    stage: Stage, order: IssueOrder, layers: Collection[int], experts: Mapping[str, ExpertSpan], again: Collection[int]
+) -> ExpertUnits:
+    found = {place.position: experts[place.block] for place in stage.places if place.block in experts}
+    return ExpertUnits(order, found, frozenset(layers), frozenset(again))
 
 
 def _inner(stage: Stage, parts: Mapping[str, Sequence[Part]]) -> dict[int, tuple[int, Part]]:
@@ -196,7 +198,7 @@ class _Filling:
     """The tables for deciding the buckets of a stage.
 
     apart: the gathers of experts that ranks divide among them. inner: the parts of blocks that are units, by unit, each
-    with its position.
+    with its position. units: those of layers, if experts are some of them.
     """
 
     stage: Stage
@@ -204,6 +206,7 @@ class _Filling:
     last: Mapping[tuple[str, str], str]
     apart: frozenset[str]
     inner: Mapping[int, tuple[int, Part]]
+    units: ExpertUnits | None = None
 
     def position(self, unit: int) -> int:
         """The position of the block that a unit is, or is a part of."""
@@ -216,9 +219,7 @@ class _Filling:
         return towards(self.position(unit)) + first
 
     def fill(self, registered: Sequence[Registered], op: BucketOp) -> list[Bucket]:
-        passed = [
-            each for each in registered if op.name in (each.weight.gathers if op.gathers else each.weight.buckets)
-        ]
+        passed = [each for each in registered if self.passes(op, each)]
         sizes = [op.bytes(each.weight.elements, each.weight.shard)[0] for each in passed]
         buckets: list[Bucket] = []
         due = (0, 0)
@@ -239,6 +240,14 @@ class _Filling:
             buckets.append(Bucket(op.name, op.gathers, index, bytes_in, bytes_out, due[1], due[0], members, after))
         return buckets
 
+    def passes(self, op: BucketOp, each: Registered) -> bool:
+        """Whether a weight, or its gradient, passes a bucket op."""
+        if op.name not in (each.weight.gathers if op.gathers else each.weight.buckets):
+            return False
+        return (
+            self.units is None or not (op.gathers and op.apart) or self.units.passes(each.unit, op.template, op.again)
+        )
+
     def reduced(self, op: BucketOp, found: int | None) -> tuple[int, int]:
         """The number after which the gradients of a unit are reduced, and the position there."""
         unit = -1 if found is None else found
@@ -246,6 +255,8 @@ class _Filling:
         if op.policy.at_end:
             # The messages of the stage's first end are at position -1; further ones have no operators.
             return self.order.downward(-3 - unit) + self.order.orders - 1, position
+        if self.units is not None and op.apart:
+            return self.units.reduced(unit, op.template), position
         if unit in self.inner:
             return self.order.downward(position) + self.inner[unit][1].end[op.template.phase], position
         return self.order.downward(unit) + self.order.orders - 1, position
@@ -254,8 +265,13 @@ class _Filling:
         """The order of buckets that are due at one point: gradients before parameters.
 
         The unit whose backward runs first is gathered first. In a unit experts are before other weights, as hooks run
-        in a backward; not in one that is gathered where its own backward begins, or reduced after all backwards.
+        in a backward; not in one that is gathered where its own backward begins, or reduced after all backwards. Those
+        that are a unit of their own come after it.
         """
+        if self.units is not None and not op.template.once:
+            unit = max(each.position if each.position in self.units.layers else -1 for each in bucket.members)
+            unit = (unit if op.template.upward else -unit) if op.gathers else 0
+            return op.gathers, unit, op.apart, depth, op.order, op.name
         down = (op.policy.by_unit or op.gathers) and not (op.template.upward or op.template.once)
         unit = max(each.position for each in bucket.members) if down and op.gathers else 0
         alone = op.policy.at_end or (op.gathers and self.stage.has_next and unit == self.order.positions - 1)
@@ -284,6 +300,11 @@ class _Filling:
         if op.template.once:
             return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
         unit = own[0].unit
+        number = None
+        if self.units is not None and unit is not None:
+            number = self.units.gathered(unit, op.template, op.apart, op.again)
+        if number is not None and unit is not None:
+            return number, self.position(unit)
         if op.template.upward:
             # A stage receives its input before the model opens, and the model opens before its first layer.
             return (self.order.upward(0) - 2, 0) if unit is None else (self.begins(unit, op) - 1, self.position(unit))
@@ -292,11 +313,16 @@ class _Filling:
         if following + 1 == self.order.positions and self.stage.has_next:
             # The first unit of a backward waits for the gradient, and the unit that is gathered ahead comes after it.
             return self.order.downward(following) - 2, following
-        if not op.apart and self.divided(unit, registered) and not self.divided(following + 1, registered):
+        if (
+            self.units is None
+            and not op.apart
+            and self.divided(unit, registered)
+            and not self.divided(following + 1, registered)
+        ):
             # A unit with one group of ranks gathers ahead only what ended last in the forward: the next one's experts.
             return self.begins(following, op) - 1, position
-        ahead = 0 if following in self.inner and following + 1 not in self.inner else self.begins(following + 1, op)
-        return max(ahead, self.opened(following, registered)) - 1, position
+        begun = 0 if following in self.inner and following + 1 not in self.inner else self.begins(following + 1, op)
+        return max(begun, self.opened(following, registered)) - 1, position
 
     def divided(self, unit: int | None, registered: Sequence[Registered]) -> bool:
         """Whether a unit has experts that other ranks share than its other weights, so that it has two gathers."""

@@ -11,6 +11,7 @@ from stagedb.frameworks import bucket_policy
 from stagedb.inputs import shown
 from stagedb.instances.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.instances.class_digests import Member
+from stagedb.instances.expert_units import ExpertSpan, spans
 from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.models.further_tokens import depth_of
@@ -20,7 +21,7 @@ from stagedb.plans.token_copies import COPY_SYMBOLS
 from stagedb.schedules import splits
 from stagedb.store import Store, json_mapping, read_whole
 from stagedb.store.stored_graphs import blocks_of
-from stagedb.workflows import template_named
+from stagedb.workflows import RECOMPUTE, template_named
 
 COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes", "peer")
 """Columns of a symbolic op that hold one expression each; `dims` holds several."""
@@ -67,6 +68,7 @@ class Evaluated:
     orders: int
     last: Mapping[tuple[str, str], str]  # by block and phase, the op that computes last
     parts: Mapping[str, tuple[Part, ...]]  # by block, its parts whose weights are units
+    experts: Mapping[str, ExpertSpan] | None = None  # by block, its experts, if they are units of their own
 
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
@@ -131,6 +133,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         orders=1 + max((op["order"] for op in graph.ops), default=0),
         last=_last(ops, split),
         parts=_parts(ops, split),
+        experts=spans(ops) if graph.options.get("expert_unit") else None,
     )
 
 
@@ -203,7 +206,8 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: fr
     gathers = op["kind"] == "all_gather"
     parts = plan.edp // plan.hsdp if op["name"] in apart else plan.shards
     template, policy = template_named(op["template"]), bucket_policy(op["bucket"])
-    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes, op["name"] in apart)
+    again = op["phase"] == RECOMPUTE
+    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes, op["name"] in apart, again)
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:

@@ -234,8 +234,17 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
         for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, placement):
             # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
             # chunks.
+            again = [each.position for each in number.places if each.layer is not None and plan.recomputes(each.layer)]
             buckets, order = fill(
-                number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room, evaluated.parts
+                number,
+                evaluated.weights,
+                evaluated.buckets,
+                evaluated.orders,
+                evaluated.last,
+                room,
+                evaluated.parts,
+                evaluated.experts,
+                again,
             )
             ways = (
                 placement.route(number.index, towards, plan.pp) if 0 <= number.index + towards <= last else None

@@ -99,7 +99,7 @@ class Chunk:
         """The unit of a weight or its gradient; None outside layers."""
         name, position = key
         if self.program.layers[position] is not None:
-            return Unit(position)
+            return Unit.of_layer(position, name, self.plan.options.expert_unit)
         depth = depth_of(name)
         return None if depth is None else Unit(position, depth)
 

@@ -15,6 +15,7 @@ from stagedb.instances import is_at_end
 from stagedb.instances.stage_blocks import BUCKET, CUT
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.memory.share_place import FIRST, SharePlace
+from stagedb.models.kinds.expert_calls import leaves_experts
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
@@ -322,6 +323,10 @@ class _Making:
             and op.kind in ("all_gather", "reduce_scatter")
         ):
             temporary = max(size, int(ops.result[row]))
+        if self.plan.options.expert_unit and leaves_experts(op.name) and self.env["E"] > self.plan.ep:
+            # It is in a hook, for which the call of the experts holds their result next to the copy that it sends. That
+            # of a single expert is in the order of ranks already.
+            temporary += size
         return Item(op, row, position, reads, writes, temporary, size)
 
     def parts(self) -> Iterator[tuple[str, int, int, bool]]:

@@ -7,6 +7,7 @@ from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import BucketStorage, Item
 from stagedb.memory.lifetimes import Category, Life, Moment, Which, between, brief
 from stagedb.memory.sharded_unit import Unit
+from stagedb.workflows import RECOMPUTE, TaskKind
 
 
 def collected(chunk: Chunk) -> Iterator[Life]:
@@ -32,10 +33,15 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
         if which is Which.FIRST:
             return
         which = Which.CLOSED_LATER
-    if chunk.cut_columns(bucket):
-        yield brief(f"{name}.columns", layer, size, Category.COMMUNICATION, forward, index, which)
     begin, until = Moment(forward, index, which), Moment(forward, _let_go(chunk, index), which)
-    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, begin, (until,))
+    made, over = begin, Moment(forward, index + 1, which)
+    if chunk.plan.options.expert_unit and unit is not None:
+        made, begin, over = _copied(chunk, forward, unit, index, which)
+    if chunk.plan.options.expert_unit:
+        until = _replaced(chunk, unit, index, which)
+    if chunk.cut_columns(bucket):
+        yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (over,))
+    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (until,))
     if unit in chunk.regathered or not chunk.program.backwards:
         ends: tuple[Moment, ...] = (Moment(forward, chunk.over(forward, unit), which),)
     elif which is Which.EVERY and chunk.one_at_a_time:
@@ -44,7 +50,7 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
         # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
         which = Which.FIRST
         ends = chunk.given_back(bucket, Which.LAST)
-    yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), ends)
+    yield Life(name, layer, size, Category.GATHERED, begin, ends)
 
 
 def _gathered_first(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
@@ -150,33 +156,63 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name = chunk.layer_of(unit), op.name
     task = chunk.inputs_task
-    items = chunk.program.items[task]
-    begun = next(i for i, each in enumerate(items) if unit is not None and unit.has(each))
-    # It is copied out of the buffer before the next unit's gather, which is issued first, allocates a buffer of its
-    # own; without such a gather right before its first operator.
-    copied = _next_gather(chunk, unit, index, begun)
-    alone = copied == begun
     ends = chunk.given_back(bucket)
     if which is Which.CLOSED:
         forward = chunk.program.forward
         ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), *chunk.given_back(bucket, Which.LAST))
-    begin = Moment(task, copied, which, prepared=alone)
-    made = Moment(task, index + 1, which, prepared=True)
-    over = Moment(task, begun if alone else copied + 1, which, prepared=alone)
+    if unit is None:
+        raise ValueError(f"{name} gathers weights outside layers, which stay gathered")
+    made, begin, copied = _copied(chunk, task, unit, index, which)
     if _smaller(chunk, unit, op, bucket):
         # The gathers of a unit are copied out one by one: with the copies of all, the largest buffer counts.
-        over = Moment(task, copied, which, prepared=not alone)
+        copied = Moment(task, begin.index, which, prepared=not begin.prepared)
     elif chunk.cut_columns(bucket):
-        yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (over,))
+        yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (copied,))
+    over = copied
+    if unit.experts:
+        # Where their forward runs again, it keeps the buffer when it has been copied, as every forward, to its end.
+        again = (i for i, item in enumerate(chunk.program.items[task]) if item.op.phase == RECOMPUTE and unit.has(item))
+        over = max((Moment(task, i + 1, which) for i in again), default=over, key=lambda each: each.index)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
     if chunk.plan.options.reshard_to is not None:
-        yield from _parted(chunk, unit, op, bucket, over)
+        yield from _parted(chunk, unit, op, bucket, copied)
 
 
-def _next_gather(chunk: Chunk, unit: Unit | None, index: int, begun: int) -> int:
+def _copied(
+    chunk: Chunk, task: TaskKind, unit: Unit, index: int, which: Which = Which.EVERY
+) -> tuple[Moment, Moment, Moment]:
+    """When a unit gathered ahead has its buffer, and when it begins to be, and is, copied out of it.
+
+    It is copied before the next unit's gather, which is issued first, allocates a buffer of its own; without such a
+    gather right before the unit's first operator.
+    """
+    begun = next(i for i, each in enumerate(chunk.program.items[task]) if unit.has(each))
+    copied = _next_gather(chunk, task, unit, index, begun)
+    alone = copied == begun
+    return (
+        Moment(task, index + 1, which, prepared=True),
+        Moment(task, copied, which, prepared=alone),
+        Moment(task, begun if alone else copied + 1, which, prepared=alone),
+    )
+
+
+def _replaced(chunk: Chunk, unit: Unit | None, index: int, which: Which) -> Moment:
+    """When a forward frees the buffer of a unit's gather: when the unit that begins next has been copied out."""
+    forward = chunk.program.forward
+    items = chunk.program.items[forward]
+    ends = {}
+    for at, item in enumerate(items):
+        if item.bucket is not None and item.bucket.gathers and (other := chunk.unit(item.bucket)) is not None:
+            ends[other] = _copied(chunk, forward, other, at, which)[2]
+    order = sorted(ends, key=lambda each: ends[each].place(begins=False))
+    later = order if unit is None else order[order.index(unit) + 1 :]
+    return ends[later[0]] if later else Moment(forward, chunk.modelled, which)
+
+
+def _next_gather(chunk: Chunk, task: TaskKind, unit: Unit, index: int, begun: int) -> int:
     """The first of the gathers of other units right before a unit's first operator, behind an index; else that."""
-    items = chunk.program.items[chunk.inputs_task]
+    items = chunk.program.items[task]
     found = begun
     while found - 1 > index and _gathers(items[found - 1]):
         found -= 1

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from stagedb.memory.class_program import Item, Key, Program
+from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.workflows import TaskKind
 
 
@@ -12,7 +13,8 @@ def held_arguments(
     """What a call holds, and the item at which it returns.
 
     Attention and feed-forward hold their inputs, before and after they are gathered. Attention holds queries, keys and
-    values. A linear layer holds its input until its result is reduced. begins: the item that makes each tensor.
+    values. A linear layer holds its input until its result is reduced. Experts are one call, which holds what it gets:
+    their matmuls are no calls of their own. begins: the item that makes each tensor.
     """
     kind = program.forward
     items = program.items[kind]
@@ -23,7 +25,7 @@ def held_arguments(
     for item in items:
         part = _part(item)
         for key in item.reads if part and item.bucket is None else ():
-            if key not in begins:
+            if key not in begins or (_of_experts(item) and _of_experts(begins[key][2])):
                 continue
             entering = _part(begins[key][2]) != part
             whole = entering or item.op.kind == "attention"
@@ -37,6 +39,10 @@ def _part(item: Item) -> str:
     """The part of a layer that an operator of it is in: `attn` or `ffn`; empty for norms, sums and all others."""
     words = item.op.name.split(".")
     return words[1] if len(words) > 2 and words[1] in ("attn", "ffn") and words[2] not in ("add", "residual") else ""
+
+
+def _of_experts(item: Item) -> bool:
+    return f".{EXPERT_MATMULS}." in item.op.name
 
 
 def _call(item: Item) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from stagedb.memory.class_program import Item
 from stagedb.models.further_tokens import depth_of
+from stagedb.models.kinds.expert_calls import in_experts
 
 
 @dataclass(frozen=True)
@@ -11,13 +12,21 @@ class Unit:
     """Weights that are gathered, and whose gradients are reduced, together: those of a layer.
 
     position: of its block. depth: of a layer that predicts a further token, which is a part of that block, from 1; 0
-    for others.
+    for others. experts: those of the layer, as a unit of their own.
     """
 
     position: int
     depth: int = 0
+    experts: bool = False
+
+    @classmethod
+    def of_layer(cls, position: int, weight: str, apart: bool) -> "Unit":
+        """The unit of a layer's weight. apart: experts are one of their own."""
+        return cls(position, experts=apart and in_experts(weight))
 
     def has(self, item: Item) -> bool:
         """Whether an operator is one of the unit."""
         inside = item.bucket is None and item.position == self.position
+        if self.experts:
+            return inside and in_experts(item.op.name)
         return inside and (not self.depth or (item.message == 0 and depth_of(item.op.name) == self.depth))

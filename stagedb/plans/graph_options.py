@@ -171,6 +171,7 @@ class GraphOptions(GraphAspects):
                 f"--zero 3, not {self.zero}"
             )
         self._check_parts()
+        self._check_units()
         if not self.ep_sync and self.zero:
             raise UsageError(f"zero {self.zero} shards gradients over all ranks of dp: --no-ep-sync needs --zero 0")
         if self.grad_sync and self.zero == 1:
@@ -191,6 +192,24 @@ class GraphOptions(GraphAspects):
             found = "--no-reshard" if self.zero == 3 else f"zero {self.zero}"
             raise UsageError(
                 f"{found} frees no parameters after the forward: --reshard-to needs --zero 3 without --no-reshard"
+            )
+
+    def _check_units(self) -> None:
+        """What `--expert-unit` needs."""
+        if not self.expert_unit:
+            return
+        if not self.framework.expert_units:
+            raise UsageError(
+                f"units of experts exist only in {titles_with(lambda other: other.expert_units)}: --expert-unit needs "
+                f"{recipes_with(lambda other: other.expert_units)}, or leave it out"
+            )
+        if self.zero < 2:
+            raise UsageError(f"zero {self.zero} has no units: --expert-unit needs --zero 2 or 3, or leave it out")
+        if self.resharded and self.recompute in ("pointwise", "operators"):
+            raise UsageError(
+                f"with --recompute {self.recompute} the backward runs the gather of the last layer's experts again, "
+                f"which selective checkpoints of {self.framework.title} do not find and refuse: --expert-unit needs "
+                "--zero 2, --no-reshard or --recompute full"
             )
 
     def _check_clipping(self) -> None:

@@ -40,7 +40,7 @@ from stagedb.plans.schedule_checks import (
     implied,
     settled,
 )
-from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding
+from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
@@ -81,6 +81,7 @@ class Plan(PlanFields):
         check_expert_parallelism(self)
         check_sharding(self)
         check_parts(self)
+        check_units(self)
         check_clipping(self)
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(

@@ -80,6 +80,27 @@ def check_parts(plan: PlanFields) -> None:
         )
 
 
+def check_units(plan: PlanFields) -> None:
+    """Raise UsageError if `--expert-unit` does not suit the ranks of experts, or what runs at the same time."""
+    if not plan.options.expert_unit:
+        return
+    without = Way({"expert_unit": False}, "leave --expert-unit out")
+    shards, within = plan.edp // plan.hsdp, f" of each of {plan.hsdp} copies" if plan.hsdp > 1 else ""
+    if shards == 1:
+        raise Misfit(
+            f"with ep {plan.ep} each of the experts is on one rank{within} alone, so that a unit of experts gathers "
+            "and reduces nothing",
+            nearest("ep", plan.ep, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0 and ep < plan.ep),
+            [without],
+        )
+    if plan.overlap_experts:
+        raise Misfit(
+            "a unit of experts is gathered where its layer's forward or backward begins, and --overlap-experts runs "
+            "two of them in turns",
+            ways=[Way({"overlap_experts": False}, "leave --overlap-experts out"), without],
+        )
+
+
 def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str | None:
     """What a framework's runtime gathers in another way than the graph has it; None if nothing."""
     if zero < 2 or virtual_stages <= ACTIVE or not framework.posts_ahead:

@@ -97,12 +97,18 @@ class Posted:
     """What a rank's runtime posts, and when.
 
     firsts: the id of each task's first node. order: the rank's tasks with its messages where they are posted. apart:
-    which buckets are posted on their own, by chunk; else they are with the tasks that need them.
+    which buckets are posted on their own, by chunk; else they are with the tasks that need them. places: the positions
+    of a class's ops, by chunk and name.
     """
 
     firsts: Sequence[int]
     order: Sequence[Posting]
     apart: Callable[[str], Apart | None]
+    places: Mapping[tuple[int, str], int]
+
+    def module(self, chunk: int, name: str) -> tuple[int, bool]:
+        """The place of a unit among a chunk's modules, by the op that gathers it: experts are behind their layer."""
+        return self.places[chunk, name], ".experts" in name
 
 
 def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork], posted: Posted | None = None) -> list[Event]:
@@ -114,15 +120,21 @@ def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork], posted: Posted 
         return [event for _, _, event in _events(trace, dims)]
     tasks = [each for each in posted.order if isinstance(each, Task)]
     found: dict[Posting, list[Event]] = {each: [] for each in posted.order}
+    gathers: dict[Posting, list[tuple[tuple[int, bool], Event]]] = {}
     for node, name, event in _events(trace, dims):
         task = tasks[bisect_right(posted.firsts, node) - 1]
         apart = posted.apart(name)
         if isinstance(event, Sent) and event.kind == "recv" and event.axis == "pp":
             found[PostedReceive(task)].append(event)
         elif apart is not None and apart(task.chunk) in found and _in_time(apart, task, tasks):
-            found[apart(task.chunk)].append(event)
+            if apart is PostedGathers:
+                gathers.setdefault(apart(task.chunk), []).append((posted.module(task.chunk, name), event))
+            else:
+                found[apart(task.chunk)].append(event)
         else:
             found[task].append(event)
+    for posting, each in gathers.items():
+        found[posting] = [event for _, event in sorted(each, key=lambda one: one[0])]
     return [event for each in posted.order for event in found[each]]
 
 

@@ -138,7 +138,9 @@ def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> Posted 
     stage = Mesh.of(plan).coordinates(rank)["pp"]
     nodes = sequence(joined_tasks(columns, plan.to_dict()))
     firsts = np.unique(nodes.task, return_index=True)[1]
-    return Posted(nodes.base[firsts].tolist(), _postings(plan, stage), _apart(plan))
+    ops = zip(columns.ops.chunk.tolist(), columns.ops.name, columns.origins.position.tolist(), strict=True)
+    places = {(chunk, name): position for chunk, name, position in ops}
+    return Posted(nodes.base[firsts].tolist(), _postings(plan, stage), _apart(plan), places)
 
 
 def _apart(plan: Plan) -> Callable[[str], Apart | None]:

@@ -184,8 +184,6 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
             raise Unsupported(what)
     if config["cp"] > 1 and config["cp_impl"] not in CP_KINDS:
         raise Unsupported(f"context parallelism of kind {config['cp_impl']}")
-    if config.get("ep_fsdp"):
-        raise Unsupported("experts as a unit of their own: in a plan they are in their layer's unit")
     copies = config["dp_replicate"]
     # A record with ep has no other axis: its ranks are data-parallel in everything but their experts.
     dp = config["dp"] * copies * config["ep"]
@@ -198,6 +196,7 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
         **({"reshard_to": config["reshard"]} if sharded and type(config["reshard"]) is int else {}),
         "hsdp": copies,
         "ep": config["ep"],
+        "expert_unit": sharded and bool(config.get("ep_fsdp")),
         "ep_sync": config["ep"] == 1 or config["ep_sync"],
         "recipe": "torch",
         "tp": config["tp"],

@@ -316,6 +316,25 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             {"dp": 8, "zero": 3, "reshard_to": 2, "recipe": "megatron"},
             "exist only in PyTorch: --reshard-to needs --recipe torch, or leave it out",
         ),
+        ({"dp": 8, "zero": 1, "expert_unit": True}, "zero 1 has no units: --expert-unit needs --zero 2 or 3"),
+        (
+            {"dp": 8, "zero": 3, "expert_unit": True, "recipe": "megatron"},
+            "units of experts exist only in PyTorch: --expert-unit needs --recipe torch, or leave it out",
+        ),
+        (
+            {"dp": 8, "zero": 3, "expert_unit": True, "recompute": "pointwise"},
+            "--expert-unit needs --zero 2, --no-reshard or --recompute full",
+        ),
+        (
+            {"dp": 8, "ep": 8, "zero": 3, "expert_unit": True},
+            "each of the experts is on one rank alone, so that a unit of experts gathers and reduces nothing: the "
+            "nearest is --ep 4, or leave --expert-unit out",
+        ),
+        (
+            {"dp": 8, "ep": 4, "hsdp": 2, "zero": 3, "expert_unit": True},
+            "on one rank of each of 2 copies alone, so that a unit of experts gathers and reduces nothing: the nearest "
+            "is --ep 2, or leave --expert-unit out",
+        ),
         ({"dp": 8, "zero": 1, "grad_sync": True}, "with zero 1 gradients are reduced once a step"),
         (
             {"tp": 2, "pp": 2, "scatter_gather": True},

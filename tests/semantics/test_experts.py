@@ -32,6 +32,9 @@ OPTIONS = {
     "torch zero 2": GraphOptions(zero=2, sp=True),
     "torch zero 3": GraphOptions(zero=3),
     "torch zero 3 sp": GraphOptions(zero=3, sp=True, recompute="full"),
+    "torch units of experts": GraphOptions(zero=3, expert_unit=True, recompute="full"),
+    "torch units of whole experts": GraphOptions(zero=3, sp=True, expert_tp=False, expert_unit=True),
+    "torch zero 2, units of experts": GraphOptions(zero=2, sp=True, expert_unit=True, recompute="pointwise"),
     "megatron": GraphOptions(recipe="megatron"),
     "megatron sp": GraphOptions(recipe="megatron", sp=True),
     "megatron fp8": GraphOptions(recipe="megatron", sp=True, matmul_dtype="fp8"),
@@ -54,7 +57,7 @@ MESHES = [(2, 1, 2), (4, 1, 2), (4, 1, 4), (1, 2, 1), (2, 2, 2), (4, 2, 2), (4, 
 @functools.lru_cache(maxsize=64)
 def case(style: str, options: GraphOptions) -> tuple[Example, Run]:
     model = card(style, layers=3 if style == "deepseek" else 2)
-    plain = dataclasses.replace(options, zero=0, recompute="none", recompute_modules=())
+    plain = dataclasses.replace(options, zero=0, expert_unit=False, recompute="none", recompute_modules=())
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
@@ -86,13 +89,14 @@ def test_gradients_are_the_slopes_of_the_loss(style: str) -> None:
 
 
 @pytest.mark.parametrize("stages", [(1, 3), (2, 1, 1)])
-@pytest.mark.parametrize("words", ["torch sp", "torch zero 3", "megatron zero 1"])
+@pytest.mark.parametrize("words", ["torch sp", "torch zero 3", "torch units of experts", "megatron zero 1"])
 def test_a_pipeline_of_dense_and_sparse_layers_computes_the_same(words: str, stages: tuple[int, ...]) -> None:
     """A stage boundary between the dense layer and the others, or inside either."""
     model = dataclasses.replace(card("deepseek", layers=4), dense_layers=sum(stages) - 3 if stages[0] == 1 else 2)
     graph = build_graph(model, OPTIONS[words])
     some = example(graph, microbatches=2)
-    plain = example(build_graph(model, dataclasses.replace(OPTIONS[words], zero=0)), microbatches=2)
+    alone = dataclasses.replace(OPTIONS[words], zero=0, expert_unit=False)
+    plain = example(build_graph(model, alone), microbatches=2)
     found = some.run_pipelined(pipeline(graph, "1f1b", stages, 2), dp=4, tp=2, ep=2)
     assert_same(found, plain.run_whole())
 
@@ -127,6 +131,16 @@ def test_a_missing_gradient_bucket_is_seen(name: str) -> None:
     wrong = dataclasses.replace(some, graph=changed(some.graph, name, present="0"))
     with pytest.raises(AssertionError):
         assert_same(wrong.run(dp=4, ep=2), whole)
+
+
+@pytest.mark.parametrize(("ep", "word"), [(2, "experts"), (1, "experts.whole")])
+@pytest.mark.parametrize("name", ["parameters.gather", "gradients.scatter"])
+def test_a_missing_bucket_of_a_unit_of_experts_is_seen(name: str, ep: int, word: str) -> None:
+    some, whole = case("moe", GraphOptions(zero=3, expert_unit=True))
+    assert_same(some.run(dp=4, ep=ep), whole)
+    wrong = dataclasses.replace(some, graph=changed(some.graph, f"bucket.{name}.{word}", present="0"))
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        assert_same(wrong.run(dp=4, ep=ep), whole)
 
 
 @pytest.mark.parametrize("factor", [Fraction(3, 2), Fraction(1, 2)])

@@ -7,6 +7,8 @@ experts: matrices of experts that tensor parallelism cuts, in the layouts of tor
 shared_experts: experts that ranks divide under FSDP, in the layout of torchtitan's `distributed/fsdp.py`.
 further: layers that predict further tokens, in the layout of torchtitan's `models/deepseek_v3/mtp.py`.
 split_sum: split backwards whose gradients are added up in a wider format.
+expert_unit: experts that are a unit of their own, with the prefetch that torchtitan sets for them (`apply_fsdp` of its
+`models/llama4/infra/parallelize.py`).
 reshard: `fully_shard(reshard_after_forward=N)`.
 """
 
@@ -19,7 +21,7 @@ from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.validation import check_records, read_records
 
-KINDS = ("expert", "further", "reshard", "shared_expert", "split_sum")
+KINDS = ("expert", "expert_unit", "further", "reshard", "shared_expert", "split_sum")
 HERE = Path(__file__).parent
 RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
 

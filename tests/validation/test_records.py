@@ -118,13 +118,6 @@ def test_what_no_plan_can_describe_is_separate(embedded_store: Store) -> None:
     assert not checked.agrees
 
 
-def test_experts_as_a_unit_of_their_own_are_separate(embedded_store: Store) -> None:
-    record = next(record for record in RECORDS.values() if record.config["ep"] > 1)
-    record = dataclasses.replace(record, config={**record.config, "ep_fsdp": True, "dp_kind": "fsdp"})
-    (checked,) = check_records(Stagedb(embedded_store), [record])
-    assert "in their layer's unit" in str(checked.unsupported)
-
-
 @pytest.mark.parametrize(("field", "value"), [("ep", None), ("tp", [2]), ("pp_schedule", {}), ("recompute", ["full"])])
 def test_a_configuration_that_misuses_a_field_is_separate(embedded_store: Store, field: str, value: object) -> None:
     record = RECORDS["tiny-gpt/L2/b2/s32/tp2"]

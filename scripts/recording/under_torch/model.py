@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from scripts.recording.under_torch.context import ContextAttention
-from scripts.recording.under_torch.experts import Experts
+from scripts.recording.under_torch.experts import ExchangingExperts, Experts
 from scripts.recording.under_torch.kernels import dropped, rms_norm, swiglu
 
 
@@ -161,7 +161,7 @@ class Routed(nn.Module):
         config = context.config
         self.context = context
         self.router = nn.Linear(config["hidden"], config["experts"], bias=False)
-        self.experts = Experts(config, context.expert_group)
+        self.experts = (ExchangingExperts if config.get("ep_fsdp") else Experts)(config, context.expert_group)
         if config.get("shared_ffn"):
             self.shared = FeedForward(context, config["shared_ffn"])
 

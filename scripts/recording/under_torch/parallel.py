@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -158,11 +159,14 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
     if config["dp_kind"] == "fsdp":
         given = {"mesh": ranks.shard_mesh(config), "mp_policy": policy(config)}
         for layer in model.units.values():
-            placed = {"shard_placement_fn": placement(layer, ranks, config)} if sharded_experts(config) else {}
+            if config.get("ep_fsdp") and isinstance(layer.ffn, Routed):
+                expert_unit(layer.ffn.experts, ranks, config)
+            placed = {"shard_placement_fn": placement(layer, ranks, config)} if in_layers(config) else {}
             sharded = fully_shard(layer, reshard_after_forward=config["reshard"], **given, **placed)
-            if type(config["reshard"]) is int:
-                ranks.names[neighbours(sharded)] = "dp_reshard"
+            named(sharded, ranks, config)
         fully_shard(model, **given)
+        if config.get("ep_fsdp"):
+            prefetch(model)
     elif config["dp_kind"] == "ddp":
         joined = config.get("cp_join") and hasattr(ranks, "joined")
         return replicated(model, ranks.joined if joined else ranks["dp"])
@@ -176,6 +180,43 @@ def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module
 def sharded_experts(config: Mapping[str, Any]) -> bool:
     """Whether experts are divided among ranks, and those that hold the same ones share them under FSDP."""
     return bool(config["dp_kind"] == "fsdp" and config["ep"] > 1)
+
+
+def in_layers(config: Mapping[str, Any]) -> bool:
+    """Whether such experts are in the units of their layers."""
+    return sharded_experts(config) and not config.get("ep_fsdp")
+
+
+def expert_unit(experts: Any, ranks: Ranks, config: Mapping[str, Any]) -> None:
+    """Experts as a unit of their own, as torchtitan of 2025 makes them (`apply_fsdp` of its `llama4/infra`)."""
+    mesh = ranks["dp"] if sharded_experts(config) else ranks.shard_mesh(config)
+    wide = sharded_experts(config) and ranks.sizes.get("dp", 1) * config["ep"] > config["experts"]
+    placed = {"shard_placement_fn": lambda _: Shard(1)} if wide else {}
+    unit = fully_shard(experts, mesh=mesh, mp_policy=policy(config), reshard_after_forward=config["reshard"], **placed)
+    named(unit, ranks, config)
+
+
+def named(unit: Any, ranks: Ranks, config: Mapping[str, Any]) -> None:
+    """Give the ranks that keep a unit's parameters for its backward their name."""
+    if type(config["reshard"]) is int:
+        ranks.names[neighbours(unit)] = "dp_reshard"
+
+
+def prefetch(model: Any) -> None:
+    """The prefetch that torchtitan sets for units of experts: the next layer's units, forward and backward.
+
+    It has a unit for the embedding and one for norm and head, which are in the model's unit here.
+    """
+    layers = list(model.units.values())
+
+    def units(layer: Any) -> list[Any]:
+        return [layer, layer.ffn.experts] if isinstance(layer.ffn, Routed) else [layer]
+
+    model.set_modules_to_forward_prefetch(layers[:1])
+    model.set_modules_to_backward_prefetch(layers[-1:])
+    for one, following in pairwise(layers):
+        one.set_modules_to_forward_prefetch(units(following))
+        following.set_modules_to_backward_prefetch(units(one))
 
 
 def placement(layer: Any, ranks: Ranks, config: Mapping[str, Any]) -> Callable[[nn.Parameter], ShardPlacementResult]:

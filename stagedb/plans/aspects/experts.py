@@ -110,3 +110,14 @@ class ExpertOptions:
         ),
     ] = True
     """False leaves out a reduction that training needs, as in a measurement of expert parallelism alone."""
+    expert_unit: Annotated[
+        bool,
+        About(
+            "With --zero 2 or 3, the experts of each layer are an FSDP unit of their own, next to the rest.",
+            property="experts are an FSDP unit of their own, next to the rest of their layer; absent: they are not",
+            needs="gradients",
+            later=True,
+            absent=True,
+        ),
+    ] = False
+    """The `fully_shard` of the experts in torchtitan, with the prefetch that it sets: the next layer's units."""
