@@ -87,8 +87,10 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     if printed:
         print_line(found.verdict)  # a result, which --quiet keeps
         print_line(_figures(found))
+        print_line(f"expected error {found.expected_error}")
     else:
         common.note(found.verdict)
+        common.note(f"expected error {found.expected_error}")
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
         some = any(row["fits"] for row in found.changes)
         _title(chosen, f"plans near it, {'those that fit first' if some else 'none fits'}")

@@ -59,7 +59,8 @@ class FrameworkProfile:
     parameters sharded over dp.
     recompute: the words for what a table calls `full`, `core` or `operators`, or as the framework calls it. kernels:
     the words for each way to make kernels; `hidden_by` has what some of them hide in addition. counts_ends: where
-    chunks do not share the layers evenly, embedding and loss count as layers.
+    chunks do not share the layers evenly, embedding and loss count as layers. configures: the framework that it runs,
+    with options of its own.
     """
 
     name: str
@@ -78,6 +79,7 @@ class FrameworkProfile:
     kernels: Mapping[str, Words] = field(default_factory=dict)
     hidden_by: Mapping[str, Hiding] = field(default_factory=dict)
     counts_ends: bool = False
+    configures: str = ""
 
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
@@ -307,11 +309,21 @@ NEMO = FrameworkProfile(
     counts_ends=True,
 )
 
+MEGATRON_BRIDGE = replace(
+    NEMO,
+    name="megatron-bridge",
+    versions="25.09 and later",
+    source="Megatron-Bridge's performance recipes (scripts/performance/configs): tp_comm_overlap with tp (user "
+    "buffers), gradients reduced in bf16 (grad_reduce_in_fp32 off), overlap_grad_reduce and overlap_param_gather of "
+    "Megatron-Core",
+    configures="megatron-core",
+)
+
 FRAMEWORK_PROFILES: Mapping[str, FrameworkProfile] = {
     each.name: each
     for each in (
         *(TORCH_FSDP, TORCHTITAN, LLM_FOUNDRY, FSDP, AUTOMODEL, MAXTEXT),
-        *(MEGATRON_2021, MEGATRON_DEEPSPEED, MEGATRON_CORE, NEMO),
+        *(MEGATRON_2021, MEGATRON_DEEPSPEED, MEGATRON_CORE, NEMO, MEGATRON_BRIDGE),
     )
 }
 """Every profile by its name."""

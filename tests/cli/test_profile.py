@@ -1,6 +1,7 @@
 """`profile`, and what the other commands know of profiles."""
 
 import json
+import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
@@ -304,6 +305,11 @@ def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_
     small.write_text(text.replace("capacity: 80", "capacity: 0.0001").replace("name: h100", "name: small"))
     line = next(line for line in run("profile", "--system", str(small)).out.splitlines() if line.startswith("peak"))
     assert "stages 0, 1 do not fit, by " in line and "most are " in line
+    text = " ".join(run("profile", "--system", "h100").out.split())
+    assert "expected error unknown" not in text
+    assert re.search(
+        r"expected error \d+\.\d% in the mean.*without the name of their framework \(--framework names", text
+    )
     # The newest profile's system is the one that memory compares with; only a named one makes it fail.
     known, named = run("memory"), run("memory", "--system", str(small))
     assert "does not fit" in known.out and known.status == 0
@@ -315,9 +321,12 @@ def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -
     plan = ("--model", tiny, "--pp", "4", "--dp", "2", "--global-batch-size", "16", "--seq-len", "32")
     printed = run("advise", *plan)
     assert printed.status == 0, printed.err
-    verdict, figures, *_ = printed.out.splitlines()
+    verdict, figures, expected, *_ = printed.out.splitlines()
     assert verdict.startswith("tiny on 8 ranks is bound by ") and "; the best change is " in verdict
     assert figures.startswith("step ") and " changes tried" in figures
+    assert re.match(
+        r"expected error \d+\.\d% in the mean, \d+\.\d% at worst, as \d+ published steps of dense", expected
+    )
     changes = rows(run, "advise", *plan)
     assert changes[0]["change"] in verdict
     assert f"\n{changes[0]['change']}:\n  {changes[0]['command']}\n" in printed.out
