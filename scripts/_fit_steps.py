@@ -38,8 +38,8 @@ COLUMNS = ("source", "row", "step of", "accelerator", "framework", "model", "row
 WAYS = (AS_IT_IS, WITHOUT_SOURCE, WITHOUT_KIND, UNNAMED)
 
 _ERRORS = """\
-# Absolute errors of published steps by kind, as shares. held_out: of the rows that fixed no number, with the numbers as
-# they are. apart: of all rows of the kind, with numbers that are fitted without them. unnamed: of all of them, where no
+# Absolute errors of published steps by kind, as shares. held_out: those of rows that fixed no number, with the numbers
+# as they are. apart: those of its rows with numbers that are fitted without them. unnamed: those of its rows where no
 # framework is named.
 # `scripts/fit_steps --write` writes them, with docs/step-predictions.csv, from which they follow.
 """

@@ -19,9 +19,12 @@ from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
 from stagedb.workload.instance_columns import Workload
 
+FEW = 3
+"""Rows of a kind that fixed no number: with fewer, all of them count, each predicted without its kind."""
+
 
 @dataclass(frozen=True)
-class Errors:
+class ErrorFigures:
     """Absolute errors of some published steps: their number, their mean and the worst, as shares."""
 
     rows: int
@@ -31,18 +34,18 @@ class Errors:
 
 @dataclass(frozen=True)
 class KindErrors:
-    """The errors of a kind. held_out: of its rows that fixed no number, with the numbers as they are.
+    """The errors of a kind.
 
-    apart: of all its rows, with numbers that were fitted without them. unnamed: of all its rows, where no framework is
-    named.
+    held_out: those of its rows that fixed no number, with the numbers as they are. apart: those of its rows with
+    numbers that were fitted without them. unnamed: those of its rows where no framework is named.
     """
 
     accelerator: str
     framework: str
     experts: bool
-    held_out: Errors
-    apart: Errors
-    unnamed: Errors
+    held_out: ErrorFigures
+    apart: ErrorFigures
+    unnamed: ErrorFigures
 
     @property
     def name(self) -> str:
@@ -76,7 +79,7 @@ def expected_errors() -> tuple[KindErrors, ...]:
             row["accelerator"],
             row["framework"],
             row["experts"],
-            *(Errors(**row[name]) for name in ("held_out", "apart", "unnamed")),
+            *(ErrorFigures(**row[name]) for name in ("held_out", "apart", "unnamed")),
         )
         for row in yaml.safe_load(text)
     )
@@ -95,6 +98,10 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
     if not framework:
         return _unnamed(system, alike, here, model)
     own = next((each for each in here if each.framework == framework), None)
+    if own is not None and own.held_out.rows < FEW:
+        of = own.apart
+        reason = f"as {_steps(of.rows)} of {model} with {own.name} are off when no number is fitted to them"
+        return ExpectedError(of.rows, of.mean, of.worst, True, reason)
     if own is not None:
         of = own.held_out
         reason = f"as {_steps(of.rows)} of {model} with {own.name} that fixed no number"
@@ -137,11 +144,11 @@ def _shown(system: System) -> str:
     return system.accelerator.name if _is_known(system) else f"an accelerator of your own ({system.accelerator.name})"
 
 
-def _together(errors: Sequence[Errors]) -> Errors:
+def _together(errors: Sequence[ErrorFigures]) -> ErrorFigures:
     """The errors of several kinds as those of one, each row with the same weight."""
     rows = sum(each.rows for each in errors)
     mean = sum(each.rows * each.mean for each in errors) / rows
-    return Errors(rows, mean, max(each.worst for each in errors))
+    return ErrorFigures(rows, mean, max(each.worst for each in errors))
 
 
 def _models(experts: bool) -> str:
