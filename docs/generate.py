@@ -251,40 +251,91 @@ def step_errors() -> str:
 
 
 def _predictions() -> list[dict[str, str]]:
-    """What `stagedb validate --steps stagedb/validation/known_steps.csv -f csv -o docs/step-predictions.csv` wrote."""
+    """What `scripts/fit_steps --write` wrote."""
     with Path("docs/step-predictions.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def prediction_errors() -> str:
-    """Mean and worst of the absolute errors of each source, held-out rows first, and of all sources."""
-    found: dict[tuple[str, str], list[float]] = {}
+def _off(rows: list[dict[str, str]], way: str) -> str:
+    """Mean and worst of the absolute errors of some rows, as two cells."""
+    off = [abs(float(row[way]) / float(row["published"]) - 1) for row in rows]
+    return f"{sum(off) / len(off):.1%} | {max(off):.1%}" if off else "- | -"
+
+
+def _by_source() -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
     for row in _predictions():
-        for key in ((row["source"], row["rows"]), ("all", row["rows"])):
-            found.setdefault(key, []).append(abs(float(row["predicted"]) / float(row["published"]) - 1))
-    rows = ["| source | rows | number | mean | worst |", "|---|---|---:|---:|---:|"]
-    for (source, which), off in sorted(found.items(), key=lambda each: (each[0][1] != "held out", each[0][0] != "all")):
-        rows.append(f"| {source} | {which} | {len(off)} | {sum(off) / len(off):.1%} | {max(off):.1%} |")
+        found.setdefault(row["source"], []).append(row)
+    return found
+
+
+def source_errors() -> str:
+    """The errors of each source, predicted by numbers that were fitted without it, and by the numbers as they are."""
+    rows = [
+        "| source | model | rows | without it | worst | held out, as it is | worst |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for source, own in _by_source().items():
+        held_out = [row for row in own if row["rows"] == "held out"]
+        cells = f"{_off(own, 'without its source')} | {_off(held_out, 'predicted')}"
+        rows.append(f"| {source} | {own[0]['model']} | {len(own)} | {cells} |")
+    return "\n".join(rows) + "\n"
+
+
+def headline() -> str:
+    """The mean over sources, each predicted by numbers that were fitted without it, next to what it was before."""
+    before = {row["source"]: row for row in _table("step-errors-before.csv")}
+    rows = ["| | sources | mean over sources | worst row | before | worst row |", "|---|---:|---:|---:|---:|---:|"]
+    for title, model in (("all", ""), ("dense", "dense"), ("experts", "experts")):
+        chosen = {source: own for source, own in _by_source().items() if model in ("", own[0]["model"])}
+        means, worst = [], 0.0
+        for own in chosen.values():
+            off = [abs(float(row["without its source"]) / float(row["published"]) - 1) for row in own]
+            means.append(sum(off) / len(off))
+            worst = max(worst, *off)
+        old = [before[source] for source in chosen]
+        was = sum(float(row["mean"]) for row in old) / len(old), max(float(row["worst"]) for row in old)
+        now = sum(means) / len(means)
+        rows.append(f"| {title} | {len(chosen)} | **{now:.1%}** | {worst:.1%} | {was[0]:.1%} | {was[1]:.1%} |")
+    return "\n".join(rows) + "\n"
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    with (Path("docs") / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def kind_errors() -> str:
+    """The errors to expect by kind."""
+    from stagedb.timing.expected_errors import expected_errors
+
+    rows = ["| kind | model | held out | mean | worst | all rows | without the kind | worst | no framework | worst |"]
+    rows.append("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for each in expected_errors():
+        model = "experts" if each.experts else "dense"
+        of = (each.held_out, each.apart, each.unnamed)
+        first, apart, unnamed = (f"{errors.mean:.1%} | {errors.worst:.1%}" for errors in of)
+        cells = f"{each.held_out.rows} | {first} | {each.apart.rows} | {apart} | {unnamed}"
+        rows.append(f"| {each.name} | {model} | {cells} |")
     return "\n".join(rows) + "\n"
 
 
 def predictions() -> str:
     """Every known row with its prediction, by source."""
-    parts, last = [], ""
-    for row in _predictions():
-        if row["source"] != last:
-            last = row["source"]
-            parts += [
-                "",
-                f"### {last}",
-                "",
-                "| step of | published s | predicted s | error | rows |",
-                "|---|---:|---:|---:|---|",
-            ]
-        published, ours = float(row["published"]), float(row["predicted"])
-        parts.append(
-            f"| {row['step of']} | {published:.4g} | {ours:.4g} | {ours / published - 1:+.1%} | {row['rows']} |"
-        )
+    parts = []
+    for source, own in _by_source().items():
+        parts += [
+            "",
+            f"### {source}",
+            "",
+            "| step of | published s | predicted s | error | without its source | rows |",
+        ]
+        parts.append("|---|---:|---:|---:|---:|---|")
+        for row in own:
+            published = float(row["published"])
+            ours, without = float(row["predicted"]), float(row["without its source"])
+            cells = f"{published:.4g} | {ours:.4g} | {ours / published - 1:+.1%} | {without / published - 1:+.1%}"
+            parts.append(f"| {row['step of']} | {cells} | {row['rows']} |")
     return "\n".join(parts[1:]) + "\n"
 
 
@@ -292,13 +343,13 @@ def calibrated_numbers() -> str:
     """The fitted numbers, and the rows that fixed each."""
     from stagedb.validation.known_rows import fixing_rows
 
-    rows = ["| frameworks | systems | operator | factor | calibrated rows that fixed it |", "|---|---|---|---:|---|"]
+    rows = ["| operator | frameworks | systems | factor | cause | calibrated rows that fixed it |"]
+    rows.append("|---|---|---|---:|---|---|")
     for each, fixing in fixing_rows().items():
         of = {row.source: sum(other.source == row.source for other in fixing) for row in fixing}
-        rows.append(
-            f"| {', '.join(each.frameworks)} | {', '.join(each.systems)} | {each.operator} | {float(each.factor):g} | "
-            f"{', '.join(f'{number} of {source}' for source, number in of.items())} |"
-        )
+        names = f"{', '.join(each.frameworks) or 'all'} | {', '.join(each.systems) or 'all'}"
+        fixed = ", ".join(f"{number} of {source}" for source, number in of.items())
+        rows.append(f"| {each.operator} | {names} | {float(each.factor):g} | {each.reason} | {fixed} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,157 +1,189 @@
 """Fit the numbers of `stagedb/timing/calibrations.yaml`: how much slower a kernel is in a framework's step than alone.
 
-    scripts/fit_steps                 # fit all numbers, and print the table of docs/step-predictions.md
-    scripts/fit_steps --only nemo     # those of one framework
+    scripts/fit_steps                 # fit all numbers, and print them and the errors by source
+    scripts/fit_steps --write         # write the numbers, the errors to expect, and docs/step-predictions.csv
     scripts/fit_steps --check         # exit 1 if a fitted number differs from the one in the file
 
 Only rows that are *calibrated on* are read (`stagedb.validation.known_rows`): a seed drew them, half of each source at
 most. Numbers that share a framework on the same systems are fitted together, by the least sum of squared relative
 errors. They have two decimals.
+
+Each row is predicted four times: by the numbers as they are, by numbers fitted without the rows of its source, by
+numbers fitted without the rows of its kind, and without the name of its framework.
 """
 
 import argparse
-import itertools
+import csv
+import re
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
+from scripts._fitted_numbers import Fits
+from scripts._timed_rows import Kind, TimedRow
+from stagedb.timing.framework_timing import Calibration, calibrations
+from stagedb.validation.known_rows import HELD_OUT, SEED, known_rows, parts
+from stagedb.validation.step_rows import StepRow
 
-from stagedb.build.model_graph import build_graph
-from stagedb.systems import System
-from stagedb.timing.framework_terms import in_step
-from stagedb.timing.framework_timing import Calibration
-from stagedb.timing.hidden_communication import hidden
-from stagedb.timing.node_graph import NodeGraph, node_graph_of
-from stagedb.timing.op_durations import JobDurations, time_ops
-from stagedb.timing.timeline import Order, clock, run_step
-from stagedb.validation.known_rows import fitted_together, fixing_rows
-from stagedb.validation.step_prediction import plan_of
-from stagedb.validation.step_rows import StepJob, StepRow, job_of
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
-from stagedb.workload.instance_columns import Workload
+ROOT = Path(__file__).parents[1]
+NUMBERS = ROOT / "stagedb" / "timing" / "calibrations.yaml"
+ERRORS = ROOT / "stagedb" / "timing" / "expected_errors.yaml"
+PREDICTIONS = ROOT / "docs" / "step-predictions.csv"
 
-FACTORS = np.arange(100, 501) / 100
-"""The factors that are tried."""
+AS_IT_IS, WITHOUT_SOURCE, WITHOUT_KIND, UNNAMED = "predicted", "without its source", "without its kind", "no framework"
+COLUMNS = ("source", "row", "step of", "accelerator", "framework", "model", "rows", "published")
+WAYS = (AS_IT_IS, WITHOUT_SOURCE, WITHOUT_KIND, UNNAMED)
 
-_MOST_ROUNDS = 6
-_AROUND = 15
-"""Factors of each number that are tried around the solution of the linear model."""
-
-_PROBE = Fraction(1, 100)
-"""By how much a factor is changed to see what the step does."""
-
-Floats = npt.NDArray[np.float64]
-Factors = tuple[Fraction, ...]
+_ERRORS = """\
+# Absolute errors of published steps by kind, as shares. held_out: those of rows that fixed no number, with the numbers
+# as they are. apart: those of its rows with numbers that are fitted without them. unnamed: those of its rows where no
+# framework is named.
+# `scripts/fit_steps --write` writes them, with docs/step-predictions.csv, from which they follow.
+"""
 
 
 @dataclass(frozen=True)
-class TimedRow:
-    """A row whose kernels are timed alone. order: that of its step, which does not depend on durations."""
+class Predicted:
+    """A row, and our seconds for it, by the way in which it was predicted."""
 
     row: StepRow
-    system: System
-    workload: Workload
-    network: NodeGraph
-    alone: JobDurations
-    order: Order
+    kind: Kind
+    part: str
+    seconds: Mapping[str, float]
 
-    @classmethod
-    def of(cls, job: StepJob) -> "TimedRow":
-        plan = plan_of(job)
-        graph = GraphInMemory.of(build_graph(job.card, plan.options))
-        workload = copy_in_memory(graph, plan).workload
-        network = node_graph_of(workload, job.system.overlap.streams, job.system.network(len(workload.ranks)))
-        alone = time_ops(workload, network.lanes, job.system)
-        blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
-        order = run_step(network, alone.ns, job.system.overlap.compute, blocking=blocking).order
-        return cls(job.row, job.system, workload, network, alone, order)
-
-    def step(self, numbers: Sequence[Calibration], factors: Factors) -> float:
-        """The step with these factors of the numbers that hold for it, over the published one."""
-        framework, name = self.system.overlap.framework, self.system.name
-        own = {
-            number.operator: factor
-            for number, factor in zip(numbers, factors, strict=True)
-            if framework in number.frameworks and name in number.systems
-        }
-        stretch = tuple({**dict(self.system.overlap.stretch), **own}.items())
-        system = replace(self.system, overlap=replace(self.system.overlap, stretch=stretch))
-        lanes = self.network.lanes
-        ns = in_step(self.workload, [lane.rank_class for lane in lanes], self.alone, system)
-        ns = hidden(self.workload, lanes, ns, system)
-        return clock(self.order, self.network.lengths(ns.ns)).step / 1e9 / self.row.seconds
+    def error(self, way: str) -> float:
+        """The absolute error, as a share of the published time."""
+        return abs(self.seconds[way] / self.row.seconds - 1)
 
 
-def fit(numbers: Sequence[Calibration], rows: Sequence[StepRow]) -> tuple[Factors, list[float]]:
-    """The fitted factors of numbers that are fitted together, and the error of each row with them.
-
-    The step is close to linear in a factor. So each round takes the best factors of a linear model around the last
-    ones, until they stay.
-    """
-    timed = [TimedRow.of(job_of(row)) for row in rows]
-    at: Factors = tuple(each.factor for each in numbers)
-    for _ in range(_MOST_ROUNDS):
-        base = np.array([row.step(numbers, at) for row in timed])
-        slopes = np.stack(
-            [(np.array([row.step(numbers, probe) for row in timed]) - base) / float(_PROBE) for probe in _probes(at)]
+def predicted(fits: Fits, numbers: Sequence[Calibration]) -> list[Predicted]:
+    """Every known row, in each way. numbers: those as they are."""
+    rows = known_rows()
+    part = parts(rows)
+    timed = [fits.timed(row) for row in rows]
+    of_source = {source: fits.numbers(partial(_of_source, source)) for source in {row.source for row in rows}}
+    of_kind = {kind: fits.numbers(partial(_of_kind, kind)) for kind in {each.kind for each in timed}}
+    return [
+        Predicted(
+            each.row,
+            each.kind,
+            part[each.row],
+            {
+                AS_IT_IS: each.step(numbers),
+                WITHOUT_SOURCE: each.step(of_source[each.row.source]),
+                WITHOUT_KIND: each.step(of_kind[each.kind]),
+                UNNAMED: each.unnamed_step(),
+            },
         )
-        best = _best(base, slopes, at)
-        if best == at:
-            break
-        at = best
-    return at, [row.step(numbers, at) - 1 for row in timed]
+        for each in timed
+    ]
 
 
-def rows_of(numbers: Sequence[Calibration]) -> tuple[StepRow, ...]:
-    """The rows that fix one of these numbers, each once."""
-    fixing = fixing_rows()
-    return tuple(dict.fromkeys(row for number in numbers for row in fixing[number]))
+def _of_source(source: str, row: TimedRow) -> bool:
+    return row.row.source == source
 
 
-def _probes(at: Factors) -> Iterator[Factors]:
-    for which in range(len(at)):
-        yield tuple(factor + _PROBE * (number == which) for number, factor in enumerate(at))
+def _of_kind(kind: Kind, row: TimedRow) -> bool:
+    return row.kind == kind
 
 
-def _best(base: Floats, slopes: Floats, at: Factors) -> Factors:
-    """The factors with the least sum of squared errors, if steps change with these slopes.
+def errors_text(found: Sequence[Predicted]) -> str:
+    """The content of `expected_errors.yaml`."""
+    lines = []
+    for kind in dict.fromkeys(each.kind for each in found):
+        own = [each for each in found if each.kind == kind]
+        ways = {
+            "held_out": _figures(each.error(AS_IT_IS) for each in own if each.part == HELD_OUT),
+            "apart": _figures(each.error(WITHOUT_KIND) for each in own),
+            "unnamed": _figures(each.error(UNNAMED) for each in own),
+        }
+        accelerator, framework, model = kind
+        lines.append(
+            f"- accelerator: {accelerator}\n  framework: {framework}\n  experts: {str(model == 'experts').lower()}\n"
+        )
+        lines += [f"  {name}: {figures}\n" for name, figures in ways.items()]
+    return _ERRORS + "".join(lines)
 
-    They are those of two decimals around the solution of the linear model.
-    """
-    now = np.array([float(each) for each in at])
-    solved = now + np.linalg.lstsq(slopes.T, 1 - base, rcond=None)[0]
-    around = [FACTORS[np.argsort(np.abs(FACTORS - each), kind="stable")[:_AROUND]] for each in solved]
-    tried = np.array(list(itertools.product(*(np.sort(each).tolist() for each in around))))
-    moved = tried - now
-    cost = ((base + moved @ slopes - 1) ** 2).sum(axis=1)
-    return tuple(Fraction(str(round(each, 2))) for each in tried[int(cost.argmin())].tolist())
+
+def _figures(errors: Iterable[float]) -> str:
+    off = list(errors)
+    return f"{{rows: {len(off)}, mean: {statistics.fmean(off):.3f}, worst: {max(off):.3f}}}"
+
+
+def numbers_text(text: str, numbers: Sequence[Calibration]) -> str:
+    """The content of `calibrations.yaml` with these factors and rows. Raises ValueError if it has other numbers."""
+    blocks = re.split(r"^(?=- )", text, flags=re.MULTILINE)
+    if len(blocks) != 1 + len(numbers):
+        raise ValueError(f"{NUMBERS.name} has {len(blocks) - 1} numbers, and {len(numbers)} were fitted")
+    for place, each in enumerate(numbers, 1):
+        fitted = f"factor: {float(each.factor):g}\n  rows: {each.rows}\n"
+        blocks[place] = re.sub(r"factor: .*\n  rows: .*\n", fitted, blocks[place])
+    return "".join(blocks)
+
+
+def write_predictions(found: Sequence[Predicted]) -> None:
+    """Write docs/step-predictions.csv."""
+    with PREDICTIONS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*COLUMNS, *WAYS))
+        for each in found:
+            cells = (each.row.source, each.row.line, each.row.title, *each.kind, each.part, each.row.cells["seconds"])
+            writer.writerow((*cells, *(f"{each.seconds[way]:.6g}" for way in WAYS)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="a framework")
+    parser.add_argument("--write", action="store_true", help="write the numbers, the errors to expect, and the table")
     parser.add_argument("--check", action="store_true", help="exit 1 if a number differs from the file's")
     options = parser.parse_args()
-    same = True
-    print("| frameworks | systems | operator | factor | in the file | rows |\n|---|---|---|---:|---:|---:|")
-    for numbers in fitted_together():
-        if options.only and not any(options.only in each.frameworks for each in numbers):
-            continue
-        own = rows_of(numbers)
-        factors, errors = fit(numbers, own)
-        for number, factor in zip(numbers, factors, strict=True):
-            fixing = len(fixing_rows()[number])
-            same &= (factor, fixing) == (number.factor, number.rows)
-            print(
-                f"| {', '.join(number.frameworks)} | {', '.join(number.systems)} | {number.operator} "
-                f"| {float(factor):g} | {float(number.factor):g} ({number.rows} rows) | {fixing} |"
-            )
-        for row, error in zip(own, errors, strict=True):
-            print(f"    {error:+.1%}  {row.title}", file=sys.stderr)
+    fits = Fits(_progress)
+    numbers = _in_order(fits.numbers())
+    same = numbers == calibrations()
+    print(f"seed {SEED}\n\n| operator | frameworks | systems | factor | in the file | rows |")
+    print("|---|---|---|---:|---:|---:|")
+    for now, before in zip(numbers, calibrations(), strict=True):
+        print(
+            f"| {now.operator} | {', '.join(now.frameworks) or 'all'} | {', '.join(now.systems) or 'all'} "
+            f"| {float(now.factor):g} | {float(before.factor):g} ({before.rows} rows) | {now.rows} |"
+        )
+    if not options.check or options.write:
+        found = predicted(fits, numbers)
+        _print(found)
+    if options.write:
+        NUMBERS.write_text(numbers_text(NUMBERS.read_text(encoding="utf-8"), numbers), encoding="utf-8")
+        ERRORS.write_text(errors_text(found), encoding="utf-8")
+        write_predictions(found)
     sys.exit(0 if same or not options.check else 1)
+
+
+def _in_order(numbers: Sequence[Calibration]) -> tuple[Calibration, ...]:
+    """The numbers in the order of the file."""
+    by_name = {(each.operator, each.systems, each.frameworks): each for each in numbers}
+    return tuple(by_name[each.operator, each.systems, each.frameworks] for each in calibrations())
+
+
+def _print(found: Sequence[Predicted]) -> None:
+    print("\n| source | rows | as it is | worst | without its source | worst |\n|---|---:|---:|---:|---:|---:|")
+    means = []
+    for source in dict.fromkeys(each.row.source for each in found):
+        own = [each for each in found if each.row.source == source]
+        cells = []
+        for way in (AS_IT_IS, WITHOUT_SOURCE):
+            off = [each.error(way) for each in own]
+            cells.append(f"{statistics.fmean(off):.1%} | {max(off):.1%}")
+        means.append(statistics.fmean(each.error(WITHOUT_SOURCE) for each in own))
+        print(f"| {source} | {len(own)} | {' | '.join(cells)} |")
+    worst = max(each.error(WITHOUT_SOURCE) for each in found)
+    print(
+        f"\nmean over {len(means)} sources, each without itself: {statistics.fmean(means):.1%}; worst row {worst:.1%}"
+    )
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

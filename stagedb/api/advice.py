@@ -22,6 +22,7 @@ from stagedb.store import Store
 from stagedb.store.stored_graphs import read_graph
 from stagedb.systems.system_files import DEFAULT
 from stagedb.timing import ProfileInputs
+from stagedb.timing.expected_errors import expected_error, has_experts
 
 CHANGES = ("change", "step", "saving", "share", "peak", "fits", "command")
 WHAT_IFS = ("what_if", "step", "saving", "share", "command")
@@ -69,6 +70,7 @@ def advise_on(
         bound=found.bound.kind,
         bound_share=found.bound.share,
         verdict=_verdict(wanted, found),
+        expected_error=str(expected_error(inputs.system, has_experts(found.job.workload))),
         changes=Rows(CHANGES, changes),
         what_ifs=Rows(WHAT_IFS, what_ifs),
         refused=found.refused,

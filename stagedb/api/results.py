@@ -341,7 +341,8 @@ class Advised:
     instance: the instance, if the store has it. step: ns. peak: bytes of the fullest rank. room: bytes of an
     accelerator for tensors; None without a limit. reserve: its other bytes, by what holds them. bound: `memory`,
     `compute`, `bubble`, `idle`, or the axis whose communication costs the most; bound_share: its share of the step (of
-    the room, for memory). verdict: both in a sentence, with the best change.
+    the room, for memory). verdict: both in a sentence, with the best change. expected_error: that of the step, and of
+    which published steps it is.
 
     changes: a row for each plan near this one, the best first: those that fit, by their step. what_ifs: the step with
     less of each loss. `command` runs it. refused: by change, why it is no plan. seconds: the time of the work.
@@ -359,6 +360,7 @@ class Advised:
     bound: str
     bound_share: float
     verdict: str
+    expected_error: str
     changes: Rows
     what_ifs: Rows
     refused: Mapping[str, str]

@@ -87,12 +87,13 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     if printed:
         print_line(found.verdict)  # a result, which --quiet keeps
         print_line(_figures(found))
+        print_line(f"expected error {found.expected_error}")
         if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
             print_line(reserve)
         for each in found.remarks:
             print_line(each)
     else:
-        for each in (found.verdict, *found.remarks):
+        for each in (found.verdict, f"expected error {found.expected_error}", *found.remarks):
             common.note(each)
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
         some = any(row["fits"] for row in found.changes)

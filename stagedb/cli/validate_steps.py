@@ -21,7 +21,18 @@ Within = Annotated[
 ]
 """The option for the largest error of a row."""
 
-COLUMNS = ("source", "row", "step of", "published", "predicted", "error", "rows", "not expressed", "remarks")
+COLUMNS = (
+    "source",
+    "row",
+    "step of",
+    "published",
+    "predicted",
+    "error",
+    "expected",
+    "rows",
+    "not expressed",
+    "remarks",
+)
 
 
 def check_steps(path: Path, only: str | None, output: Output, common: Common, within: float | None) -> None:
@@ -44,11 +55,13 @@ def check_steps(path: Path, only: str | None, output: Output, common: Common, wi
         found = list(validation.predict(rows, report or _ignore))
     part = validation.parts(rows)
     narrow = output.format is RowFormat.TABLE and output.output is None
-    columns = COLUMNS[2:6] if narrow else COLUMNS
+    columns = COLUMNS[2:7] if narrow else COLUMNS
     output.write(columns, [_row(each, part[each.row], narrow) for each in found])
     for each in found if narrow else ():
         for text in (each.reason, *each.remarks) if each.reason else each.remarks:
             common.line(f"row {each.row.line}, {each.row.title}: {text}")
+    for kind, expected in {each.job.kind: each.expected for each in found if each.job and each.expected}.items():
+        common.note(f"expected error of {kind[2]} with {kind[1]} on {kind[0]}: {expected}")
     for source in dict.fromkeys(each.row.source for each in found):
         _note(source, [each for each in found if each.row.source == source], part, common)
     errors = validation.errors_of(found)
@@ -66,7 +79,8 @@ def check_steps(path: Path, only: str | None, output: Output, common: Common, wi
 def _row(each: "Prediction", part: str, narrow: bool) -> list[Any]:
     error = "" if each.error is None else f"{each.error:+.1%}"
     if narrow:
-        return [_short(each.row.title), each.row.cells["seconds"][:8], each.seconds and f"{each.seconds:.4g}", error]
+        seconds = each.seconds and f"{each.seconds:.4g}"
+        return [_short(each.row.title), each.row.cells["seconds"][:8], seconds, error, _expected(each)]
     seconds = None if each.seconds is None else round(each.seconds, 6)
     return [
         each.row.source,
@@ -75,10 +89,16 @@ def _row(each: "Prediction", part: str, narrow: bool) -> list[Any]:
         each.row.cells["seconds"],
         seconds,
         error,
+        _expected(each),
         part,
         each.reason,
         "; ".join(each.remarks),
     ]
+
+
+def _expected(each: "Prediction") -> str:
+    """The mean error of steps of its kind."""
+    return "" if each.expected is None else f"{each.expected.mean:.1%}"
 
 
 def _short(title: str, most: int = 48) -> str:

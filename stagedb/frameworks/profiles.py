@@ -61,7 +61,8 @@ class FrameworkProfile:
     the words for each way to make kernels; `hidden_by` has what some of them hide in addition. counts_ends: where
     chunks do not share the layers evenly, embedding and loss count as layers. whole_experts: the ranks of tp have
     experts of their own. sends_once: tokens go to their experts by HybridEP inside an NVLink domain of several nodes,
-    and by DeepEP between nodes (`stagedb.validation.dispatched_tokens`).
+    and by DeepEP between nodes (`stagedb.validation.dispatched_tokens`). configures: the
+    framework that it runs, with options of its own.
     """
 
     name: str
@@ -82,6 +83,7 @@ class FrameworkProfile:
     counts_ends: bool = False
     whole_experts: bool = False
     sends_once: bool = False
+    configures: str = ""
 
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
@@ -316,11 +318,21 @@ NEMO = FrameworkProfile(
     counts_ends=True,
 )
 
+MEGATRON_BRIDGE = replace(
+    NEMO,
+    name="megatron-bridge",
+    versions="25.09 and later",
+    source="Megatron-Bridge's performance recipes (scripts/performance/configs): tp_comm_overlap with tp (user "
+    "buffers), gradients reduced in bf16 (grad_reduce_in_fp32 off), overlap_grad_reduce and overlap_param_gather of "
+    "Megatron-Core",
+    configures="megatron-core",
+)
+
 FRAMEWORK_PROFILES: Mapping[str, FrameworkProfile] = {
     each.name: each
     for each in (
         *(TORCH_FSDP, TORCHTITAN, LLM_FOUNDRY, FSDP, AUTOMODEL, MAXTEXT),
-        *(MEGATRON_2021, MEGATRON_DEEPSPEED, MEGATRON_CORE, NEMO),
+        *(MEGATRON_2021, MEGATRON_DEEPSPEED, MEGATRON_CORE, NEMO, MEGATRON_BRIDGE),
     )
 }
 """Every profile by its name."""

@@ -8,7 +8,7 @@ from stagedb.outputs import GB
 from stagedb.reports.page_parts import facts
 from stagedb.reports.step_view import StepView
 from stagedb.systems.system import plain
-from stagedb.timing.expected_errors import expected_error, expected_errors, has_experts, no_expected_error
+from stagedb.timing.expected_errors import expected_error, has_experts
 
 
 def plan_and_system(job: StepView) -> str:
@@ -78,10 +78,5 @@ def _plain(value: Any) -> str:
 
 
 def error_text(job: StepView) -> str:
-    """The error to expect of the step, and of which published steps it is; or why it is unknown."""
-    expected = expected_error(job.system, has_experts(job.workload))
-    if expected is not None:
-        return str(expected)
-    others = "; ".join(str(each) for each in expected_errors() if each.system == job.system.name)
-    known = f". On this system it is {others}" if others else ""
-    return f"unknown: {no_expected_error(job.system)}{known}"
+    """The error to expect of the step, and of which published steps it is."""
+    return str(expected_error(job.system, has_experts(job.workload)))

@@ -131,6 +131,4 @@ def error_in_short(job: StepView) -> str:
     if job.durations.coverage.measured_ops:
         return f"{job.durations.coverage.share_of_time:.0%} measured"
     expected = expected_error(job.system, has_experts(job.workload))
-    if expected is None:
-        return "expected error unknown"
-    return f"expected error {expected.mean:.0%} on average, {expected.worst:.0%} at most"
+    return f"expected error {expected.mean:.0%} on average, {expected.worst:.0%} at worst"

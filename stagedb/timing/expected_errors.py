@@ -1,47 +1,88 @@
-"""The error to expect of a predicted step: that of published steps of its kind which fixed no number.
+"""The error to expect of a predicted step: that of published steps which had no part in it.
 
-A kind is an accelerator, a framework, and whether the model has experts. `expected_errors.yaml` in this folder has the
-kinds of docs/step-predictions.md.
+A kind is an accelerator, a framework, and whether the model has experts. Where published steps of the kind are known,
+the error is that of those which fixed no number. Otherwise it is that of the nearest kinds, each predicted by numbers
+that were fitted without any row of its kind. `expected_errors.yaml` in this folder has both for each kind;
+docs/step-predictions.md explains them, and `scripts/fit_steps` writes them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from importlib.resources import files
 
 import yaml
 
-from stagedb.frameworks.profiles import find_profile
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
-from stagedb.timing.framework_timing import as_used_by
 from stagedb.workload.instance_columns import Workload
+
+FEW = 3
+"""Rows of a kind that fixed no number: with fewer, all of them count, each predicted without its kind."""
 
 
 @dataclass(frozen=True)
-class ExpectedError:
-    """The absolute errors of the held-out rows of a kind: their number, their mean and the worst, as shares."""
+class ErrorFigures:
+    """Absolute errors of some published steps: their number, their mean and the worst, as shares."""
 
-    system: str
-    framework: str
-    experts: bool
     rows: int
     mean: float
     worst: float
 
+
+@dataclass(frozen=True)
+class KindErrors:
+    """The errors of a kind.
+
+    held_out: those of its rows that fixed no number, with the numbers as they are. apart: those of its rows with
+    numbers that were fitted without them. unnamed: those of its rows where no framework is named.
+    """
+
+    accelerator: str
+    framework: str
+    experts: bool
+    held_out: ErrorFigures
+    apart: ErrorFigures
+    unnamed: ErrorFigures
+
+    @property
+    def name(self) -> str:
+        """The kind in words."""
+        return f"{self.framework} on {self.accelerator}"
+
+
+@dataclass(frozen=True)
+class ExpectedError:
+    """The error to expect, as shares of the step, and which published steps it is from, in words.
+
+    rows: their number. same_kind: whether they are of the same kind.
+    """
+
+    rows: int
+    mean: float
+    worst: float
+    same_kind: bool
+    reason: str
+
     def __str__(self) -> str:
-        model = "models with experts" if self.experts else "dense models"
-        return (
-            f"{self.mean:.1%} in the mean, {self.worst:.1%} at worst, as {self.rows} published steps of {model} with "
-            f"{self.framework} on {self.system} that fixed no number"
-        )
+        return f"{self.mean:.1%} in the mean, {self.worst:.1%} at worst, {self.reason}"
 
 
 @lru_cache(maxsize=1)
-def expected_errors() -> tuple[ExpectedError, ...]:
+def expected_errors() -> tuple[KindErrors, ...]:
     """The errors of all kinds."""
     text = files("stagedb.timing").joinpath("expected_errors.yaml").read_text(encoding="utf-8")
-    return tuple(ExpectedError(**row) for row in yaml.safe_load(text))
+    return tuple(
+        KindErrors(
+            row["accelerator"],
+            row["framework"],
+            row["experts"],
+            *(ErrorFigures(**row[name]) for name in ("held_out", "apart", "unnamed")),
+        )
+        for row in yaml.safe_load(text)
+    )
 
 
 def has_experts(workload: Workload) -> bool:
@@ -49,22 +90,74 @@ def has_experts(workload: Workload) -> bool:
     return any(f"{EXPERT_MATMULS}." in name for columns in workload.classes for name in columns.ops.name)
 
 
-def expected_error(system: System, experts: bool) -> ExpectedError | None:
-    """The error to expect on a system as a framework uses it; None if no published step is of that kind.
+def expected_error(system: System, experts: bool) -> ExpectedError:
+    """The error to expect of a step on a system as a framework uses it, or as it is where none is named."""
+    model, framework, named = _models(experts), system.overlap.framework, system.accelerator.name
+    alike = [each for each in expected_errors() if each.experts == experts]
+    here = [each for each in alike if each.accelerator == named] if _is_known(system) else []
+    if not framework:
+        return _unnamed(system, alike, here, model)
+    own = next((each for each in here if each.framework == framework), None)
+    if own is not None and own.held_out.rows < FEW:
+        of = own.apart
+        reason = f"as {_steps(of.rows)} of {model} with {own.name} are off when no number is fitted to them"
+        return ExpectedError(of.rows, of.mean, of.worst, True, reason)
+    if own is not None:
+        of = own.held_out
+        reason = f"as {_steps(of.rows)} of {model} with {own.name} that fixed no number"
+        return ExpectedError(of.rows, of.mean, of.worst, True, reason)
+    elsewhere = [each for each in alike if each.framework == framework]
+    near = here or elsewhere or alike
+    of = _together([each.apart for each in near])
+    if here:
+        which = f"with other frameworks on {named} ({_names([each.framework for each in near])})"
+    elif elsewhere:
+        which = f"with {framework} on other accelerators ({_names([each.accelerator for each in near])})"
+    else:
+        which = "with other frameworks on other accelerators"
+    reason = (
+        f"as {_steps(of.rows)} of {model} {which} are off when no number is fitted to their kind: none with "
+        f"{framework} on {_shown(system)} is known, so that yours may be further off"
+    )
+    return ExpectedError(of.rows, of.mean, of.worst, False, reason)
 
-    A system without measured tables, or that differs from the preset of its name, has none.
-    """
-    if not system.tables or not system.overlap.framework or system.name not in system_names():
-        return None
-    preset = as_used_by(load_system(system.name), find_profile(system.overlap.framework))
-    if (preset.accelerator, preset.dimensions, preset.tables) != (system.accelerator, system.dimensions, system.tables):
-        return None
-    kind = (system.name, system.overlap.framework, experts)
-    return next((each for each in expected_errors() if (each.system, each.framework, each.experts) == kind), None)
+
+def _unnamed(system: System, alike: Sequence[KindErrors], here: Sequence[KindErrors], model: str) -> ExpectedError:
+    """The error where no framework is named."""
+    of = _together([each.unnamed for each in here or alike])
+    where = f"on {_names([each.accelerator for each in here or alike])}"
+    reason = f"as {_steps(of.rows)} of {model} {where} are off without the name of their framework"
+    if not here:
+        reason += f": none on {_shown(system)} is known, so that yours may be further off"
+    return ExpectedError(of.rows, of.mean, of.worst, False, f"{reason} (--framework names yours)")
 
 
-def no_expected_error(system: System) -> str:
-    """Why no error is expected of a step on a system."""
-    if not system.overlap.framework:
-        return "no framework was named (--framework), and the error is known by framework"
-    return f"no published step with {system.overlap.framework} on {system.name} was held out"
+def _is_known(system: System) -> bool:
+    """Whether its accelerator is that of a preset with the same times of kernels. The network may be another one."""
+    own = replace(system.accelerator, sustained=Fraction(1)), system.tables
+    presets = (load_system(name) for name in system_names())
+    return any((replace(each.accelerator, sustained=Fraction(1)), each.tables) == own for each in presets)
+
+
+def _shown(system: System) -> str:
+    """An accelerator in words."""
+    return system.accelerator.name if _is_known(system) else f"an accelerator of your own ({system.accelerator.name})"
+
+
+def _together(errors: Sequence[ErrorFigures]) -> ErrorFigures:
+    """The errors of several kinds as those of one, each row with the same weight."""
+    rows = sum(each.rows for each in errors)
+    mean = sum(each.rows * each.mean for each in errors) / rows
+    return ErrorFigures(rows, mean, max(each.worst for each in errors))
+
+
+def _models(experts: bool) -> str:
+    return "models with experts" if experts else "dense models"
+
+
+def _steps(rows: int) -> str:
+    return f"{rows} published step{'' if rows == 1 else 's'}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(sorted(set(names)))

@@ -1,5 +1,7 @@
 """A system as a framework uses it: what runs during what, in which pieces."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -8,25 +10,29 @@ from importlib.resources import files
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.frameworks.profiles import FrameworkProfile, find_profile
+from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.systems import System
 from stagedb.systems.system_files import STRETCHED
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted number: how many times its measured time an operator takes in the steps of some frameworks.
+    """A fitted number: how many times its measured time an operator takes in a step.
 
-    systems: the presets with the accelerator that it was fitted on, or one of its kind. rows: that fixed it. shared:
-    whether it holds for other frameworks on these systems, too.
+    frameworks: those that run it with the same kernel; empty: all. systems: the presets with the accelerator that it
+    was fitted on, or one of its kind; empty: all. reason: what makes the operator slower. rows: that fixed it.
     """
 
+    operator: str
     frameworks: tuple[str, ...]
     systems: tuple[str, ...]
-    operator: str
     factor: Fraction
     rows: int
-    shared: bool
+    reason: str
+
+    def holds(self, framework: str, system: str) -> bool:
+        """Whether it is of the steps of a framework on a system."""
+        return framework in (self.frameworks or (framework,)) and system in (self.systems or (system,))
 
 
 @lru_cache(maxsize=1)
@@ -35,44 +41,49 @@ def calibrations() -> tuple[Calibration, ...]:
     text = files("stagedb.timing").joinpath("calibrations.yaml").read_text(encoding="utf-8")
     return tuple(
         Calibration(
-            **{
-                **row,
-                "frameworks": tuple(row["frameworks"]),
-                "systems": tuple(row["systems"]),
-                "factor": Fraction(str(row["factor"])),
-            }
+            operator=row["operator"],
+            frameworks=tuple(row.get("frameworks", ())),
+            systems=tuple(row.get("systems", ())),
+            factor=Fraction(str(row["factor"])),
+            rows=row["rows"],
+            reason=row["reason"],
         )
         for row in yaml.safe_load(text)
     )
 
 
-def stretch_of(system: System, profile: FrameworkProfile) -> tuple[tuple[str, Fraction], ...]:
+def stretch_of(
+    system: System, profile: FrameworkProfile, numbers: Sequence[Calibration] | None = None
+) -> tuple[tuple[str, Fraction], ...]:
     """By operator, its factor in the steps of a framework on a system whose table has its time alone.
 
-    Without a number of its own a framework has the mean of those that others share on the system, of its own recipe if
-    there are some. The measured time of matmuls in bf16 alone is that of an idle accelerator: on a system without any
-    number, they take the mean of all that are shared. A system without tables has such shares in its curves.
+    numbers: the fitted ones that are known; None: all of `calibrations`.
+
+    Several numbers of an operator multiply: each has a cause of its own. The measured time of matmuls in bf16 is that
+    of an accelerator that computes nothing else. So on a system without a number of its own they take the mean of the
+    others. A system without tables has such shares in its curves.
     """
+    known = calibrations() if numbers is None else numbers
     found = []
     for operator in STRETCHED:
         if not any(table.operator == operator.partition("-")[0] for table in system.tables):
             continue
-        rows = [row for row in calibrations() if row.operator == operator]
-        here = [row for row in rows if system.name in row.systems]
-        shared = [row for row in here if row.shared]
-        chosen = (
-            [row for row in here if profile.name in row.frameworks]
-            or [row for row in shared if profile.recipe in {find_profile(name).recipe for name in row.frameworks}]
-            or shared
-            or ([] if here else [row for row in rows if row.shared])
-        )
+        own = [each for each in known if each.operator == operator]
+        chosen = [each.factor for each in own if each.holds(profile.name, system.name)]
+        if operator == "matmul" and not chosen and own:
+            chosen = [sum((each.factor for each in own), Fraction(0)) / len(own)]
         if chosen:
-            found.append((operator, sum((row.factor for row in chosen), Fraction(0)) / len(chosen)))
+            found.append((operator, math.prod(chosen, start=Fraction(1))))
     return tuple(found)
 
 
-def as_used_by(system: System, profile: FrameworkProfile, kernels: str = "") -> System:
-    """The system with the overlap of a framework. UsageError if its own file names another one."""
+def as_used_by(
+    system: System, profile: FrameworkProfile, kernels: str = "", numbers: Sequence[Calibration] | None = None
+) -> System:
+    """The system with the overlap of a framework. UsageError if its own file names another one.
+
+    numbers: as in `stretch_of`.
+    """
     if system.overlap.framework not in ("", profile.name):
         raise UsageError(
             f"the system {system.name} has overlap.framework {system.overlap.framework}: leave --framework "
@@ -87,7 +98,7 @@ def as_used_by(system: System, profile: FrameworkProfile, kernels: str = "") -> 
         gathered=hiding.gathered,
         casts=hiding.casts,
         sums=hiding.sums,
-        stretch=stretch_of(system, profile),
+        stretch=stretch_of(system, profile, numbers),
         taken=hiding.taken,
         copies=hiding.copies,
         merges=hiding.merges,

@@ -1,7 +1,8 @@
-"""The published steps that stagedb has read (`known_steps.csv` in this folder), in two parts by a seed.
+"""The published steps that stagedb has read (`KNOWN_FILES` in this folder), in two parts by a seed.
 
 Half of each source at most is *calibrated on*: only these rows may fix a number. The others are *held out*. The seed
-was chosen before anything was fitted.
+was chosen before anything was fitted. Each file is drawn on its own, so that a later one leaves the parts of earlier
+rows as they were.
 """
 
 import itertools
@@ -15,6 +16,8 @@ from stagedb.timing.framework_timing import Calibration, calibrations
 from stagedb.validation.step_rows import COLUMNS, StepRow, job_of, read_steps
 
 SEED = 20261123
+
+KNOWN_FILES = ("known_steps.csv", "known_steps_2.csv")
 
 CALIBRATED, HELD_OUT, NOT_READ = "calibrated on", "held out", "not read"
 
@@ -41,43 +44,30 @@ def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
     return found
 
 
-def fixes(row: StepRow, number: Calibration, numbers: Sequence[Calibration]) -> bool:
-    """Whether a row that is calibrated on fixes a number, one of those that are fitted together.
-
-    Matmuls in fp8 have no number: where there is one of matmuls alone, rows in fp8 do not fix it.
-    """
+def fixes(row: StepRow, number: Calibration) -> bool:
+    """Whether a row that is calibrated on fixes a number: it holds for its step."""
     job = job_of(row)
-    return (
-        job.profile.name in number.frameworks
-        and job.system.name in number.systems
-        and not ({each.operator for each in numbers} == {"matmul"} and job.words.get("matmul_dtype") == "fp8")
-    )
+    return number.holds(job.profile.name, job.system.name)
 
 
 def fitted_together() -> tuple[tuple[Calibration, ...], ...]:
-    """The fitted numbers, those that share a framework on the same systems in one tuple."""
+    """The fitted numbers, those that share rows in one tuple."""
+    fixing = fixing_rows()
     found: list[tuple[Calibration, ...]] = []
     for each in calibrations():
-        near = [one for one in found if any(_share_rows(each, other) for other in one)]
+        near = [one for one in found if any(not set(fixing[each]).isdisjoint(fixing[other]) for other in one)]
         found = [one for one in found if one not in near]
         found.append((*itertools.chain.from_iterable(near), each))
     return tuple(found)
 
 
-def _share_rows(one: Calibration, other: Calibration) -> bool:
-    return one.systems == other.systems and not set(one.frameworks).isdisjoint(other.frameworks)
-
-
+@lru_cache(maxsize=1)
 def fixing_rows() -> Mapping[Calibration, tuple[StepRow, ...]]:
     """For each fitted number the known rows that fixed it."""
-    rows = _known_rows()
+    rows = known_rows()
     part = parts(rows)
     calibrated = [row for row in rows if part[row] == CALIBRATED]
-    return {
-        each: tuple(row for row in calibrated if fixes(row, each, numbers))
-        for numbers in fitted_together()
-        for each in numbers
-    }
+    return {each: tuple(row for row in calibrated if fixes(row, each)) for each in calibrations()}
 
 
 def _key(row: StepRow) -> Key:
@@ -85,11 +75,17 @@ def _key(row: StepRow) -> Key:
     return tuple(row.cells[name] for name in COLUMNS) + tuple(row.cells.get(name, "") for name in ("kernels",))
 
 
+def known_rows() -> tuple[StepRow, ...]:
+    """The rows of all files."""
+    return tuple(itertools.chain.from_iterable(_read()))
+
+
 @lru_cache(maxsize=1)
-def _known_rows() -> tuple[StepRow, ...]:
-    return read_steps(Path(str(files(__package__ or "").joinpath("known_steps.csv"))))
+def _read() -> tuple[tuple[StepRow, ...], ...]:
+    folder = files(__package__ or "")
+    return tuple(read_steps(Path(str(folder.joinpath(name)))) for name in KNOWN_FILES)
 
 
 @lru_cache(maxsize=1)
 def _known() -> Mapping[Key, str]:
-    return split(_known_rows())
+    return {key: part for rows in _read() for key, part in split(rows).items()}

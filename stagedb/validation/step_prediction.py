@@ -16,6 +16,7 @@ from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.systems import System
 from stagedb.timing import timed_step
 from stagedb.timing.domain_straddles import placed, remarks
+from stagedb.timing.expected_errors import ExpectedError, expected_error
 from stagedb.validation.dispatched_tokens import dispatch_words
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
 from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
@@ -38,6 +39,11 @@ class Prediction:
     def error(self) -> float | None:
         """The error of our time, as a share of the published one. Above 0 ours is longer."""
         return None if self.seconds is None else self.seconds / self.row.seconds - 1
+
+    @property
+    def expected(self) -> ExpectedError | None:
+        """The error to expect of a row that means something: that of published steps of its kind."""
+        return None if self.job is None else expected_error(self.job.system, bool(self.job.card.routes))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.frameworks.profiles import FrameworkProfile, find_profile, usual_profile
+from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, FrameworkProfile, find_profile, usual_profile
 from stagedb.inputs import read_text, shown
 from stagedb.inputs.tabular_files import csv_table
 from stagedb.models import Card
@@ -49,6 +49,12 @@ GPUS: Mapping[str, str] = {
     "v5p": "tpu-v5p",
 }
 """Names of accelerators in tables, and the presets that they mean. A preset's own name means itself."""
+
+CLUSTERS: Mapping[str, Mapping[str, str]] = {
+    "Jean Zay": {"a100-80gb": "a100-80gb-400g"},
+    "IBM fms-fsdp": {"a100-80gb": "a100-80gb-400g"},
+}
+"""Clusters that a source names, and presets with their network, where their accelerator's preset has another one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +103,7 @@ class StepJob:
     @property
     def kind(self) -> tuple[str, str, str]:
         """The kind of prediction: accelerator, framework, dense or experts."""
-        return (self.system.name, self.profile.name, "experts" if self.card.routes else "dense")
+        return (self.system.accelerator.name, self.profile.name, "experts" if self.card.routes else "dense")
 
 
 def read_steps(path: Path) -> tuple[StepRow, ...]:
@@ -124,11 +130,17 @@ def job_of(row: StepRow) -> StepJob:
     if zero and (given["dp"] or 1) * (given["cp"] or 1) == 1 and given["dp"]:
         given["zero"] = zero = 0  # one rank has nothing to share
     named = row.cells.get("framework", "")
-    profile = find_profile(named) if named else usual_profile(zero, "")
+    profile = _profile_of(row.source, named) if named else usual_profile(zero, "")
     card = _with_positions(named_card(row.cells["model"]), given["seq_len"] or 0)
     words = profile.plan_words({**given, **_texts(row, profile), **counted_ends(profile, card, given)})
-    system = as_used_by(_system(row.cells["gpu"]), profile, row.cells.get("kernels", ""))
+    system = as_used_by(_system(row), profile, row.cells.get("kernels", ""))
     return StepJob(row, card, words, profile, system)
+
+
+def _profile_of(source: str, named: str) -> FrameworkProfile:
+    """The framework of a row. A source that begins with a name of what configures it had its options."""
+    of = (each for each in FRAMEWORK_PROFILES.values() if each.configures == named)
+    return next((each for each in of if source.lower().startswith(each.name)), find_profile(named))
 
 
 def _number(row: StepRow, name: str) -> int | None:
@@ -182,8 +194,11 @@ def _with_positions(card: Card, tokens: int) -> Card:
     return dataclasses.replace(card, max_positions=tokens, parameters=0)
 
 
-def _system(gpu: str) -> System:
+def _system(row: StepRow) -> System:
+    """The preset of a row's accelerator, with the network of the cluster that its source names."""
+    gpu = row.cells["gpu"]
     name = GPUS.get(gpu, gpu)
     if name not in system_names():
         raise UsageError(f"gpu is {shown(gpu)}, and no preset is of this accelerator (`stagedb systems`)")
-    return load_system(name)
+    known = (presets[name] for cluster, presets in CLUSTERS.items() if cluster in row.source and name in presets)
+    return load_system(next(known, name))

@@ -313,6 +313,11 @@ def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_
     assert "does not fit" in known.out and known.status == 0
     assert "does not fit" in named.out and named.status == 1
     assert "fits" in run("memory", "--system", "h100").out
+    text = " ".join(run("profile", "--system", "h100").out.split())
+    assert "expected error unknown" not in text
+    assert re.search(
+        r"expected error \d+\.\d% in the mean.*without the name of their framework \(--framework names", text
+    )
 
 
 def test_a_job_is_placed_on_whole_groups_unless_its_system_has_a_number(run: Run, tiny: str, tmp_path: Path) -> None:
@@ -349,9 +354,12 @@ def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -
     plan = ("--model", tiny, "--pp", "4", "--dp", "2", "--global-batch-size", "16", "--seq-len", "32")
     printed = run("advise", *plan)
     assert printed.status == 0, printed.err
-    verdict, figures, *_ = printed.out.splitlines()
+    verdict, figures, expected, *_ = printed.out.splitlines()
     assert verdict.startswith("tiny on 8 ranks is bound by ") and "; the best change is " in verdict
     assert figures.startswith("step ") and " changes tried" in figures
+    assert re.match(
+        r"expected error \d+\.\d% in the mean, \d+\.\d% at worst, as \d+ published steps of dense", expected
+    )
     changes = rows(run, "advise", *plan)
     assert changes[0]["change"] in verdict
     assert f"\n{changes[0]['change']}:\n  {changes[0]['command']}\n" in printed.out

@@ -8,6 +8,7 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.timing import timed_step
+from stagedb.timing.expected_errors import expected_error
 from stagedb.validation import NOT_READ, read_steps
 from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import job_of
@@ -24,6 +25,13 @@ def test_the_command_reports_by_source_and_goes_on(offline: Run, tmp_path: Path)
     assert [bool(each["predicted"]) for each in rows] == [True, False, True]
     assert "the library has no such card" in rows[1]["not expressed"]
     assert {each["rows"] for each in rows} == {NOT_READ}
+    # Nobody published a step of the first kind: its error is that of the nearest kinds, in words.
+    job = job_of(row())
+    expected = expected_error(job.system, False)
+    assert rows[0]["expected"] == f"{expected.mean:.1%}"
+    assert "so that yours may be further off" in str(expected)
+    assert f"expected error of dense with torch-fsdp on H100 SXM 80GB: {expected}" in " ".join(found.err.split())
+    assert rows[1]["expected"] == ""
     assert float(rows[0]["predicted"]) / 0.05 - 1 == pytest.approx(float(rows[0]["error"].rstrip("%")) / 100, abs=1e-3)
     lines = found.err.strip().splitlines()
     assert lines[-3].startswith("a cluster, not read: 1 rows, mean ")

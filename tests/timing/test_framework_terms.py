@@ -1,11 +1,8 @@
 """What kernels take in a framework's step, by hand; the fitted numbers, and the error to expect."""
 
-import csv
-import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +11,13 @@ from stagedb.frameworks.profiles import find_profile
 from stagedb.systems import System, load_system
 from stagedb.systems.system import inverse
 from stagedb.systems.system_files import system_names
-from stagedb.timing import framework_timing
-from stagedb.timing.expected_errors import expected_error, expected_errors, has_experts
+from stagedb.timing.expected_errors import FEW, KindErrors, expected_error, expected_errors, has_experts
 from stagedb.timing.framework_terms import in_step
-from stagedb.timing.framework_timing import Calibration, as_used_by, calibrations, stretch_of
+from stagedb.timing.framework_timing import Calibration, as_used_by, stretch_of
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
-from stagedb.validation import CALIBRATED, HELD_OUT, parts, read_steps
-from stagedb.validation.known_rows import fixing_rows
-from stagedb.validation.step_rows import job_of
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints, Workload
 from tests.timing.test_hidden_communication import on, workload
-
-DOCS = Path(__file__).parents[2] / "docs"
-KNOWN = Path(__file__).parents[2] / "stagedb" / "validation" / "known_steps.csv"
 
 
 def run(made: Workload, system: System, rule: str = "table:matmul") -> tuple[ClassColumns, Ints]:
@@ -88,78 +78,89 @@ def test_collectives_of_dp_take_some_of_the_computing() -> None:
     assert set(ns[apart].tolist()) == {1000}
 
 
-def numbers(monkeypatch: pytest.MonkeyPatch, *rows: Calibration) -> None:
-    monkeypatch.setattr(framework_timing, "calibrations", lambda: rows)
+def test_numbers_of_an_operator_multiply_where_they_hold() -> None:
+    def row(factor: str, operator: str = "attention", **of: tuple[str, ...]) -> Calibration:
+        frameworks, systems = of.get("frameworks", ()), of.get("systems", ())
+        return Calibration(operator, frameworks, systems, Fraction(factor), 5, "a cause")
+
+    known = (
+        row("1.1", "matmul", systems=("h100",)),
+        row("1.3", "matmul", systems=("a100-80gb",)),
+        row("2", frameworks=("llm-foundry",)),
+        row("1.5", frameworks=("llm-foundry", "torchtitan"), systems=("h100",)),
+    )
+
+    def found(system: str, framework: str) -> dict[str, Fraction]:
+        made = load_system(system)
+        return dict(stretch_of(made, find_profile(framework), known))
+
+    assert found("h100", "llm-foundry") == {"matmul": Fraction("1.1"), "attention": Fraction(3)}
+    assert found("h100", "torchtitan") == {"matmul": Fraction("1.1"), "attention": Fraction("1.5")}
+    assert found("a100-80gb", "llm-foundry") == {"matmul": Fraction("1.3"), "attention": Fraction(2)}
+    assert found("b200", "nemo") == {"matmul": Fraction("1.2")}, "the mean of the others"
+    assert stretch_of(replace(load_system("h100"), tables=()), find_profile("nemo"), known) == ()
+    assert stretch_of(load_system("h100"), find_profile("nemo"), ()) == ()
 
 
-def with_tables(name: str) -> System:
-    system = load_system(name)
-    if system.tables:
-        return system
-    table = pytest.importorskip("stagedb.systems.system").TableFile("matmul", "bf16", "a table", "0" * 16)
-    return replace(system, tables=(table,))
-
-
-def test_a_framework_without_a_number_has_that_of_its_recipe_on_the_accelerator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def row(framework: str, factor: str, **more: Any) -> Calibration:
-        values = {"systems": ("h100",), "operator": "matmul", "rows": 5, "shared": True, **more}
-        return Calibration(frameworks=(framework,), factor=Fraction(factor), **values)
-
-    def found(system: str, framework: str) -> Fraction | None:
-        return dict(stretch_of(with_tables(system), find_profile(framework))).get("matmul")
-
-    numbers(monkeypatch, row("nemo", "1.1"), row("torchtitan", "1.5"), row("llm-foundry", "1.7", shared=False))
-    assert found("h100", "nemo") == Fraction("1.1")
-    assert found("h100", "llm-foundry") == Fraction("1.7")
-    assert found("h100", "megatron-core") == Fraction("1.1")
-    assert found("h100", "torch-fsdp") == Fraction("1.5")
-    assert found("b200", "nemo") == Fraction("1.3")
-    assert stretch_of(replace(with_tables("h100"), tables=()), find_profile("nemo")) == ()
-
-
-def test_fewer_numbers_are_fitted_than_one_for_ten_rows_and_only_to_calibrated_ones() -> None:
-    rows = read_steps(KNOWN)
-    part = parts(rows)
-    assert len(calibrations()) * 10 < len(rows)
-    fixing = fixing_rows()
-    assert list(fixing) == list(calibrations())
-    for each, own in fixing.items():
-        assert each.rows == len(own) > 0
-        assert {job_of(row).profile.name for row in own} <= set(each.frameworks)
-        assert all(part[row] == CALIBRATED for row in rows if row.cells in [other.cells for other in own])
-
-
-def test_the_error_to_expect_is_that_of_held_out_rows() -> None:
-    with (DOCS / "step-predictions.csv").open(encoding="utf-8", newline="") as file:
-        written = {int(row["row"]): row for row in csv.DictReader(file)}
-    rows = read_steps(KNOWN)
-    part = parts(rows)
-    found: dict[tuple[str, str, str], list[float]] = {}
-    for row in rows:
-        assert written[row.line]["rows"] == part[row]
-        assert float(written[row.line]["published"]) == row.seconds
-        if part[row] == HELD_OUT:
-            error = float(written[row.line]["predicted"]) / row.seconds - 1
-            found.setdefault(job_of(row).kind, []).append(abs(error))
-    assert {
-        (each.system, each.framework, "experts" if each.experts else "dense"): each for each in expected_errors()
-    } == {
-        kind: each
-        for kind, off in found.items()
-        for each in expected_errors()
-        if (each.system, each.framework) == kind[:2]
-        and (each.rows, each.mean, each.worst) == (len(off), round(statistics.fmean(off), 3), round(max(off), 3))
-    }
-    assert len(expected_errors()) == len(found)
-
-
-def test_a_prediction_has_the_error_of_its_kind() -> None:
+def test_a_kind_with_rows_has_the_error_of_those_that_fixed_no_number() -> None:
     for each in expected_errors():
-        if each.system in system_names() and load_system(each.system).tables:
-            system = as_used_by(load_system(each.system), find_profile(each.framework))
-            assert expected_error(system, each.experts) == each
-            assert expected_error(replace(system, dimensions=system.dimensions[:1]), each.experts) is None
-    assert expected_error(load_system("h100"), False) is None
+        for name in system_names():
+            plain = load_system(name)
+            if plain.accelerator.name == each.accelerator:
+                found = expected_error(as_used_by(plain, find_profile(each.framework)), each.experts)
+                few = each.held_out.rows < FEW
+                own = each.apart if few else each.held_out
+                assert (found.rows, found.mean, found.worst) == (own.rows, own.mean, own.worst)
+                assert found.same_kind
+                which = "are off when no number is fitted to them" if few else "that fixed no number"
+                assert f"with {each.framework} on {each.accelerator} {which}" in str(found)
+
+
+def apart(of: Callable[[KindErrors], bool]) -> tuple[int, float]:
+    rows = [each.apart for each in expected_errors() if of(each)]
+    return sum(each.rows for each in rows), max(each.worst for each in rows)
+
+
+def test_a_kind_without_rows_has_the_error_of_the_nearest_kinds_left_out() -> None:
+    other = expected_error(as_used_by(load_system("b200"), find_profile("nemo")), False)
+    assert (other.rows, other.worst) == apart(lambda each: each.accelerator.startswith("B200") and not each.experts)
+    assert "with other frameworks on B200" in other.reason
+    assert "none with nemo on B200 SXM 180GB is known, so that yours may be further off" in other.reason
+    other = expected_error(as_used_by(load_system("h200"), find_profile("nemo")), False)
+    assert (other.rows, other.worst) == apart(lambda each: each.framework == "nemo" and not each.experts)
+    assert "with nemo on other accelerators (H100 SXM 80GB)" in other.reason
+    other = expected_error(as_used_by(load_system("mi300x"), find_profile("maxtext")), True)
+    assert (other.rows, other.worst) == apart(lambda each: each.experts)
+    assert "models with experts with other frameworks on other accelerators" in other.reason
+    assert not other.same_kind
+
+
+def test_a_system_of_ones_own_has_its_accelerators_kind_or_none() -> None:
+    system = as_used_by(load_system("h100"), find_profile("nemo"))
+    assert expected_error(replace(system, dimensions=system.dimensions[:1]), False).same_kind
+    faster = replace(system, accelerator=replace(system.accelerator, bandwidth=Fraction(5000)))
+    found = expected_error(faster, False)
+    assert not found.same_kind
+    assert "none with nemo on an accelerator of your own (H100 SXM 80GB) is known" in found.reason
+
+
+@pytest.mark.parametrize("system", system_names())
+@pytest.mark.parametrize("experts", [False, True])
+def test_without_a_framework_there_is_an_error_too(system: str, experts: bool) -> None:
+    found = expected_error(load_system(system), experts)
+    here = [
+        each.unnamed
+        for each in expected_errors()
+        if each.experts == experts and each.accelerator == load_system(system).accelerator.name
+    ]
+    if here:
+        assert found.rows == sum(each.rows for each in here)
+    else:
+        assert "so that yours may be further off" in found.reason
+    assert 0 < found.mean <= found.worst
+    assert "without the name of their framework" in found.reason
+    assert "--framework names yours" in found.reason
+
+
+def test_experts_are_seen_in_a_workload() -> None:
     assert not has_experts(workload())
