@@ -18,7 +18,7 @@
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
 // column hfu: float? [ratio] — hardware FLOPs over the same, with recomputing
 // column memory: integer? [B] — what its fullest rank holds at its peak; null if an older stagedb made it
-// column room: integer? [B] — memory of one accelerator; null if it has no bound
+// column room: integer? [B] — memory of one accelerator for tensors; null if it has no bound
 // column measured_time: float [ratio] — share of the modelled time that was measured
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 // column builder: string? — the process that made it

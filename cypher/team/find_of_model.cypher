@@ -20,7 +20,7 @@
 // column tokens_per_accelerator: float? [tokens/s] — of one rank, on average
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
 // column memory: integer? [B] — what the fullest rank holds at its peak; null if an older stagedb made the profile
-// column room: integer? [B] — memory of one accelerator; null if it has no bound
+// column room: integer? [B] — memory of one accelerator for tensors; null if it has no bound
 // column measured_time: float [ratio] — share of the modelled time that was measured
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 // column builder: string? — the process that made it

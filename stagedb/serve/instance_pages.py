@@ -12,6 +12,7 @@ from stagedb.api import GraphInfo, InstanceInfo, Memory, Rows, Stagedb
 from stagedb.api.model_names import describe
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.outputs import reserve_text
 from stagedb.serve import page_frames
 from stagedb.serve.list_pages import HEADS, table
 from stagedb.serve.page_frames import SHORT_ID, address, cell, cells, gigabytes, named
@@ -112,6 +113,7 @@ def memory(request: Request) -> Response:
         bars=bars,
         categories=categories,
         room=None if result.room is None else (gigabytes(result.room), 100 * result.room / whole),
+        reserve="" if result.room is None else reserve_text(result.room, result.reserve),
         fits=result.fits,
         columns=["peak", *others],
         rows=[[cell(gigabytes(row["peak"])), *(cell(row[name]) for name in others)] for row in result.peaks],

@@ -48,7 +48,7 @@ PROFILE_LABELS = (
             Property(
                 "memory", "integer?", "what its fullest rank holds at its peak; absent if an older stagedb made it", "B"
             ),
-            Property("room", "integer?", "memory of one accelerator; absent if it has no bound", "B"),
+            Property("room", "integer?", "memory of one accelerator for tensors; absent if it has no bound", "B"),
             Property("measured_ops", "float", "share of the ops' runs that was measured", "ratio"),
             Property("measured_time", "float", "share of the modelled time that was measured", "ratio"),
             Property("content", "string?", "digest of its content as it was made; absent in older ones"),
