@@ -339,6 +339,17 @@ def predictions() -> str:
     return "\n".join(parts[1:]) + "\n"
 
 
+def unexplained(most: float = 0.15) -> str:
+    """The rows with larger errors than this share."""
+    rows = ["| source | step of | error | without its source |", "|---|---|---:|---:|"]
+    for row in _predictions():
+        published = float(row["published"])
+        errors = [float(row[way]) / published - 1 for way in ("predicted", "without its source")]
+        if max(map(abs, errors)) > most:
+            rows.append(f"| {row['source']} | {row['step of']} | {errors[0]:+.1%} | {errors[1]:+.1%} |")
+    return "\n".join(rows) + "\n"
+
+
 def calibrated_numbers() -> str:
     """The fitted numbers, and the rows that fixed each."""
     from stagedb.validation.known_rows import fixing_rows
