@@ -339,6 +339,17 @@ def predictions() -> str:
     return "\n".join(parts[1:]) + "\n"
 
 
+def unexplained(most: float = 0.15) -> str:
+    """The rows with larger errors than this share."""
+    rows = ["| source | step of | error | without its source |", "|---|---|---:|---:|"]
+    for row in _predictions():
+        published = float(row["published"])
+        errors = [float(row[way]) / published - 1 for way in ("predicted", "without its source")]
+        if max(map(abs, errors)) > most:
+            rows.append(f"| {row['source']} | {row['step of']} | {errors[0]:+.1%} | {errors[1]:+.1%} |")
+    return "\n".join(rows) + "\n"
+
+
 def calibrated_numbers() -> str:
     """The fitted numbers, and the rows that fixed each."""
     from stagedb.validation.known_rows import fixing_rows
@@ -354,13 +365,16 @@ def calibrated_numbers() -> str:
 
 
 def other_numbers() -> str:
-    """Numbers of a step that are not fitted to the known rows, with their sources."""
+    """Numbers of a step that are not fitted to the known rows, with how they were found and their sources."""
     from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
-    from stagedb.systems import load_system, system_names
+    from stagedb.systems import load_system
     from stagedb.systems.tables.operator_times import BACKWARD
+    from stagedb.validation.known_rows import known_rows
+    from stagedb.validation.step_rows import job_of
 
-    rows = ["| number | value | source |", "|---|---|---|"]
-    rows.append(f"| speed of an attention's backward over its forward's | {BACKWARD} | arXiv 2307.08691, section 4.1 |")
+    rows = ["| number | value | found by | source |", "|---|---|---|---|"]
+    attention = "speed of an attention's backward over its forward's"
+    rows.append(f"| {attention} | {BACKWARD} | published | arXiv 2307.08691, section 4.1 |")
     for each in FRAMEWORK_PROFILES.values():
         hiding = each.hiding
         words = {
@@ -374,18 +388,43 @@ def other_numbers() -> str:
             "gradients of weights added up in": hiding.sums,
         }
         source = f"the profile `{each.name}` above"
-        rows += [f"| {name}, `{each.name}` | {value} | {source} |" for name, value in words.items() if value]
-    for name in system_names():
-        system = load_system(name)
-        power = system.accelerator.power
-        if system.accelerator.sustained != 1:
-            text = next(source for source in system.sources if source.startswith("sustained"))
-            share = float(system.accelerator.sustained)
-            rows.append(f"| share that matmuls sustain without a framework, `{name}` | {share:g} | {text} |")
-        if power is not None:
-            watts = f"{float(power.limit):g} of {float(power.measured):g} W, clock {float(power.clock):.3f}"
-            rows.append(f"| power, `{name}` | {watts} | `stagedb systems {name}`; cube root: Mudge 2001 |")
+        for name, value in words.items():
+            how = "24 channels of 108 to 132 multiprocessors, rounded" if name.startswith("computing") else "its code"
+            rows += [f"| {name}, `{each.name}` | {value} | {how} | {source} |"] if value else []
+    for name in sorted({job_of(row).system.name for row in known_rows()}):
+        rows += _of_system(load_system(name))
     return "\n".join(rows) + "\n"
+
+
+def _of_system(system: Any) -> list[str]:
+    """The numbers of a system that are no rates of a data sheet."""
+    accelerator, page = system.accelerator, f"`stagedb systems {system.name}`"
+
+    def source(word: str) -> str:
+        return next((text for text in system.sources if word in text.partition(":")[0]), page)
+
+    found = []
+    if accelerator.sustained != 1:
+        text = source("sustained")
+        share = f"share that matmuls sustain without a framework, `{system.name}`"
+        found.append(f"| {share} | {float(accelerator.sustained):g} | fitted to other steps | {text} |")
+    for name, value, word in (
+        ("memory", f"at most {float(accelerator.memory.points[-1][1]):g} of the bandwidth", "memory"),
+        ("a launch", f"{float(accelerator.launch):g} ns", "launch"),
+    ):
+        text = source(word)
+        by = "fitted to other steps" if "fitted" in text else "a round figure" if "round" in text else "that of another"
+        found.append(f"| {name}, `{system.name}` | {value} | {by} | {text} |")
+    for each in system.dimensions:
+        share = f"at most {float(each.efficiency.points[-1][1]):g} of the bandwidth, {float(each.latency):g} ns"
+        own = next((text for text in system.sources if text.lower().startswith(f"{each.name}:")), "")
+        by, text = ("published", own) if own else ("a round figure; latency published", source("message"))
+        found.append(f"| messages over {each.name}, `{system.name}` | {share} | {by} | {text}; {source('latencies')} |")
+    if accelerator.power is not None:
+        watts = f"{float(accelerator.power.limit):g} of {float(accelerator.power.measured):g} W"
+        clock = f"clock {float(accelerator.power.clock):.3f}"
+        found.append(f"| power, `{system.name}` | {watts}, {clock} | published | {page}; cube root: Mudge 2001 |")
+    return found
 
 
 def frameworks() -> str:

@@ -210,6 +210,7 @@ class TableFile:
 
     operator: one of `stagedb.systems.tables.shapes.SHAPES`. file: a name of one that stagedb carries, or a path.
     digest: of its content, so that a system is the same only with the same measurements. source: where it comes from.
+    cast: bytes for each element of its first operand that a measured matmul moved to cast it; 0: it read the format.
     """
 
     operator: str
@@ -217,6 +218,11 @@ class TableFile:
     file: str
     digest: str
     source: str = ""
+    cast: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields for the file of a system."""
+        return {name: value for name, value in asdict(self).items() if name != "cast" or value}
 
 
 @dataclass(frozen=True)
@@ -346,7 +352,7 @@ class System:
             ],
             "overlap": self.overlap.to_dict(),
             **({} if self.collectives == Collectives() else {"collectives": asdict(self.collectives)}),
-            **({"tables": [asdict(each) for each in self.tables]} if self.tables else {}),
+            **({"tables": [each.to_dict() for each in self.tables]} if self.tables else {}),
         }
 
 

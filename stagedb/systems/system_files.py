@@ -173,13 +173,16 @@ def _share(value: Value) -> Fraction:
 def _tables(value: Value, folder: Path | None) -> tuple[TableFile, ...]:
     found: dict[tuple[str, str], TableFile] = {}
     for each in value.items("a list of tables"):
-        fields = each.mapping(("operator", "dtype", "file"), ("source", "digest"))
+        fields = each.mapping(("operator", "dtype", "file"), ("source", "digest", "cast"))
         table = TableFile(
             operator=fields["operator"].text(f"one of {', '.join(SHAPES)}", lambda text: text in SHAPES),
             dtype=fields["dtype"].text(f"one of {', '.join(WIDTHS)}", lambda text: text in WIDTHS),
             file=_table_file(fields["file"], folder),
             digest=fields["digest"].text("16 hexadecimal digits", _is_digest) if "digest" in fields else "",
             source=fields["source"].text("a text that names a source") if "source" in fields else "",
+            cast=fields["cast"].integer("bytes for each element of the first operand", 0, 64)
+            if "cast" in fields
+            else 0,
         )
         if found.setdefault((table.operator, table.dtype), table) is not table:
             raise each.refused(f"{each.key} is the second table of {table.operator} in {table.dtype}: keep one")

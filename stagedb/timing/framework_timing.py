@@ -59,18 +59,20 @@ def stretch_of(
 
     numbers: the fitted ones that are known; None: all of `calibrations`.
 
-    Several numbers of an operator multiply: each has a cause of its own. The measured time of matmuls in bf16 is that
-    of an accelerator that computes nothing else. So on a system without a number of its own they take the mean of the
-    others. A system without tables has such shares in its curves.
+    Several numbers of an operator multiply: each has a cause of its own. One of matmuls holds in all formats. Their
+    measured time is that of an accelerator that computes nothing else. So on a system without a number of its own they
+    take the mean of the others. A system without tables has such shares in its curves.
     """
     known = calibrations() if numbers is None else numbers
     found = []
     for operator in STRETCHED:
-        if not any(table.operator == operator.partition("-")[0] for table in system.tables):
+        dtype = "fp8" if operator.endswith("fp8") else "bf16"
+        measured = operator.partition("-")[0]
+        if not any((table.operator, table.dtype) == (measured, dtype) for table in system.tables):
             continue
-        own = [each for each in known if each.operator == operator]
+        own = [each for each in known if each.operator == measured]
         chosen = [each.factor for each in own if each.holds(profile.name, system.name)]
-        if operator == "matmul" and not chosen and own:
+        if measured == "matmul" and not chosen and own:
             chosen = [sum((each.factor for each in own), Fraction(0)) / len(own)]
         if chosen:
             found.append((operator, math.prod(chosen, start=Fraction(1))))

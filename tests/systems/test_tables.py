@@ -146,6 +146,33 @@ def test_a_table_of_ones_own_times_matmuls(tmp_path: Path) -> None:
     assert costs.work(batch).ns == costs.work(work).ns
 
 
+def test_the_cast_that_was_measured_with_a_matmul_is_left_out(tmp_path: Path) -> None:
+    """It is an operator of its own: 5 bytes an element of the first operand, at 1000 GB/s and half the speed."""
+    text = SYSTEM.replace("bf16: 100, fp16", "bf16: 100, fp8: 200, fp16").replace("dtype: bf16", "dtype: fp8")
+    m = n = k = 512
+    plain, less = (
+        load_system(own(tmp_path, ROWS, text.replace("file: mine.csv", f"file: mine.csv{cast}")))
+        for cast in ("", ", cast: 5")
+    )
+    work = Work("matmul", "fp8_e4m3", 2 * m * n * k, m * k + n * k + 2 * m * n, (m, n, k))
+    took, alone = (Costs(each, 8).work(work).ns for each in (plain, less))
+    assert took == round((m * n * k / 1e6 + 3) * 2000)
+    assert took - alone == pytest.approx(2 * 5 * m * k / 1000, abs=2)
+    few = replace(work, dims=(m, 8, 8), flops=2 * m * 8 * 8, bytes=0)
+    assert Costs(less, 8).work(few).ns >= 2 * m * 8 * 8 / 200e3
+    assert parse_system(json.dumps(less.to_dict())) == less
+    assert "cast" not in plain.to_dict()["tables"][0]
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200-nvl72"])
+def test_matmuls_in_fp8_are_not_slower_than_in_bf16(name: str) -> None:
+    """With the measured cast, those with a large first operand were up to half as fast as in bf16."""
+    costs = Costs(load_system(name), 8)
+    for m, n, k in ((28672, 2048, 8192), (8192, 1024, 8192), (8192, 8192, 8192), (4096, 8192, 28672)):
+        work = Work("matmul", "bf16", 2 * m * n * k, 0, (m, n, k))
+        assert 0.98 < costs.work(work).ns / costs.work(replace(work, dtype="fp8_e4m3")).ns < 2.5, (m, n, k)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -302,6 +329,7 @@ def test_every_table_and_number_of_a_preset_has_a_source(name: str) -> None:
         assert table.source.startswith("aiconfigurator-core 0.12.0 (Apache-2.0), systems/data/")
         assert table.operator in SHAPES
         assert carried(table.file).shape.name == table.operator
+        assert bool(table.cast) == ((table.operator, table.dtype) == ("matmul", "fp8"))
     texts = " ".join(system.sources)
     if system.accelerator.sustained != Fraction(1):
         assert "sustained: " in texts

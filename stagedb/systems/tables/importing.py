@@ -87,7 +87,8 @@ def import_wheel(gpu: str, wheel: Path | None, to: Path) -> Iterator[tuple[Path,
             rows, ns = rows_of(each, data)
             path = to / f"{gpu}-{each.operator}-{each.dtype}.npz"
             write_whole(path, packed(table_of(each.operator, each.dtype, rows, ns)), "--out")
-            tables.append({"operator": each.operator, "dtype": each.dtype, "file": path.name, "source": each.source})
+            words = {"operator": each.operator, "dtype": each.dtype, "file": path.name, "source": each.source}
+            tables.append({**words, **({"cast": each.cast} if each.cast else {})})
             yield path, len(ns)
     name = gpu.replace("_", "-")
     content = {**dataclasses.replace(preset, name=name, tables=()).to_dict(), "tables": tables}

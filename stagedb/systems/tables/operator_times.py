@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from stagedb.systems.system import System
+from stagedb.systems.system import System, TableFile
 from stagedb.systems.tables.grids import Bools, Floats
 from stagedb.systems.tables.measured_table import MeasuredTable
 from stagedb.systems.tables.shapes import UNBOUNDED, matmul_work, seen_pairs
@@ -58,6 +58,20 @@ class Shaped:
 
 
 @dataclass(frozen=True)
+class Aside:
+    """What a matmul takes in addition to the measured one, and less.
+
+    pace: ns a byte of operands and results that are wider than those of the table. cast: bytes for each element of the
+    first operand that the measured one moved to cast it, which is an operator of its own here. fastest: ns a FLOP at
+    the peak, below which nothing is left.
+    """
+
+    pace: float
+    cast: int = 0
+    fastest: float = 0.0
+
+
+@dataclass(frozen=True)
 class OperatorTimes:
     """The tables of a system by operator and format, read when they are first used."""
 
@@ -66,14 +80,24 @@ class OperatorTimes:
 
     def table(self, operator: str, dtype: str) -> MeasuredTable | None:
         """The table of an operator in a format, or in one of the same speed; None without one."""
-        dtype = "fp8" if dtype.startswith("fp8") else dtype
+        dtype = _format(dtype)
         key = operator, dtype
         if key not in self._known:
-            of = {each.dtype: each for each in self.system.tables if each.operator == operator}
-            file = of.get(dtype) or of.get(_LIKE.get(dtype, ""))
+            file = self._file(operator, dtype)
             found = None if file is None else load_table(file.file, file.operator, file.dtype, file.digest)
             self._known[key] = found
         return self._known[key]
+
+    def _file(self, operator: str, dtype: str) -> TableFile | None:
+        of = {each.dtype: each for each in self.system.tables if each.operator == operator}
+        return of.get(_format(dtype)) or of.get(_LIKE.get(dtype, ""))
+
+    def _aside(self, dtype: str) -> Aside:
+        """What the table of matmuls in a format has in addition to them."""
+        file, accelerator = self._file("matmul", dtype), self.system.accelerator
+        peak = accelerator.peak.get(_format(dtype))
+        fastest = 0.0 if peak is None else 1 / (1000 * float(peak))
+        return Aside(self._spare_pace(), 0 if file is None else file.cast, fastest)
 
     def ns(self, operators: Sequence[Shaped]) -> list[float | None]:
         """ns of each operator; None for those without a table."""
@@ -99,13 +123,13 @@ class OperatorTimes:
         table = self.table(operator, dtype)
         if operator == "attention":
             return [None] * len(chosen) if table is None else attention_ns(table, chosen).tolist()
-        plain = self.table("matmul", dtype)
-        dense = None if plain is None else self._kept(matmul_ns(plain, chosen, self._spare_pace()))
+        plain, aside = self.table("matmul", dtype), self._aside(dtype)
+        dense = None if plain is None else self._kept(matmul_ns(plain, chosen, aside))
         if operator == "matmul" or table is None:
             return [None] * len(chosen) if dense is None else dense
         taken, near = expert_ns(table, chosen)
         if plain is not None:
-            taken = np.minimum(taken, one_by_one_ns(plain, chosen, self._spare_pace()))
+            taken = np.minimum(taken, one_by_one_ns(plain, chosen, aside))
         kept = self._kept(taken)
         return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
 
@@ -131,6 +155,10 @@ def is_attention_kernel(kind: str, dims: Sequence[int]) -> bool:
     return kind.startswith("attention") and len(dims) >= _ATTENTION and min(dims) > 0
 
 
+def _format(dtype: str) -> str:
+    return "fp8" if dtype.startswith("fp8") else dtype
+
+
 def _columns(chosen: Sequence[Shaped], names: Sequence[str], most: int) -> dict[str, Floats]:
     dims = np.array([(*each.dims, *(0,) * (most - len(each.dims))) for each in chosen], np.float64)
     return dict(zip(names, dims.T, strict=True))
@@ -147,17 +175,19 @@ def _batched(chosen: Sequence[Shaped]) -> Floats:
     return dims
 
 
-def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
-    """ns of matmuls. spare: ns a byte of operands and results that are wider than those of the table."""
+def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) -> Floats:
+    """ns of matmuls, with what is wider than in the table, and without the cast that was measured with them."""
     batch, m, n, k = _batched(chosen).T
     rows = {"m": batch * m, "n": n, "k": k}
     moved = np.array([each.moved for each in chosen], np.float64)
     more = moved - batch * matmul_work({"m": m, "n": n, "k": k}, table.wide)[1]
-    found: Floats = table.ns(rows) + np.maximum(more, 0.0) * spare
+    measured = table.ns(rows)
+    alone = np.maximum(measured - aside.cast * batch * m * k * aside.pace, 2 * batch * m * n * k * aside.fastest)
+    found: Floats = np.minimum(alone, measured) + np.maximum(more, 0.0) * aside.pace
     return found
 
 
-def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
+def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) -> Floats:
     """ns of matmuls of experts that run one expert after the other, which a framework does where that is faster.
 
     Megatron's experts are a loop over matmuls without --moe-grouped-gemm. The table of grouped ones has what an engine
@@ -168,7 +198,7 @@ def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) 
         replace(each, dims=each.dims[1:], flops=each.flops // each.dims[0], moved=each.moved // each.dims[0])
         for each in chosen
     ]
-    return matmul_ns(table, ones, spare) * experts
+    return matmul_ns(table, ones, aside) * experts
 
 
 def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
