@@ -339,9 +339,12 @@ def _sharded_experts(config: Config, chance: random.Random) -> None:
 
 
 def _expert_units(config: Config, chance: random.Random) -> None:
-    """Experts that are an FSDP unit of their own. Selective checkpoints do not find the gather of one that is freed."""
-    freed = config["reshard"] and config["recompute"] == "sac"
-    config["ep_fsdp"] = config["style"] == "moe" and config["dp_kind"] == "fsdp" and not freed and chance.random() < 0.3
+    """Experts that are an FSDP unit of their own.
+
+    Selective checkpoints find neither the gather of one that is freed, nor in a pipeline what its hooks run.
+    """
+    lost = config["recompute"] == "sac" and (config["reshard"] or config["pp"] > 1)
+    config["ep_fsdp"] = config["style"] == "moe" and config["dp_kind"] == "fsdp" and not lost and chance.random() < 0.3
 
 
 def _splits(config: Config) -> bool:

@@ -93,6 +93,13 @@ def check_units(plan: PlanFields) -> None:
             nearest("ep", plan.ep, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0 and ep < plan.ep),
             [without],
         )
+    if plan.pp > 1 and plan.options.recompute in ("pointwise", "operators"):
+        raise Misfit(
+            f"with pp {plan.pp} the hooks of a unit of experts do not run in the backward as in its forward, which "
+            f"selective checkpoints of {plan.options.framework.title} refuse: --recompute {plan.options.recompute} "
+            "does not suit it",
+            ways=[Way({"recompute": "full", "recompute_operators": ()}, "--recompute full"), without],
+        )
     if plan.overlap_experts:
         raise Misfit(
             "a unit of experts is gathered where its layer's forward or backward begins, and --overlap-experts runs "

@@ -39,6 +39,10 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "a ring of gathers": ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_kind": "ring-allgather"}),
     "heads in a ring": ("llama", {"cp": 4, "ulysses": 2, "cp_kind": "ulysses-ring"}),
     "experts": ("moe", {"dp": 4, "ep": 2, "pp": 2, "tp": 2, "global_batch_size": 8, "zero": 1, "recipe": "megatron"}),
+    "units of experts": (
+        "moe",
+        {"dp": 4, "ep": 2, "pp": 2, "zero": 3, "expert_unit": True, "recompute": "full", "global_batch_size": 8},
+    ),
     "uneven experts": ("deepseek", {"dp": 4, "ep": 4, "expert_load": (3, 1, 2, 2)}),
     "overlapped experts": (
         "moe",

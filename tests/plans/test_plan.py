@@ -326,6 +326,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             "--expert-unit needs --zero 2, --no-reshard or --recompute full",
         ),
         (
+            {"dp": 8, "pp": 2, "zero": 2, "expert_unit": True, "recompute": "pointwise"},
+            "does not suit it: take --recompute full, or leave --expert-unit out",
+        ),
+        (
             {"dp": 8, "ep": 8, "zero": 3, "expert_unit": True},
             "each of the experts is on one rank alone, so that a unit of experts gathers and reduces nothing: the "
             "nearest is --ep 4, or leave --expert-unit out",
