@@ -8,8 +8,8 @@ Only rows that are *calibrated on* are read (`stagedb.validation.known_rows`): a
 most. Numbers that share a framework on the same systems are fitted together, by the least sum of squared relative
 errors. They have two decimals.
 
-Each row is predicted four times: by the numbers as they are, by numbers fitted without the rows of its source, by
-numbers fitted without the rows of its kind, and without the name of its framework.
+Each row is predicted in five ways: by the numbers as they are, by numbers fitted without the rows of its source, of
+its kind, and of its accelerator, and without the name of its framework.
 """
 
 import argparse
@@ -33,14 +33,17 @@ NUMBERS = ROOT / "stagedb" / "timing" / "calibrations.yaml"
 ERRORS = ROOT / "stagedb" / "timing" / "expected_errors.yaml"
 PREDICTIONS = ROOT / "docs" / "step-predictions.csv"
 
-AS_IT_IS, WITHOUT_SOURCE, WITHOUT_KIND, UNNAMED = "predicted", "without its source", "without its kind", "no framework"
+AS_IT_IS, UNNAMED = "predicted", "no framework"
+WITHOUT_SOURCE, WITHOUT_KIND, WITHOUT_ACCELERATOR = (
+    f"without its {each}" for each in ("source", "kind", "accelerator")
+)
 COLUMNS = ("source", "row", "step of", "accelerator", "framework", "model", "rows", "published")
-WAYS = (AS_IT_IS, WITHOUT_SOURCE, WITHOUT_KIND, UNNAMED)
+WAYS = (AS_IT_IS, WITHOUT_SOURCE, WITHOUT_KIND, WITHOUT_ACCELERATOR, UNNAMED)
 
 _ERRORS = """\
 # Absolute errors of published steps by kind, as shares. held_out: those of rows that fixed no number, with the numbers
-# as they are. apart: those of its rows with numbers that are fitted without them. unnamed: those of its rows where no
-# framework is named.
+# as they are. apart: those of its rows with numbers that are fitted without them. elsewhere: those of its rows with
+# numbers that are fitted without any row on its accelerator. unnamed: those of its rows where no framework is named.
 # `scripts/fit_steps --write` writes them, with docs/step-predictions.csv, from which they follow.
 """
 
@@ -66,6 +69,7 @@ def predicted(fits: Fits, numbers: Sequence[Calibration]) -> list[Predicted]:
     timed = [fits.timed(row) for row in rows]
     of_source = {source: fits.numbers(partial(_of_source, source)) for source in {row.source for row in rows}}
     of_kind = {kind: fits.numbers(partial(_of_kind, kind)) for kind in {each.kind for each in timed}}
+    of_chip = {chip: fits.numbers(partial(_on, chip)) for chip in {each.kind[0] for each in timed}}
     return [
         Predicted(
             each.row,
@@ -75,6 +79,7 @@ def predicted(fits: Fits, numbers: Sequence[Calibration]) -> list[Predicted]:
                 AS_IT_IS: each.step(numbers),
                 WITHOUT_SOURCE: each.step(of_source[each.row.source]),
                 WITHOUT_KIND: each.step(of_kind[each.kind]),
+                WITHOUT_ACCELERATOR: each.step(of_chip[each.kind[0]]),
                 UNNAMED: each.unnamed_step(),
             },
         )
@@ -90,6 +95,10 @@ def _of_kind(kind: Kind, row: TimedRow) -> bool:
     return row.kind == kind
 
 
+def _on(accelerator: str, row: TimedRow) -> bool:
+    return row.kind[0] == accelerator
+
+
 def errors_text(found: Sequence[Predicted]) -> str:
     """The content of `expected_errors.yaml`."""
     lines = []
@@ -98,6 +107,7 @@ def errors_text(found: Sequence[Predicted]) -> str:
         ways = {
             "held_out": _figures(each.error(AS_IT_IS) for each in own if each.part == HELD_OUT),
             "apart": _figures(each.error(WITHOUT_KIND) for each in own),
+            "elsewhere": _figures(each.error(WITHOUT_ACCELERATOR) for each in own),
             "unnamed": _figures(each.error(UNNAMED) for each in own),
         }
         accelerator, framework, model = kind

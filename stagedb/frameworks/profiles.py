@@ -324,8 +324,11 @@ MEGATRON_BRIDGE = replace(
     versions="25.09 and later",
     source="Megatron-Bridge's performance recipes (scripts/performance/configs): tp_comm_overlap with tp (user "
     "buffers), gradients reduced in bf16 (grad_reduce_in_fp32 off), overlap_grad_reduce and overlap_param_gather of "
-    "Megatron-Core",
+    "Megatron-Core; whole experts on each rank of tp (expert_tensor_parallel_size 1) and the flex dispatcher, as in "
+    "Megatron-Core (perf_recipes)",
     configures="megatron-core",
+    whole_experts=True,
+    sends_once=True,
 )
 
 FRAMEWORK_PROFILES: Mapping[str, FrameworkProfile] = {

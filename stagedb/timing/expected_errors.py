@@ -2,8 +2,8 @@
 
 A kind is an accelerator, a framework, and whether the model has experts. Where published steps of the kind are known,
 the error is that of those which fixed no number. Otherwise it is that of the nearest kinds, each predicted by numbers
-that were fitted without any row of its kind. `expected_errors.yaml` in this folder has both for each kind;
-docs/step-predictions.md explains them, and `scripts/fit_steps` writes them.
+that were fitted without any row of its kind, or on its accelerator where that is another one. `expected_errors.yaml` in
+this folder has these for each kind; docs/step-predictions.md explains them, and `scripts/fit_steps` writes them.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from stagedb.systems.system_files import load_system, system_names
 from stagedb.workload.instance_columns import Workload
 
 FEW = 3
-"""Rows of a kind that fixed no number: with fewer, all of them count, each predicted without its kind."""
+"""Rows that an error needs at least: with fewer, all rows of the kind count, and then those of the nearest kinds."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class KindErrors:
     """The errors of a kind.
 
     held_out: those of its rows that fixed no number, with the numbers as they are. apart: those of its rows with
-    numbers that were fitted without them. unnamed: those of its rows where no framework is named.
+    numbers that were fitted without them. elsewhere: with numbers that were fitted without any row on its accelerator.
+    unnamed: those of its rows where no framework is named.
     """
 
     accelerator: str
@@ -45,6 +46,7 @@ class KindErrors:
     experts: bool
     held_out: ErrorFigures
     apart: ErrorFigures
+    elsewhere: ErrorFigures
     unnamed: ErrorFigures
 
     @property
@@ -79,7 +81,7 @@ def expected_errors() -> tuple[KindErrors, ...]:
             row["accelerator"],
             row["framework"],
             row["experts"],
-            *(ErrorFigures(**row[name]) for name in ("held_out", "apart", "unnamed")),
+            *(ErrorFigures(**row[name]) for name in ("held_out", "apart", "elsewhere", "unnamed")),
         )
         for row in yaml.safe_load(text)
     )
@@ -98,26 +100,30 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
     if not framework:
         return _unnamed(system, alike, here, model)
     own = next((each for each in here if each.framework == framework), None)
-    if own is not None and own.held_out.rows < FEW:
-        of = own.apart
-        reason = f"as {_steps(of.rows)} of {model} with {own.name} are off when no number is fitted to them"
-        return ExpectedError(of.rows, of.mean, of.worst, True, reason)
-    if own is not None:
+    if own is not None and own.held_out.rows >= FEW:
         of = own.held_out
         reason = f"as {_steps(of.rows)} of {model} with {own.name} that fixed no number"
         return ExpectedError(of.rows, of.mean, of.worst, True, reason)
-    elsewhere = [each for each in alike if each.framework == framework]
-    near = here or elsewhere or alike
-    of = _together([each.apart for each in near])
-    if here:
-        which = f"with other frameworks on {named} ({_names([each.framework for each in near])})"
-    elif elsewhere:
-        which = f"with {framework} on other accelerators ({_names([each.accelerator for each in near])})"
+    if own is not None and own.apart.rows >= FEW:
+        of = own.apart
+        reason = f"as {_steps(of.rows)} of {model} with {own.name} are off when no number is fitted to them"
+        return ExpectedError(of.rows, of.mean, of.worst, True, reason)
+    others = "with other frameworks" if own is None else "with any framework"
+    beyond = [each for each in alike if each.framework == framework]
+    if sum(each.apart.rows for each in here) >= FEW:
+        of, left_out = _together([each.apart for each in here]), "their kind"
+        which = f"{others} on {named} ({_names([each.framework for each in here])})"
+    elif sum(each.apart.rows for each in beyond) >= FEW:
+        of, left_out = _together([each.elsewhere for each in beyond]), "their accelerator"
+        which = f"with {framework} on other accelerators ({_names([each.accelerator for each in beyond])})"
     else:
-        which = "with other frameworks on other accelerators"
+        of, left_out = _together([each.elsewhere for each in alike]), "their accelerator"
+        which = f"{others} on other accelerators ({_names([each.accelerator for each in alike])})"
+    known = "none" if own is None else f"only {own.apart.rows}"
     reason = (
-        f"as {_steps(of.rows)} of {model} {which} are off when no number is fitted to their kind: none with "
-        f"{framework} on {_shown(system)} is known, so that yours may be further off"
+        f"as {_steps(of.rows)} of {model} {which} are off when no number is fitted to {left_out}: {known} with "
+        f"{framework} on {_shown(system)} {'is' if known in ('none', 'only 1') else 'are'} known, so that yours may be "
+        "further off"
     )
     return ExpectedError(of.rows, of.mean, of.worst, False, reason)
 

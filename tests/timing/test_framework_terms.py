@@ -11,7 +11,7 @@ from stagedb.frameworks.profiles import find_profile
 from stagedb.systems import System, load_system
 from stagedb.systems.system import inverse
 from stagedb.systems.system_files import system_names
-from stagedb.timing.expected_errors import FEW, KindErrors, expected_error, expected_errors, has_experts
+from stagedb.timing.expected_errors import FEW, ErrorFigures, KindErrors, expected_error, expected_errors, has_experts
 from stagedb.timing.framework_terms import in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by, stretch_of
 from stagedb.timing.node_graph import node_graph_of
@@ -105,35 +105,45 @@ def test_numbers_of_an_operator_multiply_where_they_hold() -> None:
     assert stretch_of(load_system("h100"), find_profile("nemo"), ()) == ()
 
 
-def test_a_kind_with_rows_has_the_error_of_those_that_fixed_no_number() -> None:
+def test_a_kind_with_rows_has_their_error() -> None:
+    """That of held-out rows; else of all rows without the kind; else of near kinds, where these are few too."""
     for each in expected_errors():
         for name in system_names():
             plain = load_system(name)
-            if plain.accelerator.name == each.accelerator:
-                found = expected_error(as_used_by(plain, find_profile(each.framework)), each.experts)
-                few = each.held_out.rows < FEW
-                own = each.apart if few else each.held_out
+            if plain.accelerator.name != each.accelerator:
+                continue
+            found = expected_error(as_used_by(plain, find_profile(each.framework)), each.experts)
+            own = each.held_out if each.held_out.rows >= FEW else each.apart
+            if own.rows >= FEW:
                 assert (found.rows, found.mean, found.worst) == (own.rows, own.mean, own.worst)
                 assert found.same_kind
-                which = "are off when no number is fitted to them" if few else "that fixed no number"
+                which = "are off when no number is fitted to them" if own is each.apart else "that fixed no number"
                 assert f"with {each.framework} on {each.accelerator} {which}" in str(found)
+            else:
+                assert found.rows > own.rows
+                assert not found.same_kind
+                assert f"only {own.rows} with {each.framework} on {each.accelerator} are known" in found.reason
 
 
-def apart(of: Callable[[KindErrors], bool]) -> tuple[int, float]:
-    rows = [each.apart for each in expected_errors() if of(each)]
+def figures(of: Callable[[KindErrors], ErrorFigures | None]) -> tuple[int, float]:
+    rows = [found for each in expected_errors() if (found := of(each)) is not None]
     return sum(each.rows for each in rows), max(each.worst for each in rows)
 
 
 def test_a_kind_without_rows_has_the_error_of_the_nearest_kinds_left_out() -> None:
     other = expected_error(as_used_by(load_system("b200"), find_profile("nemo")), False)
-    assert (other.rows, other.worst) == apart(lambda each: each.accelerator.startswith("B200") and not each.experts)
+    on_b200 = figures(lambda each: each.apart if each.accelerator.startswith("B200") and not each.experts else None)
+    assert (other.rows, other.worst) == on_b200
     assert "with other frameworks on B200" in other.reason
     assert "none with nemo on B200 SXM 180GB is known, so that yours may be further off" in other.reason
     other = expected_error(as_used_by(load_system("h200"), find_profile("nemo")), False)
-    assert (other.rows, other.worst) == apart(lambda each: each.framework == "nemo" and not each.experts)
-    assert "with nemo on other accelerators (H100 SXM 80GB)" in other.reason
+    of_nemo = figures(lambda each: each.elsewhere if each.framework == "nemo" and not each.experts else None)
+    assert (other.rows, other.worst) == of_nemo
+    assert (
+        "with nemo on other accelerators (H100 SXM 80GB) are off when no number is fitted to their acc" in other.reason
+    )
     other = expected_error(as_used_by(load_system("mi300x"), find_profile("maxtext")), True)
-    assert (other.rows, other.worst) == apart(lambda each: each.experts)
+    assert (other.rows, other.worst) == figures(lambda each: each.elsewhere if each.experts else None)
     assert "models with experts with other frameworks on other accelerators" in other.reason
     assert not other.same_kind
 

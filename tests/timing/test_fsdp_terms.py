@@ -98,14 +98,17 @@ def test_a_tensor_is_cast_once_and_a_gathered_one_as_shares() -> None:
     assert set(casts_made(columns, 2).values()) == {0, 1, 2}
 
 
-def test_the_clock_of_matmuls_falls_with_the_cube_root_of_the_power() -> None:
+def test_the_clock_of_measured_kernels_falls_with_the_cube_root_of_the_power() -> None:
     system = load_system("h100")
     less = replace(system, accelerator=replace(system.accelerator, power=PowerLimit(Fraction(350), Fraction(2800))))
     assert less.accelerator.power is not None and less.accelerator.power.clock == Fraction(1, 2)
     assert PowerLimit(Fraction(700), Fraction(500)).clock == 1
     square = Work("matmul", "bf16", 2 * 4096**3, 6 * 4096**2, (4096, 4096, 4096))
-    full, half = (Costs(each, 8).work(square).ns for each in (system, less))
-    assert abs(half - 2 * full) <= 2
+    attention = Work("attention", "bf16", 4 * 32 * 8192**2 * 128, 4 * 32 * 8192 * 256, (1, 32, 8, 8192, 8192, 128))
+    for work in (square, attention):
+        full, half = (Costs(each, 8).work(work) for each in (system, less))
+        assert full.rule.startswith("table:")
+        assert abs(half.ns - 2 * full.ns) <= 2
     assert parse_system(json.dumps(less.to_dict()), "it") == less
     assert load_system("h100-hbm2e").accelerator.power == PowerLimit(Fraction(500), Fraction(700))
 

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts._fit_steps import AS_IT_IS, NUMBERS, UNNAMED, WITHOUT_KIND, WITHOUT_SOURCE, numbers_text
+from scripts._fit_steps import (
+    AS_IT_IS,
+    NUMBERS,
+    UNNAMED,
+    WITHOUT_ACCELERATOR,
+    WITHOUT_KIND,
+    WITHOUT_SOURCE,
+    numbers_text,
+)
 from scripts._fitted_numbers import Fits, fit
 from scripts._timed_rows import TimedRow
 from stagedb.timing.expected_errors import expected_errors
@@ -88,7 +96,12 @@ def test_the_errors_to_expect_follow_from_the_predictions() -> None:
     assert [(each.accelerator, each.framework, each.experts) for each in expected_errors()] == list(of)
     for each, rows in zip(expected_errors(), of.values(), strict=True):
         held_out = [row for row in rows if row["rows"] == HELD_OUT]
-        ways = ((each.held_out, held_out, AS_IT_IS), (each.apart, rows, WITHOUT_KIND), (each.unnamed, rows, UNNAMED))
+        ways = (
+            (each.held_out, held_out, AS_IT_IS),
+            (each.apart, rows, WITHOUT_KIND),
+            (each.elsewhere, rows, WITHOUT_ACCELERATOR),
+            (each.unnamed, rows, UNNAMED),
+        )
         for figures, own, way in ways:
             off = errors(own, way)
             wanted = len(off), round(statistics.fmean(off), 3), round(max(off), 3)

@@ -15,7 +15,7 @@ from stagedb.systems import system_names
 from stagedb.timing import timed_step
 from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, SEED, parts, split
 from stagedb.validation.step_prediction import plan_of
-from stagedb.validation.step_rows import COLUMNS, GPUS, StepRow, job_of, read_steps
+from stagedb.validation.step_rows import CLUSTERS, COLUMNS, GPUS, StepRow, job_of, read_steps
 from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
 KNOWN = Path(validation.__file__).parent / "known_steps.csv"
@@ -150,6 +150,28 @@ def test_the_split_is_drawn_and_leaves_half_of_each_source_out() -> None:
 
 def test_the_names_of_accelerators_mean_presets() -> None:
     assert set(GPUS.values()) <= {*system_names(), "a100-40gb", "b300", "gb300-nvl72", "l40s"}
+
+
+def test_a_source_names_the_network_of_its_cluster() -> None:
+    cells = {"gpu": "A100-80GB", "framework": "megatron-deepspeed", "zero": "1"}
+    usual = job_of(row(**cells)).system
+    narrow = job_of(row(**cells, source="BLOOM 176B prequel A100 (Jean Zay)")).system
+    assert (usual.name, narrow.name) == ("a100-80gb", "a100-80gb-400g")
+    assert narrow.accelerator == usual.accelerator
+    assert narrow.tables == usual.tables
+    assert [float(each.dimensions[-1].bandwidth) * 8 for each in (usual, narrow)] == [200, 50]  # Gb/s a GPU
+    assert job_of(row(source="BLOOM 176B prequel A100 (Jean Zay)")).system.name == "h100"
+    assert {name for presets in CLUSTERS.values() for pair in presets.items() for name in pair} <= set(system_names())
+
+
+def test_a_source_names_what_configured_its_framework() -> None:
+    cells = {"framework": "megatron-core", "zero": "1", "tp": "2", "dp": "1"}
+    plain, bridge = (job_of(row(**cells, source=source)) for source in ("SimuMax B200", "Megatron-Bridge 25.09 H100"))
+    assert (plain.profile.name, bridge.profile.name) == ("megatron-core", "megatron-bridge")
+    assert (plain.system.overlap.chunked, bridge.system.overlap.chunked) == ((), ("tp",))
+    assert bridge.words["reduce_dtype"] == "bf16"
+    other = job_of(row(**cells | {"framework": "nemo"}, source="Megatron-Bridge 25.09 H100"))
+    assert other.profile.name == "nemo"
 
 
 def test_every_framework_has_a_recipe_and_a_source() -> None:

@@ -8,7 +8,6 @@ and keys that it computes. The table of experts has all three matmuls, and each 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -122,7 +121,7 @@ class OperatorTimes:
             return [None] * len(chosen)
         table = self.table(operator, dtype)
         if operator == "attention":
-            return [None] * len(chosen) if table is None else attention_ns(table, chosen).tolist()
+            return [None] * len(chosen) if table is None else (attention_ns(table, chosen) / self._clock).tolist()
         plain, aside = self.table("matmul", dtype), self._aside(dtype)
         dense = None if plain is None else self._kept(matmul_ns(plain, chosen, aside))
         if operator == "matmul" or table is None:
@@ -133,14 +132,19 @@ class OperatorTimes:
         kept = self._kept(taken)
         return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
 
-    def _kept(self, ns: Floats) -> list[float]:
-        """In a step: at the share of their measured speed that matmuls sustain there, and at the clock of its power.
+    @property
+    def _clock(self) -> float:
+        """The clock of the system's power, over that at which its tables were measured.
 
-        They run into the limit of power. Attention waits for its exponentials, and leaves tensor cores idle.
+        The processor has one clock for all its units. A step mixes kernels far faster than a limit of power acts, so
+        that those which would stay below it run at the clock of the others.
         """
-        accelerator = self.system.accelerator
-        clock = Fraction(1) if accelerator.power is None else accelerator.power.clock
-        found: list[float] = (ns / float(accelerator.sustained * clock)).tolist()
+        power = self.system.accelerator.power
+        return 1.0 if power is None else float(power.clock)
+
+    def _kept(self, ns: Floats) -> list[float]:
+        """In a step: at the share of their measured speed that matmuls sustain there, and at the clock of its power."""
+        found: list[float] = (ns / (float(self.system.accelerator.sustained) * self._clock)).tolist()
         return found
 
     def _spare_pace(self) -> float:
