@@ -39,9 +39,10 @@ class Placed(Run):
 
 
 def system(inner: int, kind: str, compute: str) -> System:
-    """So many accelerators in a node, beyond which everything takes ten times as long. A job takes all of a node."""
+    """So many accelerators in a node, beyond which everything takes ten times as long. A job takes all of them."""
+    whole = inner if kind == "switch" else None
     dimensions = (
-        Dimension("inner", inner, kind, Fraction(10), Fraction(100), use=inner if kind == "switch" else None),
+        Dimension("inner", inner, kind, Fraction(10), Fraction(100), use=whole),
         Dimension("outer", None, "switch", Fraction(1), Fraction(5_000)),
     )
     return replace(PLAIN, dimensions=dimensions, overlap=Overlap(compute, "one"))
