@@ -1,6 +1,7 @@
 """Lifetimes of tensors of bucketed collectives: gathered parameters, parts of gradients, the buffers of both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import Chunk
@@ -12,9 +13,10 @@ from stagedb.workflows import RECOMPUTE, TaskKind
 
 def collected(chunk: Chunk) -> Iterator[Life]:
     """The lives of bucketed collectives: gathered parameters, scattered gradients, and the buffers of both."""
-    for index, item in enumerate(chunk.program.items[chunk.program.forward]):
-        if item.bucket is not None and item.bucket.gathers:
-            yield from _gathered(chunk, index, item.op, item.bucket)
+    for index, until in _buffers_end(chunk).items():
+        item = chunk.program.items[chunk.program.forward][index]
+        if item.bucket is not None:
+            yield from _gathered(chunk, index, item.op, item.bucket, until)
     for kind, index, item in chunk.running:
         if item.bucket is None or not kind.differentiates:
             continue
@@ -24,8 +26,11 @@ def collected(chunk: Chunk) -> Iterator[Life]:
             yield from _scattered(chunk, index, item.op, item.bucket)
 
 
-def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """A unit gathered before its forward. It is freed after it if no backward reads it, or if it is gathered again."""
+def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, until: Moment) -> Iterator[Life]:
+    """A unit gathered before its forward. It is freed after it if no backward reads it, or if it is gathered again.
+
+    until: when its buffer is freed.
+    """
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
     if chunk.gathered_first and which in (Which.FIRST, Which.CLOSED):
@@ -33,15 +38,13 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
         if which is Which.FIRST:
             return
         which = Which.CLOSED_LATER
-    begin, until = Moment(forward, index, which), Moment(forward, _let_go(chunk, index), which)
-    made, over = begin, Moment(forward, index + 1, which)
+    begin, over = Moment(forward, index, which), Moment(forward, index + 1, which)
+    made = begin
     if chunk.plan.options.expert_unit and unit is not None:
         made, begin, over = _copied(chunk, forward, unit, index, which)
-    if chunk.plan.options.expert_unit:
-        until = _replaced(chunk, unit, index, which)
     if chunk.cut_columns(bucket):
         yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (over,))
-    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (until,))
+    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (replace(until, which=which),))
     if unit in chunk.regathered or not chunk.program.backwards:
         ends: tuple[Moment, ...] = (Moment(forward, chunk.over(forward, unit), which),)
     elif which is Which.EVERY and chunk.one_at_a_time:
@@ -197,17 +200,22 @@ def _copied(
     )
 
 
-def _replaced(chunk: Chunk, unit: Unit | None, index: int, which: Which) -> Moment:
-    """When a forward frees the buffer of a unit's gather: when the unit that begins next has been copied out."""
-    forward = chunk.program.forward
-    items = chunk.program.items[forward]
-    ends = {}
-    for at, item in enumerate(items):
-        if item.bucket is not None and item.bucket.gathers and (other := chunk.unit(item.bucket)) is not None:
-            ends[other] = _copied(chunk, forward, other, at, which)[2]
-    order = sorted(ends, key=lambda each: ends[each].place(begins=False))
-    later = order if unit is None else order[order.index(unit) + 1 :]
-    return ends[later[0]] if later else Moment(forward, chunk.modelled, which)
+def _buffers_end(chunk: Chunk) -> Mapping[int, Moment]:
+    """By the index of each gather of a forward, when its buffer is freed.
+
+    With units of experts that is when the unit that begins next has been copied out, although gathered long before.
+    """
+    forward, copied = chunk.program.forward, dict[int, Moment]()
+    for index, item in enumerate(chunk.program.items[forward]):
+        if item.bucket is not None and item.bucket.gathers:
+            unit = chunk.unit(item.bucket) if chunk.plan.options.expert_unit else None
+            here = Moment(forward, index + 1)
+            copied[index] = here if unit is None else _copied(chunk, forward, unit, index)[2]
+    if not chunk.plan.options.expert_unit:
+        return {index: Moment(forward, _let_go(chunk, index)) for index in copied}
+    order = sorted(copied, key=lambda index: copied[index].place(begins=False))
+    ends = [*(copied[index] for index in order[1:]), Moment(forward, chunk.modelled)]
+    return dict(zip(order, ends, strict=False))
 
 
 def _next_gather(chunk: Chunk, task: TaskKind, unit: Unit, index: int, begun: int) -> int:
