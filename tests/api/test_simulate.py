@@ -109,7 +109,7 @@ FAILURES = {
         60.0,
         "3 of 4 ranks did not finish, .* rank 1",
     ),
-    "another program": ("pass", 60.0, r"4 of 4 .*no output; is .*program\S* the program AstraSim_Analytical_Cong"),
+    "another program": ("pass", 60.0, r"4 of 4 .*no output; is .* the program AstraSim_Analytical_Cong"),
     "an error": ("import sys; sys.exit('no such option')", 60.0, r"4 of 4 ranks did not.*status 1.*no such option"),
     "no end": ("import time; time.sleep(60)", 1.0, "more than 1 s: timeout sets another limit"),
 }
