@@ -87,9 +87,6 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     if printed:
         print_line(found.verdict)  # a result, which --quiet keeps
         print_line(_figures(found))
-        print_line(f"expected error {found.expected_error}")
-        if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
-            print_line(reserve)
         for each in found.remarks:
             print_line(each)
     else:
@@ -102,6 +99,11 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     if chosen in (AdviceRows.WHAT_IFS, AdviceRows.ALL):
         _title(chosen, "the step, if one loss were less")
         output.write(*(_shown_what_ifs(found) if printed else (found.what_ifs.columns, found.what_ifs.rows)))
+    if printed:
+        typer.echo()
+        print_line(f"expected error {found.expected_error}")
+        if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
+            print_line(reserve)
     for row in _worth(found) if printed else ():
         typer.echo(f"\n{printable(row['change'])}:\n  {printable(row['command'])}")  # a command is copied whole
 
