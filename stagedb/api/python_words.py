@@ -73,8 +73,9 @@ def _call(found: re.Match[str]) -> str:
     if verb not in _VERBS:
         return found[0]
     # The options of a call become keywords after this.
-    called = rest if rest.startswith("--") else ", ".join(map(_literal, rest.split()))
-    return f"`db.{verb}({called})`"
+    words, dashes, options = rest.partition("--")
+    called = [*map(_literal, words.split()), *([dashes + options] if dashes else [])]
+    return f"`db.{verb}({', '.join(called)})`"
 
 
 def _switch(found: re.Match[str]) -> str:

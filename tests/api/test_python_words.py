@@ -33,6 +33,7 @@ from stagedb.store import Store
         ("(--param KEY=VALUE, --instance, --profile)", "(params={KEY: VALUE}, instance, profile)"),
         ("`stagedb ls` lists them", "`db.ls()` lists them"),
         ("`stagedb memory 0123abcd` does that", "`db.memory('0123abcd')` does that"),
+        ("first, with `stagedb rm 0123abcd --force`", "first, with `db.rm('0123abcd', force=True)`"),
         ("with `stagedb instantiate MODEL`", "with `db.instantiate(MODEL)`"),
         ("`stagedb models` lists them", "`stagedb.api.models()` lists them"),
         ("`stagedb export --packed` writes one", "`db.export(packed=True)` writes one"),
