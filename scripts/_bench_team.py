@@ -41,7 +41,10 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     "made again while it was read": ("by other processes while it was read",),
     "what it is made from is gone": ("is gone, or is being deleted", "was removed meanwhile", "was changed meanwhile"),
     "there is none": ("in the store; `db.ls()`", "in the store: did you mean", "the store has no", "unknown model"),
-    "others need it": ("instances need graph", " needs graph ", "is not yours alone", "to remove it with what it means"),
+    "others need it": (
+        *("instances need graph", " needs graph ", "is not yours alone"),
+        "to remove it with what it means",
+    ),
 }
 """Kinds of documented refusals, by a part of their text."""
 

@@ -32,7 +32,7 @@ WORDS: Mapping[str, type] = {name: word.kind for name, word in PLAN_WORDS.items(
 _NUMBERS = re.compile(r"[-+\d.,\s]+")
 """A text that is no file's name although its ending looks like one: `1.5,1`."""
 
-_SHARE = re.compile(r"-?\d{1,18}(\.\d{1,18})?", re.ASCII)
+_SHARE = re.compile(r"-?(\d{1,18}(\.\d{0,18})?|\.\d{1,18})", re.ASCII)
 
 _KINDS: Mapping[type, str] = {
     int: "a whole number",

@@ -577,6 +577,8 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({key: value for key, value in MIXTRAL.items() if key != "num_local_experts"}, "missing num_local_experts"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
         ({**QWEN_MOE, "decoder_sparse_step": "2"}, "a step of layers with experts must be a whole number"),
+        ({**QWEN_MOE, "decoder_sparse_step": 0}, "a step of layers with experts must be a whole number from 1"),
+        ({**DEEPSEEK, "moe_layer_freq": 0}, "moe_layer_freq must be a whole number from 1"),
         ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
         (
             {**DEEPSEEK, "architectures": ["DeepseekV9ForCausalLM"]},

@@ -253,6 +253,7 @@ def test_shares_of_experts_are_the_nearest_whole_choices_of_a_rank(shares: Any, 
     words = {"expert_load": shares, "dp": 2, "ep": 2, "seq_len": 32}
     assert plan_for(words, SHARES).expert_load == load
     assert Plan.from_mapping({"expert_load": "0.3,0.1,0.2,0.4"}).expert_load == (3, 1, 2, 4)
+    assert Plan.from_mapping({"expert_load": ".3,.1,.2,.4"}).expert_load == (3, 1, 2, 4)
 
 
 def test_a_file_has_shares_too(tmp_path: Any) -> None:

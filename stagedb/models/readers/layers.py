@@ -126,8 +126,10 @@ def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     `mlp_only_layers` numbers from 0. `moe_layer_freq` N: the layers 0, N, 2N, … counted from 0, after the first
     `first_k_dense_replace`. Without any of them all layers have experts.
     """
-    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
-    every, first = config.get("moe_layer_freq") or 1, config.get("first_k_dense_replace") or 0
+    steps = (config.get(word) for word in ("decoder_sparse_step", "interleave_moe_layer_step"))
+    step = next((each for each in steps if each is not None), 1)
+    every = 1 if config.get("moe_layer_freq") is None else config["moe_layer_freq"]
+    first = config.get("first_k_dense_replace") or 0
     for word, count in (("a step of layers with experts", step), ("moe_layer_freq", every)):
         if type(count) is not int or count < 1:
             raise UsageError(f"{word} must be a whole number from 1, not {shown(count)}")
