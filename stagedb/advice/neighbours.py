@@ -13,6 +13,9 @@ from stagedb.schedules import SCHEDULES, bubble
 Words = Mapping[str, Any]
 """Words of a plan that change. None: the word is left out, and has its default."""
 
+NODE = 8
+"""Accelerators of a node, in which ranks of tp are next to each other."""
+
 
 def neighbours(plan: Plan, sizes: Mapping[str, int]) -> tuple[Words, ...]:
     """The changes that lead to the plans near a plan. The checks of plans may refuse some of them."""
@@ -94,7 +97,24 @@ def _degrees(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Words]:
         yield {"ep": 2 * plan.ep}
         if plan.ep % 2 == 0:
             yield {"ep": plan.ep // 2}
+        yield from _dispatches(plan)
         if plan.overlap_experts:
             yield {"overlap_experts": None}
         elif plan.ep > 1 and plan.schedule in SCHEDULES and SCHEDULES[plan.schedule].has_pairs(plan.pp):
             yield {"overlap_experts": True}
+
+
+def _dispatches(plan: Plan) -> Iterator[Words]:
+    """Other ways to send tokens to experts: once for each choice, rank, or node of eight accelerators."""
+    if plan.ep == 1 or plan.capacity_factor is not None:
+        return
+    near = NODE // (1 if plan.options.experts_over_tp else plan.tp)
+    ways: dict[str, dict[str, Any]] = {"copies": {"dispatch_dtype": None}, "ranks": {}}
+    if 1 < near < plan.ep and plan.ep % near == 0:
+        ways["nodes"] = {}
+    for dispatch, more in ways.items():
+        if dispatch != plan.options.dispatch:
+            nodes: dict[str, Any] = {"node_ranks": near} if dispatch == "nodes" else {}
+            nodes |= {"node_ranks": None} if plan.node_ranks > 1 and dispatch != "nodes" else {}
+            narrow = more if plan.options.dispatch_dtype != "same" else {}
+            yield {"dispatch": None if dispatch == "copies" else dispatch, **nodes, **narrow}

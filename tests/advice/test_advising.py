@@ -51,6 +51,9 @@ def near(words: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for word, value in product(("micro_batch_size", "virtual_stages", "ep"), (2**power for power in range(7))):
         if value in (2 * own[word], own[word] / 2):
             yield {**words, word: value}
+    if own["ep"] > 1:
+        yield {**words, "dispatch": "ranks"}
+        yield {**words, "dispatch": "nodes", "node_ranks": 8 // own["tp"]}
     if own["pp"] > 1:
         yield {**words, "schedule": "zb-h1"}
     ranks = own["tp"] * own["pp"] * own["dp"]

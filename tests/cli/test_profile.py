@@ -354,7 +354,9 @@ def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -
     plan = ("--model", tiny, "--pp", "4", "--dp", "2", "--global-batch-size", "16", "--seq-len", "32")
     printed = run("advise", *plan)
     assert printed.status == 0, printed.err
-    verdict, figures, expected, *_ = printed.out.splitlines()
+    verdict, figures, *more = printed.out.splitlines()
+    (expected,) = (line for line in more if line.startswith("expected error"))
+    assert more.index(expected) > next(at for at, line in enumerate(more) if line.startswith("what if"))
     assert verdict.startswith("tiny on 8 ranks is bound by ") and "; the best change is " in verdict
     assert figures.startswith("step ") and " changes tried" in figures
     assert re.match(
