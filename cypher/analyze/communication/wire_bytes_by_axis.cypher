@@ -25,7 +25,8 @@ WITH axis, type, kind, phase, dtype, messages, bytes, CASE WHEN type = 'collecti
   AS members
 RETURN axis, kind, phase, dtype, members, messages, bytes,
   CASE WHEN type = 'send' THEN bytes
-  // All ranks of a group put in as much together as its members times a whole number.
-  ELSE CASE kind WHEN 'all_gather' THEN bytes WHEN 'all_reduce' THEN 2 * (bytes / members) ELSE bytes / members END
-    * (members - 1) END AS wire_bytes
+  // In two parts, so that no product is too large. Exchanges of uneven numbers of tokens may leave a rest.
+  ELSE CASE kind WHEN 'all_gather' THEN bytes * (members - 1)
+    WHEN 'all_reduce' THEN 2 * (bytes / members * (members - 1) + bytes % members * (members - 1) / members)
+    ELSE bytes / members * (members - 1) + bytes % members * (members - 1) / members END END AS wire_bytes
 ORDER BY wire_bytes DESC, axis, kind, phase, dtype
