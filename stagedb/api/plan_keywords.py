@@ -121,7 +121,7 @@ class PlanWords(GraphWords, total=False):
     """Layers of each stage. [evenly, the remainder to the early stages]"""
     layers_per_chunk: Sequence[int] | str
     """Layers of each chunk in the order of a forward; 0 for a first chunk with only the embedding, or a last one
-    with only the head. [a stage's layers evenly]"""
+    with only the head; or Megatron-Core's text for them, such as Et|(tt|)*30mL. [a stage's layers evenly]"""
     counted_ends: Literal["none", "embedding", "loss", "both"]
     """Ends of the model that count as one layer each in an even split: its stages and chunks have so much less.
     [none]"""

@@ -1,6 +1,8 @@
 """Tokens that are sent once for each rank or node: checks of a plan's `dispatch`, `node_ranks` and `routing`."""
 
+from collections import Counter
 from collections.abc import Mapping
+from math import gcd
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -121,6 +123,14 @@ def row_of(plan: PlanFields, token: int) -> tuple[int, ...]:
 def table(plan: PlanFields) -> tuple[int, ...]:
     """The experts of all tokens of the routing in a row; empty without one."""
     return tuple(expert for token in range(len(plan.routing)) for expert in row_of(plan, token))
+
+
+def settled_routing(plan: PlanFields) -> tuple[str, ...]:
+    """The routing in the one form of its meaning: neither the order of tokens nor that of a token's experts matters,
+    and a table that repeats itself is as good as one of its parts. UsageError for a row that is none."""
+    rows = Counter(tuple(sorted(row_of(plan, token))) for token in range(len(plan.routing)))
+    common = gcd(*rows.values())
+    return tuple(" ".join(map(str, row)) for row in sorted(rows) for _ in range(rows[row] // common))
 
 
 def check_routing(plan: PlanFields, sizes: Mapping[str, int], tokens: int) -> None:

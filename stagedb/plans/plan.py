@@ -14,6 +14,7 @@ from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import check_context, check_heads, check_kind_given, check_sequence, with_default_kind
+from stagedb.plans.dispatch_checks import settled_routing
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.expert_checks import (
     capacity,
@@ -79,6 +80,8 @@ class Plan(PlanFields):
             self._settle(expert_load=smallest(self.expert_load))
         check_context(self)
         check_expert_parallelism(self)
+        if self.routing:
+            self._settle(routing=settled_routing(self))
         check_sharding(self)
         check_parts(self)
         check_units(self)

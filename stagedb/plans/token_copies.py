@@ -1,14 +1,13 @@
 """How many copies of tokens go to ranks and nodes, where a token is sent once for each of them (`--dispatch`).
 
 With a routing (`--routing`) they are counted. Without one they are the expected number where all choices are equally
-likely, as an exact fraction that is rounded up once, to whole copies of a rank's tokens of one micro-batch. A token
-chooses its groups of experts first, if the model has some, each set of them equally likely.
-
-A rank or node with another share of the load (`--expert-load`) counts as one with that share of the experts, linearly
-between whole numbers of them.
+likely, as exact fractions that are rounded up to whole copies of a rank's tokens of one micro-batch, for each rank or
+node. A token chooses its groups of experts first, if the model has some, each set of them equally likely. With another
+load of experts (`--expert-load`) the number is linear in the load of a rank or node, below and above its even share.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -45,21 +44,26 @@ class Routing:
                 for part in {expert // each for expert in row}:
                     found[part] += 1
             return [repeats * count for count in found]
-        shares = [Fraction(sum(self.load[part * each : (part + 1) * each]), sum(self.load)) for part in range(parts)]
-        return [self.tokens * self._chance(part * each, share * self.experts) for part, share in enumerate(shares)]
+        return [self.tokens * self._chance(part * each, each) for part in range(parts)]
 
     @cached_property
     def _rows(self) -> tuple[tuple[int, ...], ...]:
         return tuple(self.table[at : at + self.choices] for at in range(0, len(self.table), self.choices))
 
-    def _chance(self, first: int, experts: Fraction) -> Fraction:
-        """The chance that a token reaches so many experts from the first one on, linearly between whole numbers."""
-        low = int(experts)
-        below = chance(self.experts, self.choices, self.groups, self.chosen, first, low)
-        if low == experts:
-            return below
-        above = chance(self.experts, self.choices, self.groups, self.chosen, first, low + 1)
-        return below + (experts - low) * (above - below)
+    def _chance(self, first: int, count: int) -> Fraction:
+        """The chance that a token reaches the `count` experts from the first one on.
+
+        With an even load it is `chance`. With another one it is linear in the load of these experts, from none to their
+        even share and from there to all that they can have. So it never leaves the bounds of the load: a token's
+        choices among them, and as many copies as the expert of them that is chosen most has choices.
+        """
+        even = chance(self.experts, self.choices, self.groups, self.chosen, first, count)
+        loads = [Fraction(self.choices * load, sum(self.load)) for load in self.load[first : first + count]]
+        share, most = Fraction(self.choices * count, self.experts), min(self.choices, count)
+        own = sum(loads)
+        beyond = 0 if own <= share else (1 - even) * (own - share) / (most - share)
+        found = even * min(own, share) / share + beyond
+        return max(found, *loads)
 
     def most(self, parts: int) -> int:
         """The most parts that a token reaches: as many as it has choices, or as its groups of experts have."""
@@ -94,26 +98,30 @@ def chance(experts: int, choices: int, groups: int, chosen: int, first: int, cou
 
 
 def copy_symbols(routing: Routing, ranks: int, near: int, ep_rank: int) -> dict[str, int]:
-    """The values of the copies' symbols on a rank of ep. near: ranks of a node, 1 if tokens go straight to ranks."""
-    to_ranks, nodes = routing.reached(ranks), ranks // near
-    own = ep_rank % ranks
-    found = {
-        "copies_out": min(_up(to_ranks), routing.tokens * routing.most(ranks)),
-        "copies_in": _up([ranks * to_ranks[own]]),
-    }
+    """The values of the copies' symbols on a rank of ep. near: ranks of a node, 1 if tokens go straight to ranks.
+
+    Each rank of ep sends the same numbers to the others, so that together they send what they get.
+    """
+    to_ranks, own = whole_copies(routing, ranks), ep_rank % ranks
+    found = {"copies_out": sum(to_ranks), "copies_in": ranks * to_ranks[own]}
     if near > 1:
-        to_nodes, node = routing.reached(nodes), own // near
+        nodes, node = ranks // near, own // near
+        to_nodes = whole_copies(routing, nodes)
         found |= {
-            "node_copies_out": min(_up(to_nodes), routing.tokens * routing.most(nodes)),
-            "node_copies_in": _up([nodes * to_nodes[node]]),
-            "relayed": _up(nodes * each for each in to_ranks[node * near : (node + 1) * near]),
+            "node_copies_out": sum(to_nodes),
+            "node_copies_in": nodes * to_nodes[node],
+            "relayed": nodes * sum(to_ranks[node * near : (node + 1) * near]),
         }
     return {name: 1 + found.get(name, 0) for name in COPY_SYMBOLS}
 
 
-def _up(parts: Iterable[Fraction]) -> int:
-    whole = sum(parts, Fraction(0))
-    return -(-whole.numerator // whole.denominator)
+@lru_cache(maxsize=64)
+def whole_copies(routing: Routing, parts: int) -> tuple[int, ...]:
+    """The copies for each part in whole numbers: rounded up, so that equal parts get equal numbers; or down, if these
+    would be more than tokens reach together."""
+    exact = routing.reached(parts)
+    found = tuple(map(math.ceil, exact))
+    return found if sum(found) <= routing.tokens * routing.most(parts) else tuple(map(math.floor, exact))
 
 
 def histogram(table: tuple[int, ...], experts: int) -> tuple[int, ...]:

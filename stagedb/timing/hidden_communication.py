@@ -49,13 +49,20 @@ def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, s
 
 
 def _relayed(columns: ClassColumns, ns: Ints) -> None:
-    """Shorten each exchange inside nodes by the one between nodes that is next to it, in issue order."""
-    ops = columns.ops
-    rows = issued_on(ops, ("epn", "epr"))
-    # The two of a dispatch, or of a combine, follow each other: (epn, epr) or (epr, epn).
-    for first, second in zip(rows[::2].tolist(), rows[1::2].tolist(), strict=True):
-        near, far = (first, second) if ops.axis[first] == "epr" else (second, first)
-        ns[near] -= min(int(ns[near]), int(ns[far]))
+    """Shorten each exchange inside nodes by the one between nodes that is next to it, in issue order.
+
+    The two of a dispatch, or of a combine, follow each other in a layer and phase. One that runs again alone keeps its
+    time.
+    """
+    ops, layers = columns.ops, columns.origins.layer
+    found = defaultdict[tuple[int, int, str], list[int]](list)
+    for row in issued_on(ops, ("epn", "epr")).tolist():
+        found[int(ops.chunk[row]), int(layers[row]), ops.phase[row]].append(row)
+    for rows in found.values():
+        for first, second in zip(rows[::2], rows[1::2], strict=False):
+            near, far = (first, second) if ops.axis[first] == "epr" else (second, first)
+            if ops.axis[near] != ops.axis[far]:
+                ns[near] -= min(int(ns[near]), int(ns[far]))
 
 
 def _chunked(columns: ClassColumns, ns: Ints, members: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from stagedb.api import Stagedb, validate
 from stagedb.errors import UsageError
 from stagedb.models import Card
+from stagedb.plans import Plan
 from stagedb.store import Store
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import read_trace
@@ -146,7 +147,7 @@ def test_without_a_routing_copies_are_expected_and_below_those_of_each_expert(st
         rows = store.read("analyze/communication/bytes_by_axis", instance=instance.id)
         found[dispatch] = {row["bytes"] for row in rows if row["axis"] == "ep"}
     # Two experts a rank; a token misses a rank with the chance of C(14, 3) / C(16, 3) = 13/20.
-    copies = -(-SEQ * EP * 7 // 20)
+    copies = EP * -(-SEQ * 7 // 20)
     assert found["ranks"] == {2 * tiny.layers * EP * copies * tiny.hidden * WIDTH}
     assert found["copies"] == {2 * tiny.layers * EP * SEQ * TOP * tiny.hidden * WIDTH}
 
@@ -183,7 +184,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "twice": ({"routing": [[0, 1, 1]]}, "token 0 of routing chooses expert 1 twice"),
     "too few": ({"routing": [[0, 1]]}, "token 0 of routing has 2 experts"),
     "unknown": ({"routing": [[0, 1, 16]]}, "chooses expert 16"),
-    "no repeats": ({"routing": [[0, 1, 2]] * 3}, "do not divide the 64 tokens"),
+    "no repeats": ({"routing": [[0, 1, 2], [3, 4, 5], [6, 7, 8]]}, "do not divide the 64 tokens"),
     "no numbers": ({"routing": ["a b c"]}, "it takes the numbers of experts"),
 }
 
@@ -202,3 +203,11 @@ def test_a_file_that_is_no_routing_is_refused(embedded_store: Store, tmp_path: P
     file.write_text(content)
     with pytest.raises(UsageError, match="routing"):
         Stagedb(embedded_store).instantiate(model(), dp=EP, ep=EP, seq_len=SEQ, routing=str(file))
+
+
+def test_routings_of_one_meaning_are_one_plan() -> None:
+    """Neither the order of tokens or of their experts matters, nor that a table repeats itself."""
+    words = {"dp": EP, "ep": EP, "seq_len": SEQ}
+    same = [[[2, 0, 1], [3, 4, 5]], [[5, 4, 3], [0, 1, 2]], [[0, 1, 2], [3, 4, 5]] * 2, ["0 01  2", "3 4 5"]]
+    assert len({Plan.from_mapping({**words, "routing": rows}).digest for rows in same}) == 1
+    assert Plan.from_mapping({**words, "routing": same[0]}) != Plan.from_mapping({**words, "routing": [[0, 1, 2]]})

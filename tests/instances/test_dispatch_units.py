@@ -26,7 +26,7 @@ def test_a_unit_of_experts_covers_the_exchanges(embedded_store: Store, near: int
 
     # Nothing is ahead of the first layer's experts in the forward, and of the last layer's in the backward.
     assert is_bucket(place["layer.0.ffn.dispatch"] - 1, "all_gather")
-    assert is_bucket(place["layer.1.ffn.dispatch.combine.input_gradient"] - 1, "all_gather")
+    assert is_bucket(place["layer.1.ffn.back.input_gradient"] - 1, "all_gather")
     for layer in (0, 1):
         assert is_bucket(place[f"layer.{layer}.ffn.experts.w1.weight_gradient"] + 1, "reduce_scatter")
     assert sum(is_bucket(at, "all_gather") for at in range(len(rows))) == 4

@@ -140,6 +140,24 @@ def test_copies_and_sums_of_tokens_have_no_kernels_of_their_own() -> None:
     made = copy_in_memory(GraphInMemory.of(graph), plan).workload
     ops = made.classes[0].ops
     inside = {name.split(".", 2)[-1]: size for name, size in zip(ops.name, ops.bytes.tolist(), strict=True)}
-    for name in ("ffn.pack", "ffn.relay", "ffn.dispatch.relay_sum", "ffn.sum"):
+    for name in ("ffn.pack", "ffn.relay", "ffn.relay_sum", "ffn.sum"):
         assert inside[name] == 0, name
     assert inside["ffn.permute"] > 0
+
+
+@pytest.mark.parametrize("layers", [3, 4])
+@pytest.mark.parametrize("operators", [("ffn.spread",), ("ffn.relay", "ffn.spread"), ("ffn.dispatch",)])
+def test_an_exchange_that_runs_again_alone_keeps_its_time(layers: int, operators: tuple[str, ...]) -> None:
+    words = {"recipe": "megatron", "dp": 8, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2}
+    plan = Plan.from_mapping({**words, "recompute": "operators", "recompute_operators": operators})
+    made = copy_in_memory(GraphInMemory.of(build_graph(card("moe", layers=layers), plan.options)), plan).workload
+    lanes = node_graph_of(made, "axis", on().network(len(made.ranks))).lanes
+    durations = time_ops(made, lanes, on())
+    columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
+    even = tuple(replace(each, ns=np.full(len(each.ns), 1000)) for each in durations.lanes)
+    found = hidden(made, lanes, replace(durations, lanes=even), on()).lanes[0].ns
+    axis, phase = np.array(columns.ops.axis), np.array(columns.ops.phase)
+    again = int(((axis == "epr") & (phase == "recompute")).sum())
+    assert again == (0 if operators == ("ffn.dispatch",) else layers)
+    assert int((found[axis == "epr"] == 1000).sum()) == again
+    assert set(found[axis == "epn"].tolist()) == {1000}

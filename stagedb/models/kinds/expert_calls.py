@@ -4,7 +4,7 @@ import re
 
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 
-_INSIDE = re.compile(rf"\.(ffn\.dispatch|{EXPERT_MATMULS})\b|\.ffn\.combine\.input_gradient\.")
+_INSIDE = re.compile(rf"\.(ffn\.dispatch|ffn\.back|{EXPERT_MATMULS})\b|\.ffn\.combine\.input_gradient\.")
 """What its results become is outside, and so is the gradient of that, before it is sent to the experts."""
 
 
