@@ -7,6 +7,9 @@ from pathlib import Path
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
+ANSWERS = Path(__file__).parents[1] / "stagedb" / "inputs" / "stored_values.py"
+"""What the core checks of the values that a store answers."""
+
 SETTINGS = ("store_targets", "store_addresses", "store_settings", "password_sources", "settings_files")
 
 HEADINGS = {
@@ -15,7 +18,10 @@ HEADINGS = {
     "While others work": ("leases", "whole_reads"),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
     "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
-    "Damaged content": ("row_checks", "stored_graphs"),
+    "Graphs, instances, memory and profiles": (
+        *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
+    ),
+    "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
     "Statements of stagedb itself": ("statements",),
 }
@@ -33,7 +39,7 @@ ABOUT = {
 
 def errors(layer: Path = LAYER) -> str:
     """A list for each heading. Raises ValueError for a module with errors that no heading has."""
-    found = {path.stem: [*messages(path)] for path in sorted(layer.glob("*.py"))}
+    found = {path.stem: [*messages(path)] for path in (*sorted(layer.rglob("*.py")), ANSWERS)}
     listed = {module for modules in HEADINGS.values() for module in modules}
     missing = [module for module, texts in found.items() if texts and module not in listed]
     if missing:

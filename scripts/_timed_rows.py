@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from stagedb.build.model_graph import build_graph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.systems import System, load_system
 from stagedb.timing.framework_terms import in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by
@@ -14,7 +16,6 @@ from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.timeline import Order, clock, decide, run_step
 from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import Workload
 
 Kind = tuple[str, str, str]
@@ -42,7 +43,7 @@ class TimedRow:
         job = job_of(row)
         plan = plan_of(job)
         system, kernels = job.system, row.cells.get("kernels", "")
-        workload = copy_in_memory(GraphInMemory.of(build_graph(job.card, plan.options)), plan).workload
+        workload = lower(IndexedGraph.of(build_graph(job.card, plan.options)), plan).workload
         network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
         alone = time_ops(workload, network.lanes, system)
         blocking = job.profile.hides(kernels).blocking

@@ -10,11 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "stagedb"
 
-LAYERS = (
+CORE = (
     *("outputs", "inputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
-    *("build", "store", "instances", "workload", "memory", "timing", "advice", "traces", "reports", "api"),
-    *("validation", "serve", "cli"),
+    *("build", "workload", "lowering", "memory", "timing", "advice", "traces", "reports"),
 )
+"""Packages that compute: plain functions over plain data, without a store, a driver or a command line."""
+
+LAYERS = (*CORE, "store", "api", "validation", "serve", "cli")
 """Each package may import those before it."""
 
 FREE = {"errors", "fault_injection", "lazy_names", "places"}
@@ -99,7 +101,23 @@ def test_every_package_has_a_layer_and_a_purpose() -> None:
         assert text, f"stagedb.{package} has no docstring"
 
 
+@pytest.mark.parametrize("package", CORE)
+def test_the_core_imports_no_store(package: str) -> None:
+    """Neither the store, nor its driver, nor what people see; also inside functions, and by name."""
+    above = {*LAYERS[len(CORE) :], "neo4j", "typer", "rich", "starlette"}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if path.stem.endswith("_pb2"):
+            continue
+        for line, name in imports(ast.parse(source)):
+            parts = name.removeprefix("stagedb.").split(".")
+            assert parts[0] not in above, f"{path}:{line} imports {name}"
+        for name in re.findall(r"\"stagedb\.([a-z_]+)[\w.]*\"", source):
+            assert name not in above, f"{path} names stagedb.{name}"
+
+
 def test_a_breach_is_found() -> None:
+    assert breaches("reports", "from stagedb.store import connect\n")
     assert breaches("ir", "from stagedb.store import connect\n")
     assert breaches("ir", "def f():\n    import stagedb.cli.application\n")
     assert breaches("cli", "from neo4j import GraphDatabase\n")

@@ -6,9 +6,10 @@ from typing import Any
 
 from stagedb.advice.bounds import Bound, bound_of
 from stagedb.advice.neighbours import Words, changed_words, neighbours
-from stagedb.advice.trials import Outcome, Trials, memory_of, peak_of
+from stagedb.advice.trials import Outcome, Trials
 from stagedb.advice.what_ifs import WhatIf, what_ifs
 from stagedb.errors import UsageError
+from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.timing import JobProfile, profile_job

@@ -19,7 +19,7 @@ from stagedb.outputs import GB
 from stagedb.plans import GraphOptions
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import Store
-from stagedb.store.stored_graphs import read_graph
+from stagedb.store.contents.graphs import read_graph
 from stagedb.systems.system_files import DEFAULT
 from stagedb.timing import ProfileInputs
 from stagedb.timing.expected_errors import expected_error, has_experts

@@ -8,16 +8,8 @@ from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.inputs import shown
-from stagedb.store import (
-    DamagedError,
-    Store,
-    Unfinished,
-    current_user,
-    json_mapping,
-    reading,
-    user_of,
-    warn_of,
-)
+from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.store import Store, Unfinished, current_user, reading, user_of, warn_of
 from stagedb.store.naming import spaces
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)

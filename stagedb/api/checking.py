@@ -8,11 +8,11 @@ from typing import Any, cast
 from stagedb.api.content_age import other_version
 from stagedb.errors import StagedbError
 from stagedb.store import LABELS, Kind, RemovedError, Store, delete, layout_of, names, sweep, unfinished
+from stagedb.store.contents.content_proofs import ContentProof, rank_node_problems
 from stagedb.store.dump_contents import ThingContent
 from stagedb.store.dumping import read_section
 from stagedb.store.schema import OWNERS
 from stagedb.store.whole_reads import ATTEMPTS
-from stagedb.workload.content_proofs import ContentProof, rank_node_problems
 
 Notice = Callable[[str], None]
 

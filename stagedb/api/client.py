@@ -55,8 +55,8 @@ from stagedb.traces import Request
 if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
+    from stagedb.store.contents.profiles import Progress
     from stagedb.timing import Scaling
-    from stagedb.timing.profile_recording import Progress
 
 
 @all_for_python

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.errors import StagedbError
-from stagedb.instances import earlier_ids
+from stagedb.inputs.stored_values import json_mapping
 from stagedb.ir.symbolic_graph import FORMAT
+from stagedb.lowering.preparing import earlier_ids
 from stagedb.plans import Plan
-from stagedb.store import Kind, Store, json_mapping
+from stagedb.store import Kind, Store
 from stagedb.store.schema import VERSION
 
 

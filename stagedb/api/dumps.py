@@ -9,8 +9,8 @@ from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
+from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.dumped_marks import marks_of
-from stagedb.workload.content_proofs import ContentProof
 
 
 def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice | None) -> int:

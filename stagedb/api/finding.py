@@ -9,9 +9,10 @@ from stagedb.api import catalog, listing, model_names
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.inputs.stored_values import json_mapping
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.written_words import option
-from stagedb.store import Store, json_mapping, user_of
+from stagedb.store import Store, user_of
 from stagedb.store.naming import spaces
 
 COLUMNS = (

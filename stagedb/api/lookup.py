@@ -12,7 +12,8 @@ from stagedb.api.catalog import SHORT_ID, UserMarks, near
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import DamagedError, RemovedError, Store, Unfinished, current_user
+from stagedb.inputs.stored_values import DamagedError
+from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)

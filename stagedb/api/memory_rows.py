@@ -18,7 +18,7 @@ def rows_of(store: Store, instance: InstanceInfo, keep: bool) -> tuple[Rows, Row
     Each class is written as a whole, and an interrupted run may have left some classes out.
     """
     if len(store.read("memory/all_peaks", instance=instance.id)) < instance.classes:
-        from stagedb.memory import analyse, record
+        from stagedb.store.contents.memory import analyse, record
 
         found = analyse(store, instance.id)
         if not keep:
@@ -41,7 +41,7 @@ def _rows(table: str, found: list[dict[str, Any]]) -> Rows:
 
 
 def _values(each: "ClassMemory", ranks: Mapping[int, int]) -> Mapping[str, Any]:
-    from stagedb.memory.class_memory import stored_row
+    from stagedb.store.contents.memory import stored_row
 
     found = each.rank_class
     return {**stored_row("", "", frozenset(), each), "stages": list(found.stages), "ranks": ranks[found.number]}

@@ -9,10 +9,10 @@ from stagedb.api import dumps
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import DumpError, Kind, Notice, Store, migrations, open_store, records_of, write_records
+from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.dumped_marks import keep_marks, marks_of, origin_of
 from stagedb.store.dumping import load_file
 from stagedb.store.same_stores import check_different
-from stagedb.workload.content_proofs import ContentProof
 
 
 def push(store: Store, words: Sequence[str], to: str, insecure: bool, notice: Notice | None) -> int:

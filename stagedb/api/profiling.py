@@ -12,16 +12,16 @@ from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, 
 from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
-from stagedb.memory import analyse
 from stagedb.store import Store, current_user
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.memory import analyse
+from stagedb.store.contents.profiles import Progress, exact_text, profile_id, record_profile
 from stagedb.store.failures import ReadOnlyError
 from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
-from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
+from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.timing.profile_recording import Progress, exact_text, profile_id
 from stagedb.workload.instance_columns import Workload
-from stagedb.workload.store_reading import read_workload
 
 PARTS = ("kind", "axis", "phase", "stage")
 """Columns by which the critical path is split."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
+from stagedb.inputs.stored_values import json_mapping
 from stagedb.plans import Plan
-from stagedb.store import Store, connect, delete, json_mapping
+from stagedb.store import Store, connect, delete
 from stagedb.store.naming import inherit
 
 Notice = Callable[[str], None]
@@ -80,7 +81,7 @@ def _each(
 
 def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
     """Make an instance again. `now` gets its id, which differs if the rules for ids have changed."""
-    from stagedb.instances import instantiate
+    from stagedb.store.contents.instances import instantiate
 
     made = instantiate(store, row["graph"], Plan.from_mapping(json_mapping(row["plan"], "plan")), name=row["name"])
     now[row["id"]] = made
@@ -92,9 +93,10 @@ def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
 
 
 def _profile(store: Store, row: Mapping[str, Any], now: Mapping[str, str]) -> str:
-    from stagedb.timing import profile_job, record_profile
-    from stagedb.timing.profile_inputs import inputs_of
-    from stagedb.workload.store_reading import read_workload
+    from stagedb.store.contents.instance_reading import read_workload
+    from stagedb.store.contents.profile_reading import inputs_of
+    from stagedb.store.contents.profiles import record_profile
+    from stagedb.timing import profile_job
 
     inputs = inputs_of(row)
     instance = now.get(row["instance"], row["instance"])

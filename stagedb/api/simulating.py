@@ -9,14 +9,15 @@ from stagedb.api.results import Rows
 from stagedb.api.simulated import Simulated
 from stagedb.errors import UsageError
 from stagedb.store import Store
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.profile_reading import read_profile
 from stagedb.systems import Collectives, Overlap, System
 from stagedb.systems.system import ASTRA_SIM, FLAT
-from stagedb.timing import JobProfile, ProfileInputs, profile_job, read_profile
+from stagedb.timing import JobProfile, ProfileInputs, profile_job
 from stagedb.timing.lanes import lane_numbers
 from stagedb.traces.simulation import TIMEOUT, RankFinish, SimulatedSet, find_program, read_set, simulate_set
 from stagedb.traces.simulators.astra_files import peak
 from stagedb.traces.simulators.astra_network import astra_network
-from stagedb.workload.store_reading import read_workload
 
 RANKS = (
     "class", "stage", "rank", "ranks",

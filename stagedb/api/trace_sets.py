@@ -15,9 +15,9 @@ from stagedb.models import Card
 from stagedb.outputs import file_name
 from stagedb.plans import Mesh
 from stagedb.store import Store
+from stagedb.store.contents.exports import export as export_traces
 from stagedb.systems.system import System
 from stagedb.traces import Report, Request, Summary, unpack_traces, validate_traces
-from stagedb.traces import export as export_traces
 from stagedb.traces.rank_sets import shard_ranks
 from stagedb.traces.simulators import SimulatedJob
 
@@ -141,8 +141,8 @@ def export(
     if request.timed and inputs is not None:
         # Most exports start sooner without these modules.
         from stagedb.api import profiling
+        from stagedb.store.contents.instance_reading import read_workload
         from stagedb.timing import profile_job
-        from stagedb.workload.store_reading import read_workload
 
         timed = profiling.keep(store, profile_job(read_workload(store, instance.id), inputs))
         clock.lap("profile")

@@ -11,14 +11,15 @@ from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.memory import analyse
 from stagedb.models import Card
 from stagedb.outputs import file_name, write_whole
 from stagedb.reports import StepView, check, draw, render, render_pair, sums_of, trace, verdict
 from stagedb.store import Store
-from stagedb.timing import JobProfile, ProfileInputs, profile_job, read_profile
-from stagedb.timing.profile_recording import Progress
-from stagedb.workload.store_reading import read_workload
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.memory import analyse
+from stagedb.store.contents.profile_reading import read_profile
+from stagedb.store.contents.profiles import Progress
+from stagedb.timing import JobProfile, ProfileInputs, profile_job
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """The first bytes of files of each kind."""

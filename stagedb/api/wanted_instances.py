@@ -60,7 +60,8 @@ class Wanted:
 
         asks: one that is there becomes the newest of this user. Without it nothing is written for one that is there.
         """
-        from stagedb.instances import instance_id, instantiate
+        from stagedb.lowering.preparing import instance_id
+        from stagedb.store.contents.instances import instantiate
 
         if self.there is not None:
             return dataclasses.replace(self.there, usual_length=self.usual_length)
@@ -178,7 +179,7 @@ def find_timed(
 
 def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
     """The wanted instance, if the store has it."""
-    from stagedb.instances import instance_id
+    from stagedb.lowering.preparing import instance_id
 
     if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
         return wanted.there

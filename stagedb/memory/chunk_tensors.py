@@ -6,7 +6,7 @@ from functools import cached_property
 
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
-from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program, forward_of
+from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
 from stagedb.memory.held_arguments import held_arguments
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.sharded_unit import Unit
@@ -18,7 +18,7 @@ from stagedb.schedules import ACTIVE, SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
 
 
-def loss_of(program: Program) -> tuple[str, int] | None:
+def loss_of(program: ChunkProgram) -> tuple[str, int] | None:
     """Name and forward item of the loss, where the stage has it: the last loss without axes."""
     found = None
     for index, item in enumerate(program.items[program.forward]):
@@ -27,7 +27,7 @@ def loss_of(program: Program) -> tuple[str, int] | None:
     return found
 
 
-def means_of(program: Program) -> tuple[tuple[str, int], ...]:
+def means_of(program: ChunkProgram) -> tuple[tuple[str, int], ...]:
     """Names and forward items of the means over tokens, where the stage has the loss: one for each token predicted."""
     means = []
     for index, item in enumerate(program.items[program.forward]):
@@ -49,7 +49,7 @@ class Chunk:
     State that a stage holds once is counted in chunk 0.
     """
 
-    program: Program
+    program: ChunkProgram
     plan: Plan
     held: FrameworkMemory
 

@@ -1,27 +1,22 @@
-"""The memory of every rank class of an instance over a step, computed from the store and written to it."""
+"""The memory of every rank class of a program over a step."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, programs, tasks_of
+from stagedb.lowering.program import Program
+from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeight, programs, tasks_of
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Together, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task
-from stagedb.store import Store, json_mapping, read_graph, read_whole, reading
 from stagedb.workflows import TASK_KINDS, TaskKind
 from stagedb.workload.instance_columns import ClassColumns
-from stagedb.workload.memory_proofs import memory_digest
-from stagedb.workload.overlapped_pairs import interleaved, joined_tasks
-from stagedb.workload.store_reading import READERS, find, read_class
+from stagedb.workload.overlapped_pairs import interleaved
 
 
 @dataclass(frozen=True)
@@ -29,11 +24,11 @@ class ClassMemory:
     """The memory of one rank of a class. `usage`: live bytes at every point of the step; one program a chunk."""
 
     rank_class: ClassColumns
-    programs: tuple[Program, ...]
+    programs: tuple[ChunkProgram, ...]
     usage: Usage
 
     @property
-    def program(self) -> Program:
+    def program(self) -> ChunkProgram:
         """The program of the first chunk, which is the program of the stage if it has one chunk."""
         return self.programs[0]
 
@@ -94,42 +89,22 @@ class ClassMemory:
         return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
 
-def analyse(
-    store: Store, instance: str, place: SharePlace = FIRST, classes: Sequence[ClassColumns] = ()
-) -> tuple[ClassMemory, ...]:
-    """The memory of a rank of every class of a stored instance. Reads the store alone, and writes nothing.
+def memory_of(program: Program, place: SharePlace = FIRST) -> tuple[ClassMemory, ...]:
+    """The memory of a rank of every class of a program.
 
     place: of the rank among those that share weights. The first one has the most of weights whose rows do not divide.
-    classes: those of the instance that were read already. Raises UsageError where the store has no such
-    instance.
     """
+    found = []
+    for columns in program.workload.classes:
+        members = program.carried.get(columns.number, {})
+        carried = {op: tuple(PlacedWeight(*each) for each in weights) for op, weights in members.items()}
+        found.append(class_memory(program.graph, program.plan, columns, carried, place))
+    return tuple(found)
 
-    def analysed() -> tuple[ClassMemory, ...]:
-        row = find(store, instance)
-        with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-            return _analyse(store, instance, row, place, {each.number: each for each in classes})
 
-    return read_whole(store, "Instance", instance, analysed)
-
-
-def _analyse(
-    store: Store, instance: str, row: Mapping[str, Any], place: SharePlace, known: Mapping[int, ClassColumns]
-) -> tuple[ClassMemory, ...]:
-    words = json_mapping(row["plan"], "plan")
-    plan = Plan.from_mapping(words)
-
-    def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
-        buckets = store.read("workload/buckets", **{"class": each["id"]})
-        columns = known.get(each["number"]) or joined_tasks(read_class(store, each, edges=False), words)
-        return columns, {
-            int(bucket["op"]): tuple(map(PlacedWeight, bucket["position"], bucket["weight"])) for bucket in buckets
-        }
-
-    with ThreadPoolExecutor(READERS) as pool:
-        asked = pool.submit(read_graph, store, row["graph"])
-        classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
-    graph = asked.result()
-    return tuple(class_memory(graph, plan, columns, carried, place) for columns, carried in classes)
+def peak_of(memory: Sequence[ClassMemory]) -> int:
+    """Bytes of the fullest rank class at its peak."""
+    return max(sum(each.usage.at(each.peak).values()) for each in memory)
 
 
 def class_memory(
@@ -137,7 +112,7 @@ def class_memory(
 ) -> ClassMemory:
     """The memory of a rank of one class of a graph's instance under a plan. carried: the weights of its buckets.
 
-    place: as in `analyse`.
+    place: as in `memory_of`.
     """
     made = programs(graph, plan, columns, carried, place)
     lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
@@ -151,61 +126,10 @@ def class_memory(
     return ClassMemory(columns, made, Usage(lives(made, plan), tasks, lengths, together, columns.pairs))
 
 
-def _together(columns: ClassColumns, made: tuple[Program, ...], tasks: Sequence[Task]) -> Together:
+def _together(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> Together:
     """The order of the items of tasks that run together."""
     rows = [np.array([item.row for item in made[each.chunk].items[each.kind]], np.int64) for each in tasks]
     found: list[list[int]] = [[] for _ in tasks]
     for at, number in enumerate(number for number, part in interleaved(columns, rows) for _ in part):
         found[number].append(at)
     return Together(tuple(map(tuple, found)))
-
-
-def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
-    """Write the result into the store, linked to the instance. A repeated call changes nothing.
-
-    Everything of a class is written in one transaction, so that a reader finds all of it or nothing.
-    """
-    graph = find(store, instance)["graph"]
-    known = frozenset(name for each in found for program in each.programs for name in program.tensors)
-    for each in found:
-        row = stored_row(graph, instance, known, each)
-        sealed = {**row, "values": {**row["values"], "content": memory_digest(row)}}
-        store.write_rows("memory/record", [sealed], instance=instance)
-
-
-def stored_row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:
-    """The memory of a class as the store has it. known: names of tensors that the graph has; others are buffers."""
-    number, point = each.rank_class.number, each.peak
-    task, op, name = each.at(point)
-    origins = each.rank_class.origins
-    return {
-        "class": number,
-        "task": origins.tasks[point.task],
-        "op": None if op is None else origins.id[op],
-        "values": {
-            "instance": instance,
-            "class": number,
-            "peak": sum(each.usage.at(point).values()),
-            "phase": task.kind.phase,
-            "task": point.task,
-            "microbatch": None if task.kind.once else task.microbatch,
-            "name": name,
-        },
-        "levels": [
-            {"moment": moment, "category": category, "bytes": size}
-            for moment, sizes in (*each.ends(), *each.peaks())
-            for category, size in sizes.items()
-        ],
-        "tensors": [
-            {
-                "place": place,
-                "sym": f"{graph}/{alive.name}" if alive.name in known else None,
-                "name": alive.name,
-                "layer": alive.layer,
-                "category": str(alive.category),
-                "count": alive.count,
-                "bytes": alive.bytes,
-            }
-            for place, alive in enumerate(each.alive())
-        ],
-    }

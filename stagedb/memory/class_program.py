@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.expressions import evaluate
-from stagedb.instances import is_at_end
-from stagedb.instances.stage_blocks import BUCKET, CUT
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
+from stagedb.lowering.copies import is_at_end
+from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.models.kinds.expert_calls import leaves_experts
 from stagedb.plans import FORMAT_BYTES, Plan
@@ -84,7 +84,7 @@ def forward_of(item: Item) -> Forward:
 
 
 @dataclass(frozen=True)
-class Program:
+class ChunkProgram:
     """A chunk's items by kind of task in issue order, and its tensors. The items of a step are the chunk's own.
 
     items: kinds are in the order in which a micro-batch runs them. chunk: its number on the stage. sizes: bytes on one
@@ -161,7 +161,7 @@ def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
 
 def programs(
     graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, place: SharePlace = FIRST
-) -> tuple[Program, ...]:
+) -> tuple[ChunkProgram, ...]:
     """The programs of the chunks of a rank class; `columns` are those of an instance of the graph under the plan.
 
     place: of the rank among those that share weights. Later ones have fewer rows of weights that do not divide.
@@ -249,11 +249,11 @@ class _Making:
                 found.add((sym, int(origins.position[row])))
         return found
 
-    def make(self) -> Program:
+    def make(self) -> ChunkProgram:
         sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}
         again = [place.position for place in self.places if place.layer is not None and self.recomputes(place)]
         parts = list(self.parts())
-        return Program(
+        return ChunkProgram(
             chunk=self.chunk,
             items=self.ordered({kind: self.items(kind) for kind in self.plan.workflow.running(self.split)}),
             tensors=self.tensors,

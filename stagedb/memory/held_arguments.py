@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from stagedb.memory.class_program import Item, Key, Program
+from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.workflows import TaskKind
 
 
 def held_arguments(
-    program: Program, begins: Mapping[Key, tuple[TaskKind, int, Item]]
+    program: ChunkProgram, begins: Mapping[Key, tuple[TaskKind, int, Item]]
 ) -> Iterator[tuple[Key, tuple[TaskKind, int]]]:
     """What a call holds, and the item at which it returns.
 

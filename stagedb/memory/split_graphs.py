@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.class_program import Forward, Item, Key, Program, forward_of
+from stagedb.memory.class_program import ChunkProgram, Forward, Item, Key, forward_of
 from stagedb.workflows import TaskKind
 
 Place = tuple[TaskKind, int]
@@ -21,7 +21,7 @@ Place = tuple[TaskKind, int]
 class SplitGraph:
     """The two halves of a chunk's backward."""
 
-    program: Program
+    program: ChunkProgram
 
     def _differentiating(self, kind: TaskKind) -> Iterator[tuple[int, Item]]:
         for index, item in enumerate(self.program.items[kind]):

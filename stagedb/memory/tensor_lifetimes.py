@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, means_of
-from stagedb.memory.class_program import Item, Key, Program
+from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, Which, between, brief
 from stagedb.memory.resident_state import states
@@ -17,7 +17,7 @@ SCALAR = 4
 """Bytes of a loss, of its gradient, and of the token count that the loss is averaged over."""
 
 
-def saved(program: Program) -> dict[int, dict[str, int]]:
+def saved(program: ChunkProgram) -> dict[int, dict[str, int]]:
     """Bytes of forward tensors, by position, whose last reader is the backward of the block at that position."""
     made = {key for item in program.items[program.forward] for key in item.writes}
     made |= set() if program.given is None else {program.port("recv_forward")}
@@ -33,7 +33,7 @@ def saved(program: Program) -> dict[int, dict[str, int]]:
     return found
 
 
-def lives(programs: Sequence[Program], plan: Plan) -> Lives:
+def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
     """The states and lives of a rank class under a plan, whose chunks have these programs."""
     held = plan.options.framework.memory
     resident: list[State] = []

@@ -9,6 +9,7 @@ statements while others write. Nothing else in stagedb imports the driver.
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store
+from stagedb.store.contents.graphs import read_graph, write_graph
 from stagedb.store.dump_contents import DumpError
 from stagedb.store.dump_files import write_records
 from stagedb.store.dumping import Notice, load_dump, records_of
@@ -18,11 +19,10 @@ from stagedb.store.makers import current_user, user_of
 from stagedb.store.opening import connect, open_store
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import layout_of, write_rank_nodes
-from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of
+from stagedb.store.row_checks import DamageWarning, reading, warn_of
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
-from stagedb.store.stored_graphs import read_graph, write_graph
 from stagedb.store.unknown_names import unknown_names
 from stagedb.store.whole_reads import RemovedError, read_whole
 
@@ -30,7 +30,6 @@ __all__ = [
     "LABELS",
     "RELATIONSHIPS",
     "DamageWarning",
-    "DamagedError",
     "DumpError",
     "Field",
     "Input",
@@ -51,8 +50,6 @@ __all__ = [
     "connect",
     "current_user",
     "delete",
-    "json_list",
-    "json_mapping",
     "layout_of",
     "load",
     "load_dump",

@@ -12,6 +12,7 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.inputs.stored_values import json_mapping
 from stagedb.store import free_queries as queries
 from stagedb.store import migrations
 from stagedb.store import store_targets as targets
@@ -22,7 +23,7 @@ from stagedb.store.migrations import Migration, pending
 from stagedb.store.nested_iterations import check_iterations
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import NodesWritten, unwatched, write_reached
-from stagedb.store.row_checks import check_rows, json_mapping, sound
+from stagedb.store.row_checks import check_rows, sound
 from stagedb.store.schema import STORE, definitions
 from stagedb.store.statements import Statement, load
 from stagedb.store.transactions import rows_of, written
@@ -284,7 +285,8 @@ class Store:
                 while self.write(f"schema/{name}", **params).get("done", 0) > 0:
                     pass
             if "connect_tensors_v3" in migration.work:
-                from stagedb.store.stored_graphs import gradient_rows, read_graph
+                from stagedb.ir.graph_rows import gradient_rows
+                from stagedb.store.contents.graphs import read_graph
 
                 for graph in self.read("schema/graphs_v3"):
                     self.write_rows("build/gradients", gradient_rows(read_graph(self, graph["id"])))

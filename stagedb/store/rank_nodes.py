@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.store.failures import OutOfMemory, ReadOnlyError
 from stagedb.store.makers import new_claim
 from stagedb.store.rank_reach import instances_reached, names_ranks
-from stagedb.store.row_checks import DamagedError, json_mapping, reading, warn_of
+from stagedb.store.row_checks import reading, warn_of
 
 if TYPE_CHECKING:
     from stagedb.plans import RankLayout

@@ -4,10 +4,10 @@ import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import parse_json, shown
+from stagedb.inputs import shown
+from stagedb.inputs.stored_values import DamagedError
 from stagedb.store.statements import Field, Statement
 
 _TYPES: Mapping[str, frozenset[type]] = {
@@ -17,10 +17,6 @@ _TYPES: Mapping[str, frozenset[type]] = {
     "boolean": frozenset({bool}),
     "map": frozenset({dict}),
 }
-
-
-class DamagedError(StagedbError):
-    """The store has a value that stagedb does not write."""
 
 
 class DamageWarning(UserWarning):
@@ -58,26 +54,6 @@ def _check(statement: Statement, columns: Iterable[_Column], row: Mapping[str, A
             raise DamagedError(
                 f"{column.name} of {_whose(row)} is {shown(value)}, which is not possible ({statement.name})"
             )
-
-
-def json_mapping(text: str, what: str) -> dict[str, Any]:
-    """The mapping in a JSON text of a store. DamagedError, which names `what`, for another text."""
-    return cast("dict[str, Any]", _json(text, what, dict, "a mapping"))
-
-
-def json_list(text: str, what: str) -> list[Any]:
-    """The list in a JSON text of a store. DamagedError, which names `what`, for another text."""
-    return cast("list[Any]", _json(text, what, list, "a list"))
-
-
-def _json(text: str, what: str, kind: type, kind_name: str) -> object:
-    try:
-        content = parse_json(text, what)
-    except UsageError as error:
-        raise DamagedError(str(error)) from None
-    if not isinstance(content, kind):
-        raise DamagedError(f"{what} is {shown(content)}, and not {kind_name}")
-    return content
 
 
 def _is(value: Any, depth: int, types: frozenset[type]) -> bool:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from stagedb.inputs.stored_values import json_mapping
 from stagedb.plans.aspects import ABSENT, LATER
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
-from stagedb.store.row_checks import json_mapping
 from stagedb.store.schema import VERSION
 
 Properties = dict[str, Any]

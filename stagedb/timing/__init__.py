@@ -9,8 +9,7 @@ from stagedb.timing.critical_path import Legs, Path
 from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
-from stagedb.timing.profile_inputs import ProfileInputs, StoredProfile, read_profile
-from stagedb.timing.profile_recording import profile_id, record_profile
+from stagedb.timing.profile_inputs import ProfileInputs
 from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job, timed_step
 from stagedb.timing.time_spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.timing.timeline import Timeline, run_step
@@ -30,16 +29,12 @@ __all__ = [
     "Reason",
     "Scaling",
     "StepTimes",
-    "StoredProfile",
     "TaskTimes",
     "Timeline",
     "blocking_axes",
     "merit_of",
     "node_graph_of",
-    "profile_id",
     "profile_job",
-    "read_profile",
-    "record_profile",
     "run_step",
     "step_times",
     "timed_step",

@@ -19,8 +19,8 @@ from stagedb.systems import System
 from stagedb.timing.lanes import Lane, group_of
 from stagedb.timing.op_durations import JobDurations, LaneDurations
 from stagedb.workflows.training import FORWARD, STEP
+from stagedb.workload.class_columns import issued_on
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, LAST, TEMPLATES, ClassColumns, Ints, Workload
-from stagedb.workload.store_reading import issued_on
 
 DATA_AXES = ("dp", "dp_replicate", "dp_reshard", "edp", "data")
 """Axes over which gradients are reduced and parameters are gathered."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.traces.exporting import export
     from stagedb.traces.set_output import Request, Summary
     from stagedb.traces.set_validation import Report, validate_traces
     from stagedb.traces.trace_reading import TraceColumns, TraceError, read_trace
@@ -23,14 +22,12 @@ __all__ = [
     "Summary",
     "TraceColumns",
     "TraceError",
-    "export",
     "read_trace",
     "unpack_traces",
     "validate_traces",
 ]
 
 _MODULES = {
-    "exporting": ("export",),
     "set_output": ("Request", "Summary"),
     "trace_reading": ("TraceColumns", "TraceError", "read_trace"),
     "unpacking": ("unpack_traces",),

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stagedb.plans.mesh import TOKEN_AXES
+from stagedb.workload.class_columns import issued_on, with_largest
 from stagedb.workload.instance_columns import ClassColumns, Ints
-from stagedb.workload.store_reading import issued_on, with_largest
 
 
 def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:

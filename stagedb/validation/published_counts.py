@@ -15,9 +15,10 @@ import yaml
 
 from stagedb.api import GraphWords, InstanceInfo, Stagedb
 from stagedb.inputs import shown
-from stagedb.memory import Category, ClassMemory, Point, analyse
+from stagedb.memory import Category, ClassMemory, Point
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans.dtypes import FORMAT_BYTES
+from stagedb.store.contents.memory import analyse
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import read_trace
 

@@ -5,14 +5,15 @@ from typing import Any
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.ir.operators import LayerNorm, load
-from stagedb.memory import Category, ClassMemory, analyse
+from stagedb.memory import Category, ClassMemory
 from stagedb.memory.chunk_tensors import loss_of
 from stagedb.memory.share_place import SharePlace
 from stagedb.plans import Plan
 from stagedb.schedules import splits
+from stagedb.store.contents.instance_reading import class_of_rank
+from stagedb.store.contents.memory import analyse
 from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record, plan_words
-from stagedb.workload.store_reading import class_of_rank
 
 CATEGORIES: Mapping[str, tuple[Category, ...]] = {
     "param": (Category.PARAMETERS,),

@@ -19,6 +19,7 @@ from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
 from stagedb.plans.sharding_checks import other_reductions
 from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Posting, Task, posted, whole
+from stagedb.store.contents.instance_reading import class_of_rank, read_class
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
@@ -27,7 +28,6 @@ from stagedb.validation.published_memory import compare_memory, memory_notes
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 from stagedb.workload.issue_order import sequence
 from stagedb.workload.overlapped_pairs import joined_tasks
-from stagedb.workload.store_reading import class_of_rank, read_class
 
 
 @dataclass(frozen=True)

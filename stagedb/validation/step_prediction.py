@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stagedb.advice.trials import memory_of, peak_of
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
 from stagedb.frameworks.profiles import FrameworkProfile
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import Program, lower
+from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card
 from stagedb.outputs import GB
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
@@ -19,7 +21,6 @@ from stagedb.timing.domain_straddles import placed, remarks
 from stagedb.timing.expected_errors import ExpectedError, expected_error
 from stagedb.validation.dispatched_tokens import dispatch_words
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
-from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ class _Graphs:
     """The graph of the latest card and options, which rows next to each other often share."""
 
     key: tuple[Card, GraphOptions] | None = None
-    made: list[GraphInMemory] = field(default_factory=list)
+    made: list[IndexedGraph] = field(default_factory=list)
 
-    def of(self, card: Card, options: GraphOptions) -> GraphInMemory:
+    def of(self, card: Card, options: GraphOptions) -> IndexedGraph:
         if self.key != (card, options):
-            self.key, self.made = (card, options), [GraphInMemory.of(build_graph(card, options))]
+            self.key, self.made = (card, options), [IndexedGraph.of(build_graph(card, options))]
         return self.made[0]
 
 
@@ -89,14 +90,14 @@ def predict(
 def _predicted(job: StepJob, graphs: _Graphs) -> tuple[float, tuple[str, ...]]:
     """The seconds of a row's step, and what a profile of it would note."""
     plan = plan_of(job)
-    copied = copy_in_memory(graphs.of(job.card, plan.options), plan)
+    copied = lower(graphs.of(job.card, plan.options), plan)
     blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
     system, placements = placed(copied.workload, job.system)
     _, found = timed_step(copied.workload, system, None, blocking)
     return found.step / 1e9, (*remarks(placements, copied.workload, system), *_memory(copied, system))
 
 
-def _memory(copied: CopiedInstance, system: System) -> Iterator[str]:
+def _memory(copied: Program, system: System) -> Iterator[str]:
     """A warning where an accelerator does not hold the fullest rank."""
     peak, room = peak_of(memory_of(copied)), system.accelerator.room
     if room is not None and peak > room:

@@ -15,10 +15,10 @@ import yaml
 from stagedb.api import Stagedb
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
+from stagedb.store.contents.instance_reading import read_workload
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.workload.instance_columns import Workload
-from stagedb.workload.store_reading import read_workload
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from stagedb.advice import Trials, advise, what_ifs
 from stagedb.api import Stagedb
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.memory import analyse
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
 from stagedb.store import Store
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.memory import analyse
 from stagedb.systems import load_system
 from stagedb.timing import Scaling, profile_job
-from stagedb.workload.store_reading import read_workload
 
 H100 = load_system("h100")
 

@@ -11,9 +11,9 @@ from stagedb.errors import UsageError
 from stagedb.reports import StepView, sums_of, verdict
 from stagedb.reports.step_difference import TERMS
 from stagedb.store import Store
+from stagedb.store.contents.instance_reading import read_workload
 from stagedb.timing import JobProfile, node_graph_of
 from stagedb.workload.instance_columns import RECV, TYPES
-from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card
 
 Key = tuple[str, str, str | None, str]

@@ -173,9 +173,9 @@ def test_an_old_store_gives_what_it_gave(old_store: Store, tmp_path: Path) -> No
 
 def test_what_is_interrupted_goes_on(old_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance that fails to be made again is named, and hidden; the next attempt makes it."""
-    import stagedb.instances
+    import stagedb.store.contents.instances as made
 
-    real, calls = stagedb.instances.instantiate, []
+    real, calls = made.instantiate, []
 
     def fails_once(*arguments: Any, **words: Any) -> str:
         calls.append(arguments)
@@ -184,7 +184,7 @@ def test_what_is_interrupted_goes_on(old_store: Store, tmp_path: Path, monkeypat
         return real(*arguments, **words)
 
     old_store.migrate()
-    monkeypatch.setattr(stagedb.instances, "instantiate", fails_once)
+    monkeypatch.setattr(made, "instantiate", fails_once)
     lines: list[str] = []
     rebuild(old_store, lines.append)
     assert any("`stagedb rm " in line and line.endswith("the disk is full") for line in lines)

@@ -2,8 +2,8 @@
 
 from stagedb.frameworks import bucket_policy
 from stagedb.frameworks.bucket_policies import MIB
-from stagedb.instances.bucket_members import BucketOp, OpPlace, Weight, fill
-from stagedb.instances.stage_blocks import Block, lay_out
+from stagedb.lowering.bucket_members import BucketOp, OpPlace, Weight, fill
+from stagedb.lowering.stage_blocks import Block, lay_out
 from stagedb.workflows import Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT
 

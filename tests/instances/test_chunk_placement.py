@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import Program, lower
 from stagedb.memory import Category, Point
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.plans import Plan
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.traces.workload_checks import check_workload
-from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import RECV, SEND
 from stagedb.workload.issue_order import sequence
 from tests.ir.tiny import card
@@ -25,13 +26,13 @@ from tests.sampling import examples
 MAPS = ("v", "0,0,1,1", "1,0,0,1", "1,1,0,0")
 
 
-def copied(words: dict[str, Any], *, tied: bool = False, layers: int = 4) -> CopiedInstance:
+def copied(words: dict[str, Any], *, tied: bool = False, layers: int = 4) -> Program:
     plan = Plan.from_mapping({"seq_len": 8, **words})
     model = card("llama", layers=layers, kv_heads=4, tied=tied)
-    return copy_in_memory(GraphInMemory.of(build_graph(model, plan.options)), plan)
+    return lower(IndexedGraph.of(build_graph(model, plan.options)), plan)
 
 
-def memories(made: CopiedInstance) -> list[ClassMemory]:
+def memories(made: Program) -> list[ClassMemory]:
     return [
         class_memory(
             made.graph,
@@ -43,7 +44,7 @@ def memories(made: CopiedInstance) -> list[ClassMemory]:
     ]
 
 
-def messages(made: CopiedInstance) -> int:
+def messages(made: Program) -> int:
     """Ends of messages between stages of one micro-batch, over all classes."""
     return sum(
         int((np.isin(each.ops.type, (SEND, RECV)) & (np.array(each.ops.axis) == "pp")).sum())

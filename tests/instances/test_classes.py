@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.instances.class_digests import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
-from stagedb.instances.stage_blocks import Block, IssueOrder, lay_out
+from stagedb.lowering.class_digests import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
+from stagedb.lowering.stage_blocks import Block, IssueOrder, lay_out
 from stagedb.schedules import SCHEDULES, ChunkPlacement, ChunkRoute, Task, placement_of, receiver, stage_orders
 
 Schedule = tuple[str, int, int, int]

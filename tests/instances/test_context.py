@@ -3,9 +3,9 @@
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.instances import rank_classes
 from stagedb.plans import Plan, groups
 from stagedb.store import Store
+from stagedb.store.contents.instances import rank_classes
 from tests.ir.tiny import card
 
 WORDS: dict[str, object] = {"cp": 4, "seq_len": 16, "cp_kind": "ring-alltoall"}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stagedb.build.model_graph import build_graph
-from stagedb.instances import instantiate
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
+from stagedb.store.contents.instances import instantiate
 from tests.ir.tiny import card
 
 NODES = ("RankClass", "Op", "Task", "Rank", "Group")

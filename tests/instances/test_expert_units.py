@@ -7,16 +7,17 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.models.card import Card
 from stagedb.plans import Plan
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import TEMPLATES, ClassColumns
 from tests.ir.tiny import card
 
 
 def classes(model: Card, **words: object) -> tuple[ClassColumns, ...]:
     plan = Plan.from_mapping({"seq_len": 8, "zero": 3, "expert_unit": True, **words})
-    return tuple(copy_in_memory(GraphInMemory.of(build_graph(model, plan.options)), plan).workload.classes)
+    return tuple(lower(IndexedGraph.of(build_graph(model, plan.options)), plan).workload.classes)
 
 
 def order(columns: ClassColumns, *templates: str) -> list[str]:

@@ -8,13 +8,14 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.build.model_graph import build_graph
-from stagedb.memory import analyse
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.memory.class_memory import class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.plans import Plan
 from stagedb.store import Store
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
-from stagedb.workload.store_reading import read_workload
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.memory import analyse
 from tests.ir.tiny import card
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -84,7 +85,7 @@ def test_a_copy_in_memory_is_the_stored_one(store: Store, name: str) -> None:
     model = card(style, layers=4, tied=words.pop("tied", False))
     stored = Stagedb(store).instantiate(model, **words)
     plan = Plan.from_mapping(stored.plan)
-    copied = copy_in_memory(GraphInMemory.of(build_graph(model, plan.options)), plan)
+    copied = lower(IndexedGraph.of(build_graph(model, plan.options)), plan)
     assert unequal(copied.workload, read_workload(store, stored.id)) == []
     for columns, theirs in zip(copied.workload.classes, analyse(store, stored.id), strict=True):
         carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in copied.carried[columns.number].items()}

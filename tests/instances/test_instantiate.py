@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.instances import instantiate
 from stagedb.ir import SymLoop
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
+from stagedb.store.contents.instances import instantiate
 from tests.instances.small_graph import HIDDEN, F, comm, op, small_graph
 
 OP = (
@@ -540,7 +540,7 @@ def test_a_collective_of_one_member_is_a_fault_of_the_graph(store: Store) -> Non
 
 KILL = """
 from stagedb.ir import SymLoop
-from stagedb.instances import instantiate
+from stagedb.store.contents.instances import instantiate
 from stagedb.plans import Plan
 from stagedb.store import connect
 with connect() as store:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError
-from stagedb.instances.stage_blocks import Block, IssueOrder, Place, lay_out
+from stagedb.lowering.stage_blocks import Block, IssueOrder, Place, lay_out
 
 GPT = (Block("embedding", None), Block("layer", 5), Block("head", None))
 

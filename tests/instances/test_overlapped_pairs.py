@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.plans import Plan
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     COMPUTE,
@@ -51,7 +52,7 @@ class Ran:
 @cache
 def workload(style: str, layers: int, words: Words) -> Workload:
     plan = Plan.from_mapping({"seq_len": 8, **dict(words)})
-    return copy_in_memory(GraphInMemory.of(build_graph(card(style, layers=layers), plan.options)), plan).workload
+    return lower(IndexedGraph.of(build_graph(card(style, layers=layers), plan.options)), plan).workload
 
 
 def nodes_of(columns: ClassColumns) -> list[Ran]:

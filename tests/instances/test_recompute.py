@@ -7,9 +7,9 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.instances import instantiate
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
+from stagedb.store.contents.instances import instantiate
 from tests.instances.test_instantiate import ask
 from tests.ir.tiny import card
 

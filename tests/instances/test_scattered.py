@@ -8,10 +8,11 @@ import pytest
 from stagedb.api import Stagedb, describe
 from stagedb.build.graph_identity import graph_key
 from stagedb.errors import UsageError
-from stagedb.instances import instantiate
-from stagedb.memory import Category, analyse
+from stagedb.memory import Category
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store
+from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.memory import analyse
 from tests.ir.tiny import card
 
 WORDS: dict[str, Any] = {"recipe": "megatron", "tp": 4, "pp": 2, "virtual_stages": 2, "dp": 2, "global_batch_size": 8}

@@ -7,8 +7,8 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
-from stagedb.instances.stored_digests import edges_digest, ops_digest, tasks_digest
 from stagedb.store import Store, write_rank_nodes
+from stagedb.store.contents.instance_digests import edges_digest, ops_digest, tasks_digest
 from stagedb.store.instance_labels import LAYOUT
 from tests.ir.tiny import card
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from stagedb.build.model_graph import build_graph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.memory.share_place import SharePlace
 from stagedb.plans import Mesh, Plan
 from stagedb.validation.records import card_of, plan_words
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
 ROWS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "validation" / "expert_unit_records.json").read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ CHECKPOINTED = ("eu3", "eu12", "eu26")
 def memory_of(row: dict[str, Any]) -> ClassMemory:
     plan = Plan.from_mapping(plan_words(row["config"]))
     graph = build_graph(card_of(row["config"]), plan.options)
-    made = copy_in_memory(GraphInMemory.of(graph), plan)
+    made = lower(IndexedGraph.of(graph), plan)
     rank, stage = row["config"]["rank"], Mesh.of(plan).coordinates(row["config"]["rank"])["pp"]
     columns = next(each for each in made.workload.classes if stage in each.stages)
     carried = {

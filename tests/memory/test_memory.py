@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.errors import StagedbError
-from stagedb.instances.stored_digests import write_class_digests
-from stagedb.memory import Category, ClassMemory, Point, Usage, analyse, record
+from stagedb.memory import Category, ClassMemory, Point, Usage
 from stagedb.memory.class_program import Item
 from stagedb.models import Card
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.store import Store
+from stagedb.store.contents.instance_digests import write_class_digests
+from stagedb.store.contents.memory import analyse, record
 from stagedb.workflows.training import STEP_TASK
 from tests.ir.tiny import card
 from tests.sampling import examples

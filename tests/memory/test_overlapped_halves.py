@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from stagedb.build.model_graph import build_graph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import Program, lower
 from stagedb.memory import ClassMemory
 from stagedb.memory.class_memory import class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.memory.lifetimes import Moment
 from stagedb.plans import Plan
 from stagedb.schedules import marks
-from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.issue_order import sequence
 from tests.ir.tiny import card
@@ -38,10 +39,10 @@ PLANS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 @cache
-def made(name: str) -> CopiedInstance:
+def made(name: str) -> Program:
     style, layers, words = PLANS[name]
     plan = Plan.from_mapping({"seq_len": 8, "overlap_experts": True, **words})
-    return copy_in_memory(GraphInMemory.of(build_graph(card(style, layers=layers), plan.options)), plan)
+    return lower(IndexedGraph.of(build_graph(card(style, layers=layers), plan.options)), plan)
 
 
 def memories(name: str, together: bool = True) -> list[ClassMemory]:
@@ -53,7 +54,7 @@ def memories(name: str, together: bool = True) -> list[ClassMemory]:
     return found
 
 
-def carried(instance: CopiedInstance, columns: ClassColumns) -> dict[int, tuple[PlacedWeight, ...]]:
+def carried(instance: Program, columns: ClassColumns) -> dict[int, tuple[PlacedWeight, ...]]:
     """The weights of a class's buckets."""
     rows = instance.carried[columns.number].items()
     return {op: tuple(PlacedWeight(*each) for each in of) for op, of in rows}
@@ -115,7 +116,7 @@ def test_pairs_hold_more_than_tasks_one_after_the_other(name: str) -> None:
     """
     style, layers, words = PLANS[name]
     plain = Plan.from_mapping({"seq_len": 8, **words})
-    others = copy_in_memory(GraphInMemory.of(build_graph(card(style, layers=layers), plain.options)), plain)
+    others = lower(IndexedGraph.of(build_graph(card(style, layers=layers), plain.options)), plain)
     for memory, apart, columns in zip(memories(name), memories(name, False), others.workload.classes, strict=True):
         without = class_memory(others.graph, plain, columns, carried(others, columns))
         assert _peak(memory) > _peak(without)

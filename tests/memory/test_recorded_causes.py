@@ -8,10 +8,11 @@ from collections import Counter
 
 import pytest
 
-from stagedb.advice.trials import memory_of
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.memory import Category
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import Program, lower
+from stagedb.memory import Category, memory_of
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.memory.share_place import SharePlace
@@ -19,7 +20,6 @@ from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.schedules import PostedReceive, Task, posted, stage_orders
 from stagedb.workflows.training import FORWARD_TASK
-from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, ClassColumns
 from stagedb.workload.issue_order import sequence
 
@@ -49,9 +49,9 @@ GPT = dataclasses.replace(
 TABLE = LLAMA.vocab * LLAMA.hidden * 2
 
 
-def copied(card: Card, **words: object) -> CopiedInstance:
+def copied(card: Card, **words: object) -> Program:
     plan = Plan.from_mapping({"seq_len": 16, **words})
-    return copy_in_memory(GraphInMemory.of(build_graph(card, plan.options)), plan)
+    return lower(IndexedGraph.of(build_graph(card, plan.options)), plan)
 
 
 def messages(columns: ClassColumns) -> list[tuple[str, str, str, int]]:

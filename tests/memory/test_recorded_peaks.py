@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from stagedb.advice.trials import memory_of
 from stagedb.frameworks import find_framework
+from stagedb.memory import memory_of
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.usage import Point
 from stagedb.plans import Plan

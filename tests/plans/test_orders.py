@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.instances.instantiation import with_all_words
+from stagedb.lowering.preparing import with_all_words
 from stagedb.plans import Plan
 from stagedb.plans.order_files import read_schedule_file
 from stagedb.schedules import SCHEDULES, order_text, parse_order, splits, stage_orders

@@ -4,9 +4,9 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.api.views import job_of
-from stagedb.memory import analyse
 from stagedb.reports import StepView
 from stagedb.store import Store
+from stagedb.store.contents.memory import analyse
 from stagedb.systems import load_system
 from stagedb.timing import ProfileInputs
 from tests.ir.tiny import card

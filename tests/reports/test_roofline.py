@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from stagedb.build.model_graph import build_graph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.reports.figures import works
@@ -16,7 +18,6 @@ from stagedb.reports.roofline_chart import roofline
 from stagedb.reports.step_view import StepView
 from stagedb.systems import load_system
 from stagedb.timing import JobProfile, Scaling, profile_job
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
 WORDS = {"recipe": "megatron", "tp": 2, "dp": 4, "global_batch_size": 8, "seq_len": 8192}
 
@@ -24,7 +25,7 @@ WORDS = {"recipe": "megatron", "tp": 2, "dp": 4, "global_batch_size": 8, "seq_le
 def timed(model: str = "llama3-8b", system: str = "h100", scale: str = "", **words: Any) -> JobProfile:
     plan = Plan.from_mapping({**WORDS, **words})
     card = replace(load_card(model), layers=4)
-    made = copy_in_memory(GraphInMemory.of(build_graph(card, plan.options)), plan).workload
+    made = lower(IndexedGraph.of(build_graph(card, plan.options)), plan).workload
     return profile_job(made, load_system(system), scalings=[Scaling.parse(scale)] if scale else [])
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.expressions import evaluate
-from stagedb.instances.stage_blocks import Block, lay_out
 from stagedb.ir import SymGraph
 from stagedb.ir.operators import Array
+from stagedb.lowering.stage_blocks import Block, lay_out
 from stagedb.schedules import placement_of, stage_orders
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.semantics.stage import Key

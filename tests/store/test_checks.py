@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, checking
-from stagedb.instances import instantiate, instantiation
-from stagedb.memory import analyse, record
+from stagedb.lowering import preparing
 from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.plans.aspects import LATER
 from stagedb.store import Store, building, write_graph, write_rank_nodes
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.memory import analyse, record
+from stagedb.store.contents.profiles import record_profile
 from stagedb.store.naming import Name, set_name
-from stagedb.timing import profile_job, record_profile
-from stagedb.workload.store_reading import read_workload
+from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
 from tests.ir.tiny import card
 from tests.timing.plain import PLAIN
@@ -127,7 +129,7 @@ def test_an_instance_of_an_earlier_form_is_not_called_damaged(store: Store, monk
     graph = small_graph()
     write_graph(store, graph)
     with monkeypatch.context() as earlier:
-        earlier.setattr(instantiation, "FORMAT", instantiation.FORMAT - 1)
+        earlier.setattr(preparing, "FORMAT", preparing.FORMAT - 1)
         made = instantiate(store, graph.key, EIGHT)
     _run(store, "MATCH (n:Op) WITH n LIMIT 1 SET n.flops = 1")
     (found,) = _check(store)

@@ -11,9 +11,10 @@ import pytest
 
 from stagedb.api import Stagedb, lookup
 from stagedb.errors import UsageError
-from stagedb.instances import instantiate
 from stagedb.plans import Plan
 from stagedb.store import Store, write_graph
+from stagedb.store.contents.content_proofs import ContentProof
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.dump_contents import DumpError, MarkRows
 from stagedb.store.dump_files import write_records
 from stagedb.store.dumped_marks import check_mark, marks_of
@@ -22,7 +23,6 @@ from stagedb.store.leases import Kind
 from stagedb.store.makers import current_user
 from stagedb.store.naming import Name, add_note, add_tag, remove_name, set_name
 from stagedb.store.saved_queries import save_query, saved_queries
-from stagedb.workload.content_proofs import ContentProof
 from tests.conftest import empty
 from tests.instances.small_graph import small_graph
 from tests.store.test_dumps import _lines, _sealed

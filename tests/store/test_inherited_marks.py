@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from stagedb.instances import instantiate
 from stagedb.store import Store, write_graph
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.naming import add_note, add_tag, inherit, set_name, wanted_name
 from tests.instances.small_graph import small_graph
 from tests.store.test_schema import EIGHT

@@ -8,20 +8,21 @@ import pytest
 from scripts import _label_statements
 from stagedb.build.graph_identity import model_sizes
 from stagedb.frameworks import find_framework
-from stagedb.instances import instantiate
-from stagedb.memory import analyse, record
 from stagedb.models import card_names, load_card
 from stagedb.plans import WORDS, Plan
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, naming, schema, write_graph
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.memory import analyse, record
+from stagedb.store.contents.profiles import record_profile
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
 from stagedb.store.leases import Kind
 from stagedb.store.saved_queries import save_query
 from stagedb.store.statements import directory
 from stagedb.store.team_labels import TEAM_LABELS
-from stagedb.timing import profile_job, record_profile
-from stagedb.workload.store_reading import read_workload
+from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
 from tests.timing.plain import PLAIN
 

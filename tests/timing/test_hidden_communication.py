@@ -9,6 +9,8 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.plans import Plan
 from stagedb.systems import System, load_system, parse_system
 from stagedb.timing import timed_step
@@ -16,16 +18,15 @@ from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.hidden_communication import hidden
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import LaneDurations, time_ops
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
+from stagedb.workload.class_columns import issued_on
 from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ints, Workload
-from stagedb.workload.store_reading import issued_on
 from tests.ir.tiny import card
 
 
 def workload(**words: object) -> Workload:
     plan = Plan.from_mapping({"recipe": "megatron", "seq_len": 32, **words})
     graph = build_graph(card("llama", layers=4, kv_heads=4), plan.options)
-    return copy_in_memory(GraphInMemory.of(graph), plan).workload
+    return lower(IndexedGraph.of(graph), plan).workload
 
 
 def left(made: Workload, system: System, took: int = 1000) -> tuple[ClassColumns, Ints]:
@@ -115,7 +116,7 @@ def test_tokens_go_through_both_networks_at_the_same_time(near: int, left_over: 
         {"dp": 4, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2, "recompute": recompute}
     )
     graph = build_graph(card("moe", layers=3), plan.options)
-    made = copy_in_memory(GraphInMemory.of(graph), plan).workload
+    made = lower(IndexedGraph.of(graph), plan).workload
     system = on()
     lanes = node_graph_of(made, "axis", system.network(len(made.ranks))).lanes
     durations = time_ops(made, lanes, system)
@@ -137,7 +138,7 @@ def test_tokens_go_through_both_networks_at_the_same_time(near: int, left_over: 
 def test_copies_and_sums_of_tokens_have_no_kernels_of_their_own() -> None:
     plan = Plan.from_mapping({"dp": 4, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2})
     graph = build_graph(card("moe"), plan.options)
-    made = copy_in_memory(GraphInMemory.of(graph), plan).workload
+    made = lower(IndexedGraph.of(graph), plan).workload
     ops = made.classes[0].ops
     inside = {name.split(".", 2)[-1]: size for name, size in zip(ops.name, ops.bytes.tolist(), strict=True)}
     for name in ("ffn.pack", "ffn.relay", "ffn.relay_sum", "ffn.sum"):
@@ -150,7 +151,7 @@ def test_copies_and_sums_of_tokens_have_no_kernels_of_their_own() -> None:
 def test_an_exchange_that_runs_again_alone_keeps_its_time(layers: int, operators: tuple[str, ...]) -> None:
     words = {"recipe": "megatron", "dp": 8, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2}
     plan = Plan.from_mapping({**words, "recompute": "operators", "recompute_operators": operators})
-    made = copy_in_memory(GraphInMemory.of(build_graph(card("moe", layers=layers), plan.options)), plan).workload
+    made = lower(IndexedGraph.of(build_graph(card("moe", layers=layers), plan.options)), plan).workload
     lanes = node_graph_of(made, "axis", on().network(len(made.ranks))).lanes
     durations = time_ops(made, lanes, on())
     columns = {each.number: each for each in made.classes}[lanes[0].rank_class]

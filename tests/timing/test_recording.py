@@ -13,13 +13,14 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
-from stagedb.instances import instantiate
 from stagedb.plans import Plan
 from stagedb.store import Store, building, delete, sweep, write_graph
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.profiles import profile_id, record_profile
 from stagedb.systems import Durations, Measured
-from stagedb.timing import JobProfile, Scaling, profile_id, profile_job, record_profile
+from stagedb.timing import JobProfile, Scaling, profile_job
 from stagedb.timing.critical_path_rows import path_rows
-from stagedb.workload.store_reading import read_workload
 from tests.instances.small_graph import small_graph
 from tests.ir.tiny import card
 from tests.timing.plain import PLAIN
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PLAN = Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8)
 POINTS = ("lane_times", "op_times", "task_times", "segments", "legs")
 WRITE = """
-from stagedb.workload.store_reading import read_workload
+from stagedb.store.contents.instance_reading import read_workload
 from stagedb.timing import profile_job, record_profile
 from stagedb.store import connect
 from tests.timing.plain import PLAIN

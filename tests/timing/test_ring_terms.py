@@ -7,13 +7,14 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.frameworks.profiles import find_profile
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.plans import Plan
 from stagedb.systems import load_system, parse_system
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
 from stagedb.timing.ring_merges import moved
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import COLLECTIVE, Workload
 from tests.ir.tiny import card
 from tests.timing.test_framework_terms import run
@@ -27,7 +28,7 @@ def ring(kv_heads: int = 2, **words: object) -> Workload:
     """Four heads of four elements; each of four ranks of cp has 8 of 32 tokens."""
     plan = Plan.from_mapping({"recipe": "torch", "seq_len": 32, "cp": 4, **words})
     graph = build_graph(card("llama", layers=1, kv_heads=kv_heads), plan.options)
-    return copy_in_memory(GraphInMemory.of(graph), plan).workload
+    return lower(IndexedGraph.of(graph), plan).workload
 
 
 def test_pytorch_merges_turns_in_fp32() -> None:

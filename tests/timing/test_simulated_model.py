@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from stagedb.build.model_graph import build_graph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import Accelerator, Collectives, Dimension, Overlap, System
 from stagedb.timing import profile_job
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import Workload
 
 CHIP = Accelerator(
@@ -38,7 +39,7 @@ TWO = System(
 def workload(words: tuple[tuple[str, Any], ...]) -> Workload:
     card = dataclasses.replace(load_card("llama3.2-1b"), layers=2, name="two-layers")
     plan = Plan.from_mapping({"seq_len": 1024, **dict(words)})
-    return copy_in_memory(GraphInMemory.of(build_graph(card, plan.options)), plan).workload
+    return lower(IndexedGraph.of(build_graph(card, plan.options)), plan).workload
 
 
 def step(collectives: Collectives, **words: Any) -> int:

@@ -18,11 +18,11 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.plans import Plan
 from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
+from stagedb.store.contents.instance_reading import read_workload
 from stagedb.timing.node_graph import COMPUTE_STREAM, STREAMS, NodeGraph, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, run_step
 from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
-from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.timing.replayed import Run

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from stagedb.build.model_graph import build_graph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import Accelerator, Dimension, Overlap, System
 from stagedb.timing import JobProfile, profile_job
 from stagedb.timing.lanes import lane_numbers
 from stagedb.traces.node_durations import NodeTiming, RankPart
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import Workload
 from tests.traces.written import export_workload
 
@@ -58,7 +59,7 @@ def workload_of(model: str, layers: int, words: tuple[tuple[str, Any], ...]) -> 
     """A model with so many layers under a plan."""
     card = dataclasses.replace(load_card(model), layers=layers, name=f"{model}-{layers}")
     plan = Plan.from_mapping(dict(words))
-    return copy_in_memory(GraphInMemory.of(build_graph(card, plan.options)), plan).workload
+    return lower(IndexedGraph.of(build_graph(card, plan.options)), plan).workload
 
 
 def timing_of(job: JobProfile) -> NodeTiming:

@@ -435,7 +435,9 @@ def test_an_export_without_room_encodes_nothing(
 ) -> None:
     db = Stagedb(embedded_store)
     made = db.instantiate(card("llama", layers=1), dp=1024)
-    monkeypatch.setattr("stagedb.traces.exporting.read_workload", lambda *given: pytest.fail("the ranks were read"))
+    monkeypatch.setattr(
+        "stagedb.store.contents.exports.read_workload", lambda *given: pytest.fail("the ranks were read")
+    )
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1_000_000))
     with pytest.raises(UsageError, match=r"the traces of 1,024 ranks take at least .* 1,000,000 free"):
         db.export(made.id, out=tmp_path / "traces")

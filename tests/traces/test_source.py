@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.instances import instantiate
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, load, names, write_graph
-from stagedb.timing import profile_job, record_profile
-from stagedb.traces import Request, export, validate_traces
-from stagedb.workload.store_reading import read_workload
+from stagedb.store.contents.exports import export
+from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.profiles import record_profile
+from stagedb.timing import profile_job
+from stagedb.traces import Request, validate_traces
 from tests.instances.small_graph import small_graph
 from tests.instances.test_engines import OPTIONS, example
 from tests.timing.plain import PLAIN

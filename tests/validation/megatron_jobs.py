@@ -6,12 +6,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from stagedb.advice.trials import memory_of
 from stagedb.build.model_graph import build_graph
-from stagedb.memory import Category, ClassMemory
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
+from stagedb.memory import Category, ClassMemory, memory_of
 from stagedb.models import Card
 from stagedb.plans import Plan
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Job:
     @cached_property
     def memory(self) -> ClassMemory:
         """The memory of the first stage."""
-        made = copy_in_memory(GraphInMemory.of(build_graph(self.card, self.plan.options)), self.plan)
+        made = lower(IndexedGraph.of(build_graph(self.card, self.plan.options)), self.plan)
         return next(each for each in memory_of(made) if 0 in each.rank_class.stages)
 
 

@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from stagedb import validation
-from stagedb.advice.trials import memory_of, peak_of
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
+from stagedb.memory import memory_of, peak_of
 from stagedb.models import load_card
 from stagedb.systems import system_names
 from stagedb.timing import timed_step
 from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, SEED, parts, split
 from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import CLUSTERS, COLUMNS, GPUS, StepRow, job_of, read_steps
-from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
 KNOWN = Path(validation.__file__).parent / "known_steps.csv"
 
@@ -194,7 +195,7 @@ def test_a_published_run_of_llm_foundry_fits_into_its_accelerator() -> None:
     """Its logits in fp32 and their gradient would take 15 GB more than 80."""
     job = next(job_of(each) for each in read_steps(KNOWN) if each.title == "mpt-760m dp 8 mb 24 batch 384 seq 2048")
     plan = plan_of(job)
-    copied = copy_in_memory(GraphInMemory.of(build_graph(job.card, plan.options)), plan)
+    copied = lower(IndexedGraph.of(build_graph(job.card, plan.options)), plan)
     room = job.system.accelerator.room
     assert room is not None
     assert 0.9 * room < peak_of(memory_of(copied)) < room
@@ -206,7 +207,7 @@ def test_published_runs_between_the_name_and_the_memory_of_an_h100_fit(format: s
     title = f"llama3.1-8b cp 2 dp 4 batch 128 seq 8192{format}"
     job = next(job_of(each) for each in read_steps(KNOWN) if each.title == title)
     plan = plan_of(job)
-    peak = peak_of(memory_of(copy_in_memory(GraphInMemory.of(build_graph(job.card, plan.options)), plan)))
+    peak = peak_of(memory_of(lower(IndexedGraph.of(build_graph(job.card, plan.options)), plan)))
     room = job.system.accelerator.room
     assert job.system.name == "h100" and room is not None
     assert 80e9 < peak < room < 84.9e9
@@ -233,6 +234,6 @@ def test_a_table_of_attention_has_no_scores_of_an_index() -> None:
     card = load_card("deepseek-v3.2")
     job = job_of(row(model="deepseek-v3.2", zero="1", ep="8", dp="8", gpus="8", seq_len="4096", micro_batch_size="1"))
     plan = plan_of(job)
-    graph = GraphInMemory.of(build_graph(card, plan.options))
-    _, found = timed_step(copy_in_memory(graph, plan).workload, job.system, None, ())
+    graph = IndexedGraph.of(build_graph(card, plan.options))
+    _, found = timed_step(lower(graph, plan).workload, job.system, None, ())
     assert 0 < found.step < 60 * 10**9

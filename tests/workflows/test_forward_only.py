@@ -10,10 +10,11 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.memory import Category, analyse
+from stagedb.memory import Category
 from stagedb.models.card import Card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store
+from stagedb.store.contents.memory import analyse
 from stagedb.traces import validate_traces
 from stagedb.workflows import WORKFLOWS
 from tests.ir.tiny import card

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from stagedb.frameworks import BucketPolicy
-from stagedb.instances.expert_units import ExpertSpan, ExpertUnits
-from stagedb.instances.stage_blocks import IssueOrder, Stage
+from stagedb.lowering.expert_units import ExpertSpan, ExpertUnits
+from stagedb.lowering.stage_blocks import IssueOrder, Stage
 from stagedb.workflows import TEMPLATES, Template
 
 

@@ -19,10 +19,10 @@ backwards, the cut after the last block does the opposite. Between the numbers o
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stagedb.instances.class_digests import ChunkWork, RankClass
-from stagedb.instances.graph_reading import Evaluated, StoredGraph
-from stagedb.instances.stage_blocks import BUCKET, Stage
 from stagedb.ir.symbolic_graph import OpType, When
+from stagedb.lowering.class_digests import ChunkWork, RankClass
+from stagedb.lowering.graph_values import Evaluated, GraphRows
+from stagedb.lowering.stage_blocks import BUCKET, Stage
 from stagedb.schedules import marks
 from stagedb.workflows import TEMPLATES, Template, template_named
 
@@ -109,7 +109,7 @@ def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list
 
 
 def with_copies(
-    graph: StoredGraph, evaluated: Evaluated, classes: Sequence[RankClass], places: list[Row], buckets: list[Row]
+    graph: GraphRows, evaluated: Evaluated, classes: Sequence[RankClass], places: list[Row], buckets: list[Row]
 ) -> tuple[list[Row], list[Row]]:
     """The places with the ops that are copied there, and the buckets, all numbered.
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.store import DamagedError, Store
+from stagedb.inputs.stored_values import DamagedError
+from stagedb.store import Store
 
 OP_NUMBERS = ("position", "layer", "chunk", "order", "flops", "bytes", "temporary", "size", "result", "peer")
 OP_TEXTS = ("id", "sym", "name", "block", "template", "type", "when", "kind", "phase", "axis", "dtype")

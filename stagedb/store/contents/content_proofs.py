@@ -15,32 +15,28 @@ import numpy as np
 
 from stagedb.errors import StagedbError
 from stagedb.inputs import shown
-from stagedb.instances.instantiation import with_all_words
-from stagedb.instances.statement_rows import (
-    rank_layout,
-    task_feed_rows,
-    task_order_rows,
-)
-from stagedb.instances.stored_digests import edges_digest, groups_digest, ops_digest, ranks_digest, tasks_digest
+from stagedb.inputs.stored_values import json_mapping
+from stagedb.ir.graph_rows import graph_digest, graph_of, graph_rows
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
+from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, copy_rows
+from stagedb.lowering.preparing import with_all_words
+from stagedb.lowering.statement_rows import rank_layout, task_feed_rows, task_order_rows
 from stagedb.plans import Plan
 from stagedb.plans.aspects import LATER
 from stagedb.plans.rank_layout import RankLayout
-from stagedb.store import json_mapping
+from stagedb.store.contents.comparisons import Row, differences, without_none, wrong_edges
+from stagedb.store.contents.instance_digests import edges_digest, groups_digest, ops_digest, ranks_digest, tasks_digest
+from stagedb.store.contents.memory_proofs import memory_problems
+from stagedb.store.contents.profile_proofs import profile_problems
 from stagedb.store.dump_contents import End, ThingContent
-from stagedb.store.stored_graphs import graph_digest, graph_of, graph_rows
 from stagedb.store.typed_properties import graph_properties, plan_properties
-from stagedb.workload.content_comparisons import Row, differences, without_none, wrong_edges
-from stagedb.workload.copied_instances import CopiedRows, GraphInMemory, copy_rows
-from stagedb.workload.memory_proofs import memory_problems
-from stagedb.workload.profile_proofs import profile_problems
 
 
 class ContentProof:
     """Finds what is wrong with a graph, an instance or a profile. Keeps the graph of the last one."""
 
     def __init__(self) -> None:
-        self._graph: tuple[ThingContent, GraphInMemory] | None = None
+        self._graph: tuple[ThingContent, IndexedGraph] | None = None
 
     def __call__(self, sections: Sequence[ThingContent]) -> str | None:
         """What is wrong with the last section; None if nothing is. Those before it are what it is made from."""
@@ -59,9 +55,9 @@ class ContentProof:
             case [_, instance, profile]:
                 yield from profile_problems(profile, instance)
 
-    def _in_memory(self, section: ThingContent) -> GraphInMemory:
+    def _in_memory(self, section: ThingContent) -> IndexedGraph:
         if self._graph is None or self._graph[0] is not section:
-            self._graph = section, GraphInMemory.of(_graph_of(section))
+            self._graph = section, IndexedGraph.of(_graph_of(section))
         return self._graph[1]
 
 
@@ -106,7 +102,7 @@ def _graph_problems(section: ThingContent, graph: SymGraph) -> Iterator[str]:
         yield "its content does not match its digest"
 
 
-def _instance_problems(section: ThingContent, graph: GraphInMemory) -> Iterator[str]:
+def _instance_problems(section: ThingContent, graph: IndexedGraph) -> Iterator[str]:
     own = section.own
     plan = Plan.from_mapping(json_mapping(own["plan"], "plan"))
     rows = copy_rows(graph, plan)
@@ -133,7 +129,7 @@ def _class_problems(section: ThingContent, rows: CopiedRows) -> Iterator[str]:
     yield from differences("RankClass", _by_id(section.values("RankClass")), expected)
 
 
-def _op_problems(section: ThingContent, graph: GraphInMemory, rows: CopiedRows) -> Iterator[str]:
+def _op_problems(section: ThingContent, graph: IndexedGraph, rows: CopiedRows) -> Iterator[str]:
     key = graph.stored.id
     expected = {
         id: {**op, "sym": f"{key}{op['sym']}", "parent": f"{section.id}/{number}", "class": number}
@@ -153,7 +149,7 @@ def _op_problems(section: ThingContent, graph: GraphInMemory, rows: CopiedRows) 
     yield from wrong_edges("DEP", _edges(section, "DEP", "Op", "Op"), steps)
 
 
-def _carried(graph: GraphInMemory, rows: CopiedRows, ops: Iterable[tuple[str, Row]]) -> Iterator[End]:
+def _carried(graph: IndexedGraph, rows: CopiedRows, ops: Iterable[tuple[str, Row]]) -> Iterator[End]:
     """The weights whose gradients a collective reduces: those of a bucket, or the one that it reads itself."""
     for row in rows.buckets:
         for member in row["members"]:

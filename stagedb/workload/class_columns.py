@@ -1,20 +1,16 @@
-"""An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
+"""The columns of rank classes, ranks and groups from rows: of a lowered plan, or as a store answers them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
+from stagedb.inputs.stored_values import DamagedError
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
-from stagedb.store import DamagedError, Store, json_mapping, layout_of, read_whole, reading
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     EDGE_KINDS,
@@ -30,55 +26,10 @@ from stagedb.workload.instance_columns import (
     Origins,
     RankTable,
     Tasks,
-    Workload,
 )
-from stagedb.workload.message_routes import placed, steps, towards
-from stagedb.workload.overlapped_pairs import joined_tasks
-
-READERS = 4
-"""How many statements of an instance run at the same time."""
+from stagedb.workload.message_routes import steps, towards
 
 NO_EDGES: Mapping[str, Any] = {"source": (), "target": (), "kind": ()}
-
-
-def find(store: Store, instance: str) -> Mapping[str, Any]:
-    """The row of an instance. Raises UsageError if the store has none with this id."""
-    rows = store.read("workload/instance", instance=instance)
-    if not rows:
-        raise UsageError(f"no instance {shown(instance)} in the store; `stagedb ls` lists them")
-    return rows[0]
-
-
-def read_workload(store: Store, instance: str) -> Workload:
-    """The columns of an instance that an export or a timeline needs. Raises UsageError if the store has none."""
-    return read_whole(store, "Instance", instance, partial(_read, store, instance))
-
-
-def _read(store: Store, instance: str) -> Workload:
-    row = find(store, instance)
-    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-        return _workload(store, instance, row)
-
-
-def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
-    plan = json_mapping(row["plan"], "plan")
-    layout = layout_of(row)
-    # The store answers one statement while the answer to another is decoded.
-    with ThreadPoolExecutor(READERS) as pool:
-        ranks = pool.submit(_ranks, store, instance, row, layout, int(plan.get("ulysses", 1)))
-        groups = pool.submit(_groups, store, instance, row, layout)
-        classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
-    return Workload(
-        instance=instance,
-        name=row["name"],
-        graph=row["graph"],
-        model=row["model"],
-        plan=plan,
-        degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=with_calls([joined_tasks(placed(each, plan), plan) for each in classes]),
-        ranks=ranks.result(),
-        groups=groups.result(),
-    )
 
 
 def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
@@ -117,24 +68,11 @@ def issued_on(ops: Ops, axes: Sequence[str]) -> Ints:
     return rows[np.lexsort((ops.order[rows], ops.template[rows], ops.chunk[rows]))].astype(np.int64)
 
 
-def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
-    """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
-
-    Raises DamagedError if the class was changed after it was made.
-    """
-    where = {"class": row["id"]}
-    ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
-    links = store.read("workload/edges", **where)[0] if edges else None
-    _order(row, ops)
-    check_digests(row, ops, links, tasks)
-    return class_of(row, ops, NO_EDGES if links is None else links, tasks)
-
-
 def class_of(
     row: Mapping[str, Any], ops: Mapping[str, Any], edges: Mapping[str, Any], tasks: Mapping[str, Any]
 ) -> ClassColumns:
     """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content."""
-    order = _order(row, ops)
+    order = op_order(row, ops)
     return ClassColumns(
         number=int(row["number"]),
         digest=row["digest"],
@@ -146,9 +84,9 @@ def class_of(
     )
 
 
-def _order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
+def op_order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
     """The order of the ops by their places in the class. Raises DamagedError if some are missing."""
-    index = _ints(ops["index"])
+    index = ints(ops["index"])
     order = np.argsort(index)
     if not np.array_equal(index[order], np.arange(int(row["ops"]))):
         raise DamagedError(f"rank class {row['number']} has {len(index)} of its {row['ops']} ops")
@@ -158,7 +96,7 @@ def _order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
 def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
     # Sorted, so that equal instances give equal bytes from every engine.
     def numbers(name: str) -> Ints:
-        return _ints(row[name])[order]
+        return ints(row[name])[order]
 
     def texts(name: str) -> tuple[str, ...]:
         return tuple(row[name][at] for at in order)
@@ -194,75 +132,35 @@ def _origins(row: Mapping[str, Any], ops: Mapping[str, Any], order: Ints, tasks:
         id=tuple(ops["id"][at] for at in order),
         sym=tuple(ops["sym"][at].partition("/")[2] for at in order),
         block=tuple(ops["block"][at] for at in order),
-        position=_ints(ops["position"])[order],
-        layer=_ints(ops["layer"])[order],
-        temporary=_ints(ops["temporary"])[order],
-        tasks=tuple(tasks["id"][at] for at in np.argsort(_ints(tasks["index"]))),
+        position=ints(ops["position"])[order],
+        layer=ints(ops["layer"])[order],
+        temporary=ints(ops["temporary"])[order],
+        tasks=tuple(tasks["id"][at] for at in np.argsort(ints(tasks["index"]))),
         first_layers=tuple(row["first_layers"]),
         member=(row["cp"], row["ep"]),
     )
 
 
 def _edges(row: Mapping[str, Any]) -> Edges:
-    source, target, kind = _ints(row["source"]), _ints(row["target"]), _codes(row["kind"], EDGE_KINDS)
+    source, target, kind = ints(row["source"]), ints(row["target"]), _codes(row["kind"], EDGE_KINDS)
     order = np.lexsort((kind, source, target))
     return Edges(source[order], target[order], kind[order])
 
 
 def _tasks(row: Mapping[str, Any]) -> Tasks:
-    order = np.argsort(_ints(row["index"]))
+    order = np.argsort(ints(row["index"]))
     return Tasks(
         kind=_codes(row["kind"], TASK_KINDS)[order],
-        microbatch=_ints(row["microbatch"])[order],
-        chunk=_ints(row["chunk"])[order],
+        microbatch=ints(row["microbatch"])[order],
+        chunk=ints(row["chunk"])[order],
         first=np.array(row["first"], bool)[order],
         last=np.array(row["last"], bool)[order],
     )
 
 
-def _ranks(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None, distance: int) -> RankTable:
-    if layout is not None:
-        check_unchanged("ranks", row["ranks_digest"], ranks_digest(layout.rank_columns()))
-        return rank_table(layout)
-    found, world = store.read("workload/ranks", instance=instance)[0], int(row["world"])
-    numbers = _ints(found["number"])
-    order = np.argsort(numbers)
-    if not np.array_equal(numbers[order], np.arange(world)):
-        raise DamagedError(f"it has {len(numbers)} of its {world} ranks")
-    check_unchanged("ranks", row["ranks_digest"], ranks_digest(found))
-    coordinates = {axis: _ints(found[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
-    return RankTable.of(coordinates, _ints(found["class"])[order], distance)
-
-
 def rank_table(layout: RankLayout) -> RankTable:
     """The ranks of a layout."""
     return RankTable.of(layout.coordinates(), layout.numbers(), layout.plan.ulysses)
-
-
-def class_of_rank(store: Store, instance: str, rank: int) -> int:
-    """The rank class of one rank of an instance."""
-    row = find(store, instance)
-    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-        layout = layout_of(row)
-        if layout is not None:
-            return layout.class_of(rank)
-        return int(store.read("reference/class_of", instance=instance, rank=rank)[0]["class"])
-
-
-def _groups(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None) -> Groups:
-    if layout is not None:
-        check_unchanged("groups", row["groups_digest"], groups_digest(layout.group_columns()))
-        return group_table(layout.groups)
-    found = store.read("workload/groups", instance=instance)[0]
-    check_unchanged("groups", row["groups_digest"], groups_digest(found))
-    order = np.argsort(_ints(found["gid"]))
-    members = [found["members"][at] for at in order]
-    return Groups(
-        gid=_ints(found["gid"])[order],
-        axis=tuple(found["axis"][at] for at in order),
-        sizes=np.fromiter(map(len, members), np.int64, len(members)),
-        ranks=np.fromiter(chain.from_iterable(members), np.int64),
-    )
 
 
 def group_table(made: Sequence[AxisGroups]) -> Groups:
@@ -281,7 +179,7 @@ def group_table(made: Sequence[AxisGroups]) -> Groups:
     )
 
 
-def _ints(values: Sequence[int]) -> Ints:
+def ints(values: Sequence[int]) -> Ints:
     try:
         return np.array(values, np.int64)
     except OverflowError:

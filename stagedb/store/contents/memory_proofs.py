@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stagedb.inputs import shown
+from stagedb.store.contents.comparisons import Row, one_each, without_none
 from stagedb.store.dump_contents import ThingContent
-from stagedb.workload.content_comparisons import Row, one_each, without_none
 
 
 def memory_digest(row: Mapping[str, Any]) -> str:

@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stagedb.instances.bucket_members import Bucket
-from stagedb.instances.stage_blocks import IssueOrder, Stage
+from stagedb.lowering.bucket_members import Bucket
+from stagedb.lowering.stage_blocks import IssueOrder, Stage
 from stagedb.schedules import LOOP, ChunkPlacement, ChunkRoute, Task, pairs, receiver, sending, sent
 
 Member = tuple[int, int]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.instances.stage_blocks import BUCKET, IssueOrder
+from stagedb.lowering.stage_blocks import BUCKET, IssueOrder
 from stagedb.models.kinds.expert_calls import in_experts
 from stagedb.workflows import RECOMPUTE, Template
 

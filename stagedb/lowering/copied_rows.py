@@ -1,57 +1,47 @@
-"""An instance copied in memory from a graph that no store needs to have: to compare many plans in seconds.
+"""The copy of a graph under a plan, as rows in memory: what the statements of `cypher/instantiate` make in a store.
 
-The rows are those that `stagedb/instances` makes for the statements of `cypher/instantiate`. What the statements do
-with them is done here: the copies of ops and edges, the edges of buckets, the chains of communication, ranks, groups.
-The result is equal to `read_workload` of the stored instance, and `tests/instances` compares them.
+They get the rows of `copies` and `statement_rows`. What they do with them is done here: the copies of ops and edges,
+the edges of buckets, the chains of communication.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
-from stagedb.instances.graph_reading import StoredGraph
-from stagedb.instances.instantiation import Prepared, prepare
-from stagedb.instances.stage_blocks import BUCKET
-from stagedb.instances.statement_rows import bucket_links, class_rows, rank_layout, task_rows
+from stagedb.ir.graph_rows import graph_rows
 from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies
+from stagedb.lowering.graph_values import OP_COLUMNS, WEIGHT_COLUMNS, GraphRows
+from stagedb.lowering.preparing import Prepared, prepare
+from stagedb.lowering.stage_blocks import BUCKET
+from stagedb.lowering.statement_rows import bucket_links, class_rows, task_rows
 from stagedb.plans import Plan
 from stagedb.schedules import splits
-from stagedb.store.statements import load
-from stagedb.store.stored_graphs import graph_rows
-from stagedb.workload.instance_columns import ClassColumns, Workload
-from stagedb.workload.message_routes import placed
-from stagedb.workload.overlapped_pairs import joined_tasks
-from stagedb.workload.store_reading import class_of, group_table, rank_table, with_calls
 
 Edge = tuple[str, str, str]
 """Ids of source and target, and the kind."""
 
-BucketWeights = Mapping[int, tuple[tuple[int, str], ...]]
-"""By place of a bucket among the ops of a class: position and name of the weights that it carries."""
-
 
 @dataclass(frozen=True)
-class GraphInMemory:
+class IndexedGraph:
     """A graph, and its rows as the store would answer them.
 
     ops: the properties of each op by name. edges: those that lead to the ops of each block, with both ends.
     """
 
     graph: SymGraph
-    stored: StoredGraph
+    stored: GraphRows
     ops: Mapping[str, Row]
     edges: Mapping[str, tuple[Row, ...]]
 
     @classmethod
-    def of(cls, graph: SymGraph) -> "GraphInMemory":
+    def of(cls, graph: SymGraph) -> "IndexedGraph":
         rows = graph_rows(graph)
-        ops = _answers("instantiate/ops", rows["ops"])
-        weights = _answers("instantiate/weights", [row for row in rows["tensors"] if row["role"] == "weight"])
-        stored = StoredGraph(
+        ops = _rows(OP_COLUMNS, rows["ops"])
+        weights = _rows(WEIGHT_COLUMNS, [row for row in rows["tensors"] if row["role"] == "weight"])
+        stored = GraphRows(
             id=graph.key,
             name=graph.name,
             options=json.loads(graph.options),
@@ -71,16 +61,6 @@ class GraphInMemory:
 
 
 @dataclass(frozen=True)
-class CopiedInstance:
-    """An instance in memory. carried: by class, the weights of its buckets."""
-
-    graph: SymGraph
-    plan: Plan
-    workload: Workload
-    carried: Mapping[int, BucketWeights]
-
-
-@dataclass(frozen=True)
 class CopiedRows:
     """What the store has of an instance, as rows. ops, edges, tasks: by class. buckets: rows of `copy_buckets`."""
 
@@ -92,7 +72,7 @@ class CopiedRows:
     buckets: Sequence[Row]
 
 
-def copy_rows(graph: GraphInMemory, plan: Plan) -> CopiedRows:
+def copy_rows(graph: IndexedGraph, plan: Plan) -> CopiedRows:
     """The rows of the instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
     made = prepare(graph.stored, plan)
     places = place_rows(made.id, made.classes, made.evaluated.width)
@@ -107,33 +87,8 @@ def copy_rows(graph: GraphInMemory, plan: Plan) -> CopiedRows:
     return CopiedRows(made, classes, ops, edges, tasks, buckets)
 
 
-def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
-    """The instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
-    rows = copy_rows(graph, plan)
-    made, ops, edges, tasks = rows.made, rows.ops, rows.edges, rows.tasks
-    carried = defaultdict[int, dict[int, tuple[tuple[int, str], ...]]](dict)
-    for row in rows.buckets:
-        members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
-        carried[row["class"]][row["copy"]["index"]] = members
-    words: dict[str, Any] = json.loads(plan.to_json())
-    classes = [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]) for row in rows.classes]
-    workload = Workload(
-        instance=made.id,
-        name=graph.stored.name,
-        graph=graph.stored.id,
-        model=graph.stored.name,
-        plan=words,
-        degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
-        classes=with_calls([joined_tasks(placed(each, words), words) for each in classes]),
-        ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
-        groups=group_table(made.groups),
-    )
-    return CopiedInstance(graph.graph, plan, workload, carried)
-
-
-def _answers(statement: str, rows: Sequence[Row]) -> list[Row]:
-    """Rows with the columns of a statement, None where they have no value, in its order."""
-    columns = [column.name for column in load(statement).columns]
+def _rows(columns: Sequence[str], rows: Sequence[Row]) -> list[Row]:
+    """Rows with these columns, None where they have no value, by name."""
     return sorted(({name: row.get(name) for name in columns} for row in rows), key=lambda row: str(row["name"]))
 
 
@@ -142,7 +97,7 @@ _NULLS = ("axis", "comm_bytes", "comm_out_bytes", "peer", "present", "times", "l
 
 
 def _ops(
-    graph: GraphInMemory, plan: Plan, made: Prepared, places: Sequence[Row], buckets: Sequence[Row]
+    graph: IndexedGraph, plan: Plan, made: Prepared, places: Sequence[Row], buckets: Sequence[Row]
 ) -> dict[int, dict[str, Row]]:
     """The ops of each class by id, as `workload/ops` has them (`copy_ops`, `copy_buckets`)."""
     pairs = zip(made.evaluated.values, made.evaluated.temporaries, strict=True)
@@ -205,7 +160,7 @@ def _name(name: str, block: str, layer: int | None) -> str:
 
 
 def _edges(
-    graph: GraphInMemory, plan: Plan, made: Prepared, places: Sequence[Row], ops: Mapping[int, Mapping[str, Row]]
+    graph: IndexedGraph, plan: Plan, made: Prepared, places: Sequence[Row], ops: Mapping[int, Mapping[str, Row]]
 ) -> dict[int, dict[Edge, None]]:
     """The edges of each class, each once."""
     every = {id: row for of_class in ops.values() for id, row in of_class.items()}
@@ -239,7 +194,7 @@ def _edges(
     return found
 
 
-def _copied_edges(graph: GraphInMemory, values: Sequence[Mapping[str, int]], row: Row) -> Iterator[Edge]:
+def _copied_edges(graph: IndexedGraph, values: Sequence[Mapping[str, int]], row: Row) -> Iterator[Edge]:
     """The edges that lead to the ops of a place (`copy_edges`), also those whose ends are not there."""
     known, step, turns = values[row["variant"]], row["step"], row["turns"]
 
@@ -279,14 +234,3 @@ def _chained(ops: Mapping[str, Row], tasks: Mapping[str, int], once: set[str]) -
     for chain in chains.values():
         chain.sort(key=lambda row: (row["chunk"], row["order"]))
         yield from ((first["id"], second["id"]) for first, second in pairwise(chain))
-
-
-def _class(row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Sequence[Row]) -> ClassColumns:
-    """The columns of a class, from rows in the form of the statements of `cypher/workload`."""
-    ends = [(ops[source]["index"], ops[target]["index"], kind) for source, target, kind in edges]
-    return class_of(
-        {**row, "number": row["class"]},
-        {name: [op[name] for op in ops.values()] for name in next(iter(ops.values()))},
-        {name: [end[at] for end in ends] for at, name in enumerate(("source", "target", "kind"))},
-        {name: [task[name] for task in tasks] for name in tasks[0]},
-    )

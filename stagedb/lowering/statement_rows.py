@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from stagedb.instances.class_digests import Member, RankClass, feeds
-from stagedb.instances.copies import Row, bucket_id, chunks_of, op_prefix
+from stagedb.lowering.class_digests import Member, RankClass, feeds
+from stagedb.lowering.copies import Row, bucket_id, chunks_of, op_prefix
 from stagedb.plans import AxisGroups, Plan, RankLayout, members
 from stagedb.schedules import ChunkPlacement, marks
 

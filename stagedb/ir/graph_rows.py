@@ -1,16 +1,13 @@
-"""Symbolic graphs, written to a store and read back equal."""
+"""A symbolic graph as rows of its nodes and relationships, and the graph of such rows."""
 
 import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from stagedb.errors import UsageError
-from stagedb.fault_injection import fault_point
+from stagedb.inputs.stored_values import json_list, json_mapping
 from stagedb.ir.symbolic_graph import (
-    FORMAT,
     BlockSpec,
     Collective,
     Compute,
@@ -26,60 +23,7 @@ from stagedb.ir.symbolic_graph import (
     SymTensor,
     When,
 )
-from stagedb.store.connection import Store
-from stagedb.store.events import Input
-from stagedb.store.leases import building
-from stagedb.store.row_checks import json_list, json_mapping
-from stagedb.store.typed_properties import graph_properties
-from stagedb.store.whole_reads import read_whole
 from stagedb.workflows import Template, template_named
-
-
-def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> bool:
-    """Write a graph to the store, unless it exists. True if it was written. inputs: what else it was made from.
-
-    The graph is invisible until it is complete. If two processes write the same graph, one waits for the other.
-    """
-    properties = {
-        **graph_properties(graph.options, graph.sizes),
-        "name": graph.name,
-        "recipe": graph.recipe,
-        "options": graph.options,
-        "sizes": json.dumps(graph.sizes, sort_keys=True),
-        "blocks": json.dumps([_block(block) for block in graph.blocks]),
-        "format": FORMAT,
-        "content": graph_digest(graph),
-    }
-    with building(store, "Graph", graph.key, properties, (*inputs, Input.of("options", graph.options))) as lease:
-        if lease is None:
-            return False
-        for name, rows in graph_rows(graph).items():
-            store.write_rows(f"build/{name}", rows, **({"graph": graph.key} if name in _OF_GRAPH else {}))
-            lease.renew()
-            fault_point(f"build.{name}")
-    return True
-
-
-def read_graph(store: Store, id: str) -> SymGraph:
-    """The graph with this id, equal to the one that was written. Raises UsageError if there is none."""
-    return read_whole(store, "Graph", id, partial(_read, store, id))
-
-
-def _read(store: Store, id: str) -> SymGraph:
-    (row,) = store.read("build/graph", id=id)
-    if row["format"] != FORMAT:
-        raise UsageError(
-            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "
-            "remove it with `stagedb rm` and build it again"
-        )
-    return graph_of(
-        {**row, "id": id},
-        [each["tensor"] for each in store.read("build/all_tensors", id=id)],
-        [each["op"] for each in store.read("build/all_ops", id=id)],
-        store.read("build/all_edges", id=id),
-        _ends(store, "reads", id),
-        _ends(store, "writes", id),
-    )
 
 
 def graph_of(
@@ -137,10 +81,6 @@ def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
                 yield gradient, weight
 
 
-_OF_GRAPH = ("tensors", "ops")
-"""Statements that connect the nodes they write to their graph."""
-
-
 def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
     """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph."""
     key = graph.key
@@ -180,7 +120,7 @@ def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
 
 def graph_digest(graph: SymGraph) -> str:
     """sha256 of all nodes and relationships of a graph, and of what its own node has."""
-    own = [graph.name, graph.recipe, graph.options, graph.sizes, [_block(block) for block in graph.blocks]]
+    own = [graph.name, graph.recipe, graph.options, graph.sizes, [block_row(block) for block in graph.blocks]]
     return hashlib.sha256(json.dumps([own, graph_rows(graph)], sort_keys=True).encode()).hexdigest()
 
 
@@ -206,11 +146,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ends(store: Store, name: str, id: str) -> dict[str, tuple[str, ...]]:
-    return {row["op"]: tuple(row["tensors"]) for row in store.read(f"build/all_{name}", id=id)}
-
-
-def _block(block: BlockSpec) -> dict[str, Any]:
+def block_row(block: BlockSpec) -> dict[str, Any]:
     """A block's fields, without the numbers of its layers where its repeats follow each other."""
     fields = dataclasses.asdict(block)
     return fields if block.layers is not None else {name: value for name, value in fields.items() if name != "layers"}

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from stagedb.inputs import shown
+from stagedb.store.contents.comparisons import Row, differences, one_each, without_none, wrong_edges
 from stagedb.store.dump_contents import End, ThingContent
-from stagedb.workload.content_comparisons import Row, differences, one_each, without_none, wrong_edges
 
 OWN_TIMES = (
     *("layer", "duration", "count", "total", "exposed", "slack", "critical", "times_critical", "rule", "dimension"),

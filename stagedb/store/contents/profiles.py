@@ -15,15 +15,15 @@ from typing import Any
 
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
-from stagedb.memory import analyse
 from stagedb.store import Input, Lease, Store, ask_again, building, delete
+from stagedb.store.contents.memory import analyse
+from stagedb.store.contents.profile_proofs import OWN_TIMES, profile_digest
 from stagedb.store.failures import ReadOnlyError
 from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
 from stagedb.timing.whatif import Scaling
 from stagedb.workload.instance_columns import ONCE_A_STEP, TASK_KINDS
-from stagedb.workload.profile_proofs import OWN_TIMES, profile_digest
 
 FORMAT = 1
 """Version of the contents of a profile; part of its id."""

@@ -1,34 +1,41 @@
-"""Reading a stored graph for instantiation, and evaluating its expressions for a plan."""
+"""The rows of a graph that lowering needs, and the values of its expressions under a plan."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from stagedb.errors import StagedbError
 from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
 from stagedb.inputs import shown
-from stagedb.instances.bucket_members import BucketOp, OpPlace, Part, Weight
-from stagedb.instances.class_digests import Member
-from stagedb.instances.expert_units import ExpertSpan, spans
-from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
+from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
+from stagedb.lowering.class_digests import Member
+from stagedb.lowering.expert_units import ExpertSpan, spans
+from stagedb.lowering.stage_blocks import BUCKET, Block
 from stagedb.models.further_tokens import depth_of
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.token_copies import COPY_SYMBOLS
 from stagedb.schedules import splits
-from stagedb.store import Store, json_mapping, read_whole
-from stagedb.store.stored_graphs import blocks_of
 from stagedb.workflows import RECOMPUTE, template_named
 
 COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes", "peer")
 """Columns of a symbolic op that hold one expression each; `dims` holds several."""
 
 
+OP_COLUMNS = (
+    *("name", "block", "template", "phase", "type", "kind", "when", "order", "axis", "flops", "bytes_read"),
+    *("bytes_written", "temporary", "comm_bytes", "comm_out_bytes", "dims", "peer", "present", "times", "loop"),
+    "bucket",
+)
+WEIGHT_COLUMNS = ("name", "block", "order", "elements", "shard", "present", "buckets", "grads", "gathers", "readers")
+"""Properties of ops and of weights that lowering reads: the columns of `instantiate/ops` and `instantiate/weights`."""
+
+
 @dataclass(frozen=True)
-class StoredGraph:
+class GraphRows:
     """The rows of a graph that decide the shape of its instances: a few hundred, for every depth of the model."""
 
     id: str
@@ -71,26 +78,7 @@ class Evaluated:
     experts: Mapping[str, ExpertSpan] | None = None  # by block, its experts, if they are units of their own
 
 
-def read_graph(store: Store, graph: str) -> StoredGraph:
-    """Read the rows of a graph that instantiation needs. UsageError if the store has no complete graph with this id."""
-    return read_whole(store, "Graph", graph, partial(_read, store, graph))
-
-
-def _read(store: Store, graph: str) -> StoredGraph:
-    (row,) = store.read("instantiate/graph", graph=graph)
-    return StoredGraph(
-        id=graph,
-        name=row["name"],
-        options=json_mapping(row["options"], "options"),
-        sizes=json_mapping(row["sizes"], "sizes"),
-        blocks=blocks_of(row["blocks"]),
-        ops=tuple(store.read("instantiate/ops", graph=graph)),
-        weights=tuple(store.read("instantiate/weights", graph=graph)),
-        edge_conditions=tuple(row["present"] for row in store.read("instantiate/edge_conditions", graph=graph)),
-    )
-
-
-def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
+def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
     """Evaluate each distinct expression once. Those of absent ops are left out: they may give fractions."""
     values = _Values(plan.env(graph.sizes))
     # An op that is not in the first turn of the first rank may be in another one.
@@ -143,7 +131,7 @@ def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan, sizes: Mapping[str, in
     return tuple(op["name"] for op in ops if op["dims"] and "load_here" in symbols(op["flops"]))
 
 
-def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: StoredGraph) -> int:
+def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: GraphRows) -> int:
     found = {values.known[op["times"]] for op in looped}
     if len(found) > 1:
         raise StagedbError(f"graph {graph.id} has loops of {sorted(found)} turns, which this version cannot unroll")
@@ -151,7 +139,7 @@ def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: Stored
 
 
 def _variants(
-    known: Mapping[str, int], plan: Plan, graph: StoredGraph, turns: int
+    known: Mapping[str, int], plan: Plan, graph: GraphRows, turns: int
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
     """The distinct maps, the values of the symbols in each, and which map holds where.
 
@@ -183,7 +171,7 @@ def _variants(
     return tuple(maps), tuple(envs), variants
 
 
-def of_experts(graph: StoredGraph) -> frozenset[str]:
+def of_experts(graph: GraphRows) -> frozenset[str]:
     """The buckets that only weights pass whose parts are shared by the ranks with the same experts."""
     axes = {op["name"]: op["axis"] for op in graph.ops if op["block"] == BUCKET}
     found: dict[str, bool] = {}
@@ -265,9 +253,7 @@ class _Values:
         return row["present"] is None or self.of(row["present"], f"the condition of {what}") > 0
 
 
-def _weights(
-    graph: StoredGraph, ops: Mapping[str, Mapping[str, Any]], values: _Values
-) -> dict[str, tuple[Weight, ...]]:
+def _weights(graph: GraphRows, ops: Mapping[str, Mapping[str, Any]], values: _Values) -> dict[str, tuple[Weight, ...]]:
     weights: dict[str, list[Weight]] = {}
     for row in sorted(graph.weights, key=lambda row: (row["block"], row["order"])):
         buckets, gathers = (

@@ -1,0 +1,190 @@
+"""A graph under a plan before its copy: checks, values, rank classes and groups, and the id of the instance."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
+from stagedb.lowering.bucket_members import fill
+from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWork, classify
+from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph, of_experts
+from stagedb.lowering.stage_blocks import lay_out
+from stagedb.plans import AxisGroups, Plan, groups, option
+from stagedb.plans.expert_checks import uneven
+from stagedb.plans.graph_options import OMITTED_DEFAULTS
+from stagedb.plans.layer_split import spelled_out
+
+FORMAT = 5
+"""Version of the contents of an instance; part of its id."""
+
+
+def with_all_words(plan: Plan, sizes: Mapping[str, int]) -> Plan:
+    """The plan with all defaults and derived values written out: plans of equal meaning for a model become equal."""
+    split = spelled_out(plan, plan.chunk_layers(sizes["L"]))
+    load = () if plan.routing else uneven(plan, sizes)
+    return dataclasses.replace(plan.canonical, **split, expert_load=load)
+
+
+def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
+    """The id of a graph's instance under a plan. graph: its id. sizes: those of its model.
+
+    It is the digest of graph and plan. Two plans of equal meaning in different words have one id."""
+    return _id_of(_content(graph, sizes, plan))
+
+
+def earlier_ids(graph: str, sizes: Mapping[str, int], plan: Plan) -> frozenset[str]:
+    """The ids that this instance had in earlier forms, whose content differs."""
+    content = _content(graph, sizes, plan)
+    choices: dict[str, list[str | None]] = {
+        "format": [str(each) for each in range(1, FORMAT + 1)],
+        "ragged": [None, *(str(each) for each in range(1, int(content.get("ragged", 0)) + 1))],
+        "first_backward": [None, content.get("first_backward")],
+    }
+    found = set()
+    for values in itertools.product(*choices.values()):
+        replaced = {**content, **dict(zip(choices, values, strict=True))}
+        found.add(_id_of({name: value for name, value in replaced.items() if value is not None}))
+    return frozenset(found - {_id_of(content)})
+
+
+def _content(graph: str, sizes: Mapping[str, int], plan: Plan) -> dict[str, str]:
+    """What an id is the digest of. A changed formula of what an instance has changes it."""
+    complete = with_all_words(plan, sizes)
+    content = {"format": str(FORMAT), "graph": graph, "plan": complete.to_json()}
+    if complete.expert_load:
+        # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs, or the
+        # fullest rank's messages on all ranks, or no sizes of the fullest experts.
+        content["ragged"] = "3"
+    if plan.tasks() != plan.orders():
+        # Instances of these that were stored before run the halves of the first backward apart.
+        content["first_backward"] = "whole"
+    return content
+
+
+def _id_of(content: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An instance before its copy: its id, the graph's values under the plan, the rank classes and the groups."""
+
+    id: str
+    evaluated: Evaluated
+    classes: tuple[RankClass, ...]
+    groups: tuple[AxisGroups, ...]
+
+
+def prepare(stored: GraphRows, plan: Plan) -> Prepared:
+    """Evaluate a graph under a plan. Raises UsageError if the plan does not suit it."""
+    _check_options(stored, plan)
+    plan.check(stored.sizes)
+    _check_copies(stored, plan)
+    _check_fused(stored, plan)
+    _check_ends(stored, plan)
+    evaluated = evaluate_graph(stored, plan)
+    return Prepared(
+        instance_id(stored.id, stored.sizes, plan),
+        evaluated,
+        classes_of(stored, plan, evaluated),
+        _groups(stored, plan, evaluated),
+    )
+
+
+def _check_options(stored: GraphRows, plan: Plan) -> None:
+    chosen = {**OMITTED_DEFAULTS, **plan.options.to_dict()}
+    for word, value in {**OMITTED_DEFAULTS, **stored.options}.items():
+        if word in chosen and chosen[word] != value:
+            raise UsageError(
+                f"graph {stored.id} was built with {word} {shown(value)}, the plan has {shown(chosen[word])} "
+                f"({option(word)}): "
+                "build the graph that the plan means, or leave the word out"
+            )
+
+
+def _check_fused(stored: GraphRows, plan: Plan) -> None:
+    """Raise UsageError if one matmul makes q, k and v, and ranks of tp would have to repeat a key/value head of it."""
+    kv_heads = stored.sizes["KV"]
+    if plan.tp > kv_heads and any(row["name"].endswith("attn.wqkv.weight") for row in stored.weights):
+        raise UsageError(
+            f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
+            f"queries, keys and values cannot repeat a head: take --tp {kv_heads}, or a card with `qkv: apart`"
+        )
+
+
+def _check_copies(stored: GraphRows, plan: Plan) -> None:
+    """Raise UsageError if copies of experts have no reduction in a graph that an older version built."""
+    divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1) > 1
+    if plan.hsdp == 1 or not divided or "E" not in stored.sizes:
+        return
+    apart = of_experts(stored)
+    if not any(op["axis"] == "dp_replicate" and op["name"] in apart for op in stored.ops):
+        raise UsageError(
+            f"graph {stored.id} was built by a version of stagedb that had no --hsdp {plan.hsdp} with divided experts: "
+            f"remove it with `stagedb rm {stored.id}` and build it again, or leave --hsdp out"
+        )
+
+
+def _check_ends(stored: GraphRows, plan: Plan) -> None:
+    """Raise UsageError if the two copies of a tied weight are not on the first and the last stage, which add them."""
+    last = plan.pp * plan.virtual_stages - 1
+    ends = tuple(plan.placement.stage(number, plan.pp) for number in (0, last))
+    if plan.pp > 1 and ends != (0, plan.pp - 1) and any(op["axis"] == "embedding" for op in stored.ops):
+        raise UsageError(
+            f"the embedding and the head of graph {stored.id} are one weight, and this plan has them in chunks of "
+            f"stages {ends[0]} and {ends[1]}: tied weights need the first and the last stage, so take a schedule with "
+            "its chunks in loops (--schedule interleaved-zb) or leave --chunk-placement out"
+        )
+
+
+def _groups(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[AxisGroups, ...]:
+    made = groups(plan, stored.sizes["KV"], evaluated.axes)
+    for axis in evaluated.axes.keys() - {each.axis for each in made}:
+        raise StagedbError(
+            f"{evaluated.axes[axis]} of graph {stored.id} is a collective on axis {shown(axis)}, along which no two "
+            "ranks communicate under this plan: the graph's condition for it is wrong"
+        )
+    return made
+
+
+def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
+    orders, placement, last = plan.tasks(), plan.placement, plan.pp * plan.virtual_stages - 1
+    works = []
+    room = 1 + evaluated.turns * evaluated.width
+    for member in sorted({member for _, member, _ in evaluated.variants}):
+
+        def variants(layer: int, member: Member = member) -> tuple[int, ...]:
+            again = plan.recomputes(layer)
+            return tuple(evaluated.variants[again, member, step] for step in range(max(evaluated.turns, 1)))
+
+        layers = plan.chunk_layers(stored.sizes["L"])
+        chunks = []
+        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, placement):
+            # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
+            # chunks.
+            again = [each.position for each in number.places if each.layer is not None and plan.recomputes(each.layer)]
+            buckets, order = fill(
+                number,
+                evaluated.weights,
+                evaluated.buckets,
+                evaluated.orders,
+                evaluated.last,
+                room,
+                evaluated.parts,
+                evaluated.experts,
+                again,
+            )
+            ways = (
+                placement.route(number.index, towards, plan.pp) if 0 <= number.index + towards <= last else None
+                for towards in (-1, 1)
+            )
+            chunks.append(ChunkWork(number, order, buckets, *ways))
+        for stage in range(plan.pp):
+            numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            works.append(StageWork(stage, tuple(chunks[number] for number in numbers), orders[stage], member))
+    common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
+    return classify(works, common)

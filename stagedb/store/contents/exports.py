@@ -1,0 +1,79 @@
+"""`export`: from an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
+
+from stagedb.inputs.stored_values import json_mapping
+from stagedb.store import Store, read_whole
+from stagedb.store.contents.instance_reading import find, read_class, read_workload
+from stagedb.store.contents.profile_durations import read_timing
+from stagedb.systems.system import System
+from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
+from stagedb.traces.exporting import pack, smaller, trace_set
+from stagedb.traces.formats import OneFile
+from stagedb.traces.rank_sets import parse_ranks
+from stagedb.traces.set_output import (
+    SHARED_FILES,
+    Counter,
+    Progress,
+    Request,
+    Summary,
+    WriteClock,
+    write_set,
+    writers_for,
+)
+from stagedb.traces.simulators import simulator_named
+from stagedb.workload.issue_order import sequence
+from stagedb.workload.overlapped_pairs import joined_tasks
+
+
+def export(
+    store: Store,
+    instance: str,
+    request: Request,
+    *,
+    only: str | None = None,
+    system: System | None = None,
+    profile: str | None = None,
+    progress: Progress | None = None,
+) -> Summary:
+    """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as requested.
+
+    only: ranks such as `0-7,16`; all if not given. system: the system that the simulator inputs describe; if not given,
+    that of the profile, or the default preset. profile: id of a profile of the instance, whose durations the nodes get.
+    Raises UsageError for requests that are refused and StagedbError for failures; then no file remains under the name.
+    """
+    clock, counter = WriteClock(), Counter(progress)
+    row = find(store, instance)
+    world = int(row["world"])
+    request.check(world, only)
+    files = world if only is None else len(parse_ranks(only, world))
+    if only is None and world >= SHARED_FILES and not request.resume and request.rank_files is not None:
+        read_whole(store, "Instance", instance, lambda: _check_counts(store, instance, request, world))
+    with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
+        with clock.stage("read"):
+            workload = read_workload(store, instance)
+            timing = None if profile is None else read_timing(store, profile, workload)
+        with clock.stage("encode"):
+            traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))
+        if isinstance(request.written.files, OneFile):
+            return pack(traces, request, request.written.files, clock)
+        return write_set(
+            traces,
+            request,
+            pool=pool,
+            counter=counter,
+            clock=clock,
+            smaller=lambda free: smaller(workload, traces, free, timing),
+        )
+
+
+def _check_counts(store: Store, instance: str, request: Request, world: int) -> None:
+    """Refuse a set that cannot fit on the disk. Its classes are read only if there is a doubt."""
+    rows = store.read("workload/classes", instance=instance)
+    tasks = {row["class"]: int(row["tasks"]) for row in store.read("analyze/model/classes", instance=instance)}
+    most = sum(int(row["ranks"]) * int(row["ops"]) * tasks.get(row["number"], 1) for row in rows) * MOST_NODE
+    if max(most, world * BLOCK) <= free_space(request.out)[1]:
+        return
+    nodes, plan = 0, json_mapping(find(store, instance)["plan"], "plan")
+    for row in rows:
+        columns = joined_tasks(read_class(store, row), plan)
+        nodes += int(row["ranks"]) * int(sequence(columns, request.granularity).nodes)
+    check_counts(request, world, nodes)

@@ -1,0 +1,116 @@
+"""An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.plans import RankLayout
+from stagedb.store import Store, layout_of, read_whole, reading
+from stagedb.store.contents.instance_digests import check_digests, check_unchanged, groups_digest, ranks_digest
+from stagedb.workload.class_columns import NO_EDGES, class_of, group_table, ints, op_order, rank_table, with_calls
+from stagedb.workload.instance_columns import ClassColumns, Groups, RankTable, Workload
+from stagedb.workload.message_routes import placed
+from stagedb.workload.overlapped_pairs import joined_tasks
+
+READERS = 4
+"""How many statements of an instance run at the same time."""
+
+
+def find(store: Store, instance: str) -> Mapping[str, Any]:
+    """The row of an instance. Raises UsageError if the store has none with this id."""
+    rows = store.read("workload/instance", instance=instance)
+    if not rows:
+        raise UsageError(f"no instance {shown(instance)} in the store; `stagedb ls` lists them")
+    return rows[0]
+
+
+def read_workload(store: Store, instance: str) -> Workload:
+    """The columns of an instance that an export or a timeline needs. Raises UsageError if the store has none."""
+    return read_whole(store, "Instance", instance, partial(_read, store, instance))
+
+
+def _read(store: Store, instance: str) -> Workload:
+    row = find(store, instance)
+    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+        return _workload(store, instance, row)
+
+
+def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
+    plan = json_mapping(row["plan"], "plan")
+    layout = layout_of(row)
+    # The store answers one statement while the answer to another is decoded.
+    with ThreadPoolExecutor(READERS) as pool:
+        ranks = pool.submit(_ranks, store, instance, row, layout, int(plan.get("ulysses", 1)))
+        groups = pool.submit(_groups, store, instance, row, layout)
+        classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
+    return Workload(
+        instance=instance,
+        name=row["name"],
+        graph=row["graph"],
+        model=row["model"],
+        plan=plan,
+        degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
+        classes=with_calls([joined_tasks(placed(each, plan), plan) for each in classes]),
+        ranks=ranks.result(),
+        groups=groups.result(),
+    )
+
+
+def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
+    """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
+
+    Raises DamagedError if the class was changed after it was made.
+    """
+    where = {"class": row["id"]}
+    ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
+    links = store.read("workload/edges", **where)[0] if edges else None
+    op_order(row, ops)
+    check_digests(row, ops, links, tasks)
+    return class_of(row, ops, NO_EDGES if links is None else links, tasks)
+
+
+def _ranks(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None, distance: int) -> RankTable:
+    if layout is not None:
+        check_unchanged("ranks", row["ranks_digest"], ranks_digest(layout.rank_columns()))
+        return rank_table(layout)
+    found, world = store.read("workload/ranks", instance=instance)[0], int(row["world"])
+    numbers = ints(found["number"])
+    order = np.argsort(numbers)
+    if not np.array_equal(numbers[order], np.arange(world)):
+        raise DamagedError(f"it has {len(numbers)} of its {world} ranks")
+    check_unchanged("ranks", row["ranks_digest"], ranks_digest(found))
+    coordinates = {axis: ints(found[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
+    return RankTable.of(coordinates, ints(found["class"])[order], distance)
+
+
+def class_of_rank(store: Store, instance: str, rank: int) -> int:
+    """The rank class of one rank of an instance."""
+    row = find(store, instance)
+    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+        layout = layout_of(row)
+        if layout is not None:
+            return layout.class_of(rank)
+        return int(store.read("reference/class_of", instance=instance, rank=rank)[0]["class"])
+
+
+def _groups(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None) -> Groups:
+    if layout is not None:
+        check_unchanged("groups", row["groups_digest"], groups_digest(layout.group_columns()))
+        return group_table(layout.groups)
+    found = store.read("workload/groups", instance=instance)[0]
+    check_unchanged("groups", row["groups_digest"], groups_digest(found))
+    order = np.argsort(ints(found["gid"]))
+    members = [found["members"][at] for at in order]
+    return Groups(
+        gid=ints(found["gid"])[order],
+        axis=tuple(found["axis"][at] for at in order),
+        sizes=np.fromiter(map(len, members), np.int64, len(members)),
+        ranks=np.fromiter(chain.from_iterable(members), np.int64),
+    )
