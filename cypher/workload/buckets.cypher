@@ -6,6 +6,7 @@
 // column weight: string[] — names of the weights
 // column position: integer[] — positions of their blocks on the stage
 MATCH (:RankClass {id: $class})-[:RUNS]->(o:Op)-[c:CARRIES]->(t:SymTensor)
+WHERE o.block = 'bucket'
 WITH o.index AS op, c.number AS number, c.position AS place, t.name AS name
 ORDER BY op, number
 RETURN op, collect(name) AS weight, collect(place) AS position

@@ -1,7 +1,6 @@
 """A graph under a plan, lowered to the columns of what each rank class runs. No store is needed for it."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +34,13 @@ class Program:
 
 
 def lower(graph: IndexedGraph, plan: Plan) -> Program:
-    """The program of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
+    """The program of a graph under a plan. Raises UsageError if the plan does not suit the graph.
+
+    The instance of a store has the same (`stagedb.store.contents.instance_reading.read_program`).
+    """
     rows = copy_rows(graph, plan)
     made, ops, edges, tasks = rows.made, rows.ops, rows.edges, rows.tasks
-    carried = defaultdict[int, dict[int, tuple[tuple[int, str], ...]]](dict)
+    carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {row["class"]: {} for row in rows.classes}
     for row in rows.buckets:
         members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
         carried[row["class"]][row["copy"]["index"]] = members

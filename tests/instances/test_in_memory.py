@@ -1,22 +1,26 @@
 """An instance that is copied in memory is the one that the store has, column by column."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stagedb.api import Stagedb
+from stagedb.api.model_names import find_source
 from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
-from stagedb.memory.class_memory import class_memory
-from stagedb.memory.class_program import PlacedWeight
+from stagedb.lowering import IndexedGraph, Program, lower
+from stagedb.lowering.graph_values import OP_COLUMNS, WEIGHT_COLUMNS
+from stagedb.memory import memory_of
+from stagedb.models import Card, load_card
 from stagedb.plans import Plan
-from stagedb.store import Store
-from stagedb.store.contents.instance_reading import read_workload
-from stagedb.store.contents.memory import analyse
+from stagedb.store import Store, load
+from stagedb.store.contents.instance_reading import read_program
+from tests.instances.drawn_plans import drawn_plan
 from tests.ir.tiny import card
+from tests.plans.checking import plans, title
+from tests.sampling import ALL, rows
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "one rank": ("llama", {}),
@@ -70,6 +74,8 @@ def unequal(ours: Any, theirs: Any, where: str = "") -> list[str]:
         return [each for name, one, other in pairs for each in unequal(one, other, f"{where}.{name}")]
     if isinstance(ours, np.ndarray):
         return [] if np.array_equal(ours, theirs) else [where]
+    if isinstance(ours, Mapping) and ours.keys() == theirs.keys():
+        return [each for key, one in ours.items() for each in unequal(one, theirs[key], f"{where}[{key}]")]
     if isinstance(ours, tuple) and any(map(dataclasses.is_dataclass, ours)):
         if len(ours) != len(theirs):
             return [where]
@@ -78,17 +84,48 @@ def unequal(ours: Any, theirs: Any, where: str = "") -> list[str]:
     return [] if ours == theirs else [where]
 
 
+def check_equal(store: Store, program: Program, model: Card | str, words: Mapping[str, Any]) -> None:
+    """What is lowered in memory is what the store has copied: columns, buckets, graph, and the memory of it."""
+    stored = read_program(store, Stagedb(store).instantiate(model, **words).id)
+    assert unequal(program, stored) == []
+    for ours, theirs in zip(memory_of(program), memory_of(stored), strict=True):
+        assert ours.usage.held == theirs.usage.held
+        assert list(ours.peaks()) == list(theirs.peaks())
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_copy_in_memory_is_the_stored_one(store: Store, name: str) -> None:
     style, given = PLANS[name]
     words: dict[str, Any] = {**given, "seq_len": 8}
     model = card(style, layers=4, tied=words.pop("tied", False))
-    stored = Stagedb(store).instantiate(model, **words)
-    plan = Plan.from_mapping(stored.plan)
-    copied = lower(IndexedGraph.of(build_graph(model, plan.options)), plan)
-    assert unequal(copied.workload, read_workload(store, stored.id)) == []
-    for columns, theirs in zip(copied.workload.classes, analyse(store, stored.id), strict=True):
-        carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in copied.carried[columns.number].items()}
-        ours = class_memory(copied.graph, plan, columns, carried)
-        assert ours.usage.held == theirs.usage.held
-        assert list(ours.peaks()) == list(theirs.peaks())
+    plan = Plan.from_mapping(words)
+    check_equal(store, lower(IndexedGraph.of(build_graph(model, plan.options)), plan), model, words)
+
+
+@pytest.mark.parametrize("row", rows(plans()[::3]) if not ALL else plans(), ids=title)
+def test_a_plan_of_the_table_is_lowered_as_it_is_stored(store: Store, row: dict[str, Any]) -> None:
+    words = {word: value for word, value in row.items() if word != "model"}
+    plan = find_source(store, row["model"], words).new_plan(words)
+    program = lower(IndexedGraph.of(build_graph(load_card(row["model"]), plan.options)), plan)
+    check_equal(store, program, row["model"], words)
+
+
+@pytest.mark.parametrize("seed", range(200 if ALL else 12))
+def test_a_drawn_plan_is_lowered_as_it_is_stored(store: Store, seed: int) -> None:
+    drawn = drawn_plan(seed)
+    check_equal(store, drawn.program, drawn.model, drawn.words)
+
+
+def test_a_change_is_found() -> None:
+    drawn = drawn_plan(1).program
+    first, *others = drawn.workload.classes
+    bytes_ = first.ops.bytes.copy()
+    bytes_[3] += 1
+    changed = dataclasses.replace(first, ops=dataclasses.replace(first.ops, bytes=bytes_))
+    workload = dataclasses.replace(drawn.workload, classes=(changed, *others))
+    assert unequal(drawn, dataclasses.replace(drawn, workload=workload)) == [".workload.classes[0].ops.bytes"]
+
+
+def test_statements_return_what_lowering_reads() -> None:
+    assert tuple(column.name for column in load("instantiate/ops").columns) == OP_COLUMNS
+    assert tuple(column.name for column in load("instantiate/weights").columns) == WEIGHT_COLUMNS

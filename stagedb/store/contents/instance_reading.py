@@ -11,8 +11,9 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
-from stagedb.plans import RankLayout
-from stagedb.store import Store, layout_of, read_whole, reading
+from stagedb.lowering.program import BucketWeights, Program
+from stagedb.plans import Plan, RankLayout
+from stagedb.store import Store, layout_of, read_graph, read_whole, reading
 from stagedb.store.contents.instance_digests import check_digests, check_unchanged, groups_digest, ranks_digest
 from stagedb.workload.class_columns import NO_EDGES, class_of, group_table, ints, op_order, rank_table, with_calls
 from stagedb.workload.instance_columns import ClassColumns, Groups, RankTable, Workload
@@ -34,6 +35,26 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
 def read_workload(store: Store, instance: str) -> Workload:
     """The columns of an instance that an export or a timeline needs. Raises UsageError if the store has none."""
     return read_whole(store, "Instance", instance, partial(_read, store, instance))
+
+
+def read_program(store: Store, instance: str) -> Program:
+    """The program of an instance: equal to that of `lower` for its graph and its plan. UsageError if there is none."""
+
+    def read() -> Program:
+        row = find(store, instance)
+        with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+            plan = Plan.from_mapping(json_mapping(row["plan"], "plan"))
+            classes = store.read("workload/classes", instance=instance)
+            carried = {int(each["number"]): read_carried(store, each["id"]) for each in classes}
+            return Program(read_graph(store, row["graph"]), plan, _workload(store, instance, row), carried)
+
+    return read_whole(store, "Instance", instance, read)
+
+
+def read_carried(store: Store, rank_class: str) -> BucketWeights:
+    """The weights that the buckets of a class carry. rank_class: its id."""
+    rows = store.read("workload/buckets", **{"class": rank_class})
+    return {int(row["op"]): tuple(zip(row["position"], row["weight"], strict=True)) for row in rows}
 
 
 def _read(store: Store, instance: str) -> Workload:

@@ -11,7 +11,7 @@ from stagedb.memory.class_program import Carried, PlacedWeight
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole, reading
-from stagedb.store.contents.instance_reading import READERS, find, read_class
+from stagedb.store.contents.instance_reading import READERS, find, read_carried, read_class
 from stagedb.store.contents.memory_proofs import memory_digest
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.overlapped_pairs import joined_tasks
@@ -42,11 +42,9 @@ def _analyse(
     plan = Plan.from_mapping(words)
 
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
-        buckets = store.read("workload/buckets", **{"class": each["id"]})
+        carried = read_carried(store, each["id"])
         columns = known.get(each["number"]) or joined_tasks(read_class(store, each, edges=False), words)
-        return columns, {
-            int(bucket["op"]): tuple(map(PlacedWeight, bucket["position"], bucket["weight"])) for bucket in buckets
-        }
+        return columns, {op: tuple(PlacedWeight(*weight) for weight in weights) for op, weights in carried.items()}
 
     with ThreadPoolExecutor(READERS) as pool:
         asked = pool.submit(read_graph, store, row["graph"])
