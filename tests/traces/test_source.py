@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, load, names, write_graph
 from stagedb.store.contents.exports import export
+from stagedb.store.contents.instance_digests import write_class_digests
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.profiles import record_profile
@@ -147,3 +148,41 @@ def hits(profile: dict[str, Any]) -> int:
 
 def operators(plan: dict[str, Any]) -> set[str]:
     return {plan["operatorType"].split("@")[0]}.union(*(operators(child) for child in plan.get("children", ())))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (:RankClass {id: $class})-[:RUNS]->(o:Op {kind: 'matmul'}) WITH o LIMIT 1 SET o.flops = o.flops + 512",
+        "MATCH (:RankClass {id: $class})-[:RUNS]->(o:Op) WHERE o.comm_bytes > 0 WITH o LIMIT 1 SET o.comm_bytes = 512",
+        "MATCH (:RankClass {id: $class})-[:RUNS]->(:Op)-[d:DEP {kind: 'data'}]->(:Op) WITH d LIMIT 1 DELETE d",
+    ],
+    ids=["FLOPs", "bytes", "an edge"],
+)
+def test_traces_are_those_of_the_stored_copy(
+    store: Store, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is changed in the store, with its digests, changes the traces; and nothing is lowered in memory for them."""
+    instance = made(store)
+
+    def refused(*given: object) -> None:
+        pytest.fail("an export was lowered in memory")
+
+    monkeypatch.setattr("stagedb.lowering.program.lower", refused)
+    monkeypatch.setattr("stagedb.lowering.copied_rows.copy_rows", refused)
+    export(store, instance, Request(out=tmp_path / "before"))
+    with store._session("WRITE") as session:
+        session.run(text, {"class": f"{instance}/0"}).consume()
+    with pytest.raises(StagedbError, match="changed after"):
+        export(store, instance, Request(out=tmp_path / "refused"))
+    write_class_digests(store, instance)
+    export(store, instance, Request(out=tmp_path / "after"))
+    before, after = (
+        {path.name: path.read_bytes() for path in sorted((tmp_path / name).glob("*.et"))}
+        for name in ("before", "after")
+    )
+    assert before.keys() == after.keys()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed
+    numbers = read_workload(store, instance).ranks.number
+    assert changed == {name for name in before if numbers[int(name.split(".")[-2])] == 0}
