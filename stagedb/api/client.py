@@ -26,6 +26,7 @@ from stagedb.api import (
     trace_sets,
 )
 from stagedb.api.plan_keywords import GraphWords, PlanWords
+from stagedb.api.programs import program_of
 from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
@@ -290,11 +291,16 @@ class Stagedb:
         target, model and words: as in `export`, by default the newest instance. system: the one whose accelerator is to
         hold it; by default that of the newest profile. The result is computed once and kept in the store, where
         queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes. keep: False computes what the store does
-        not have, and writes nothing.
+        not have in memory, the instance too, and writes nothing.
         """
         named = None if system is None else system_choice.resolve_system(system)
-        found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
-        peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
+        wanted = find_wanted(self.store, target, model, typed_words(words))
+        if keep or wanted.there is not None:
+            found = wanted.make(self.store, StageClock(), asks=keep)
+            peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
+        else:
+            found, program = program_of(self.store, wanted)
+            peaks, levels, tensors = memory_rows.rows_of_program(program)
         has = system_choice.accelerator_of(self.store, found, named)
         room, reserve = (None, {}) if has is None else (has.room, has.reserved)
         return Memory(found, peaks, levels, tensors, room, reserve)
@@ -325,7 +331,7 @@ class Stagedb:
         does. framework: a name of `stagedb.frameworks.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
         come first), blocking, and what runs during what. name: a name for the profile. progress: called with the
         number of written rows and of all rows. The same profile is stored once. keep: False writes nothing, which a
-        reader's account may do; the instance must be in the store.
+        reader's account may do; an instance that the store does not have is computed in memory.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.

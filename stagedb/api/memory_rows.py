@@ -1,5 +1,6 @@
 """The memory of an instance as rows: those of the store, or computed without a write."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ from stagedb.api.results import InstanceInfo, Rows
 from stagedb.store import Store, load, read_whole
 
 if TYPE_CHECKING:
+    from stagedb.lowering import Program
     from stagedb.memory import ClassMemory
 
 TABLES = ("peaks", "levels", "tensors")
@@ -29,6 +31,14 @@ def rows_of(store: Store, instance: InstanceInfo, keep: bool) -> tuple[Rows, Row
         store, "Instance", instance.id, lambda: [_stored(store, name, instance.id) for name in TABLES]
     )
     return peaks, levels, tensors
+
+
+def rows_of_program(program: "Program") -> tuple[Rows, Rows, Rows]:
+    """The same of a program, which the store need not have."""
+    from stagedb.memory import memory_of
+
+    ranks = Counter(program.workload.ranks.number.tolist())
+    return _computed([_values(each, ranks) for each in memory_of(program)])
 
 
 def _stored(store: Store, table: str, instance: str) -> Rows:

@@ -3,20 +3,21 @@
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, lookup, system_choice
+from stagedb.api.programs import program_of
 from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, Rows
 from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
+from stagedb.memory import ClassMemory, memory_of
 from stagedb.store import Store, current_user
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.store.contents.profiles import Progress, exact_text, profile_id, record_profile
-from stagedb.store.failures import ReadOnlyError
 from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job
@@ -98,23 +99,23 @@ def run(
 def run_only(
     store: Store, wanted: Wanted, wanted_inputs: ProfileInputs, name: str | None, clock: StageClock
 ) -> Profile:
-    """Profile an instance of the store without any write; a connection that only reads will do.
+    """Profile an instance without any write: as the store has it, or lowered in memory.
 
-    Raises UsageError for an instance that is not there, and for a name: only what is in the store can have one.
+    A connection that only reads will do. Raises UsageError for a name: only what is in the store can have one.
     """
     if name is not None:
         raise UsageError("--name needs a profile in the store: leave out --no-keep or --name")
-    reader = copy.copy(store).only_read()
-    try:
-        instance = wanted.make(reader, clock)
-    except ReadOnlyError as error:
-        raise UsageError(
-            f"the store has no such instance of {wanted.model}, and --no-keep writes none: make it with `stagedb "
-            "instantiate`, or leave out --no-keep"
-        ) from error
+    instance, program = program_of(copy.copy(store).only_read(), wanted)
     clock.lap("instance")
-    job, memory = _timed(reader, instance, wanted_inputs, clock.lap)
+    job = _job(program.workload, wanted_inputs, clock.lap)
+    memory = _fullest_first(memory_of(program), clock.lap)
     return _result(_unkept(job, instance, memory[0].bytes), instance, job, memory, clock.seconds)
+
+
+def _job(workload: Workload, wanted: ProfileInputs, lap: Callable[[str], None]) -> JobProfile:
+    job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
+    lap("time")
+    return job
 
 
 def _timed(
@@ -123,11 +124,8 @@ def _timed(
     """A step, and the memory of each rank class, the fullest first."""
     workload = read_workload(store, instance.id)
     lap("read")
-    job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
-    lap("time")
-    memory = tuple(sorted(_peaks(store, workload), key=lambda each: (-each.bytes, each.rank_class)))
-    lap("memory")
-    return job, memory
+    job = _job(workload, wanted, lap)
+    return job, _fullest_first(analyse(store, workload.instance, classes=workload.classes), lap)
 
 
 def _result(
@@ -166,11 +164,14 @@ def _unkept(job: JobProfile, instance: InstanceInfo, memory: int) -> ProfileInfo
     )
 
 
-def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
+def _fullest_first(classes: Sequence[ClassMemory], lap: Callable[[str], None]) -> tuple[PeakMemory, ...]:
     """The memory of each rank class at its peak."""
-    for each in analyse(store, workload.instance, classes=workload.classes):
+    found = []
+    for each in classes:
         sizes = {str(category): size for category, size in each.usage.at(each.peak).items()}
-        yield PeakMemory(each.rank_class.number, each.rank_class.stages, sum(sizes.values()), sizes)
+        found.append(PeakMemory(each.rank_class.number, each.rank_class.stages, sum(sizes.values()), sizes))
+    lap("memory")
+    return tuple(sorted(found, key=lambda each: (-each.bytes, each.rank_class)))
 
 
 def keep(

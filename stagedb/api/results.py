@@ -99,7 +99,7 @@ class InstanceInfo:
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
     `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
     `new`: this call wrote it. `usual_length`: the sequence length and its reason, if this call named none.
-    `padding`: as that of a graph.
+    `padding`: as that of a graph. `kept`: the store has it; otherwise it was lowered in memory alone.
     """
 
     id: str
@@ -120,6 +120,7 @@ class InstanceInfo:
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
     padding: str = dataclasses.field(default="", compare=False)
+    kept: bool = dataclasses.field(default=True, compare=False)
 
     @property
     def called(self) -> str:
@@ -428,7 +429,7 @@ def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
         value = getattr(info, field.name)
         if isinstance(value, Mapping):
             flat |= {word: inner for word, inner in value.items() if word not in flat}
-        elif field.name not in _OF_CALL:
+        elif field.name not in _OF_CALL and field.compare:
             flat[field.name] = value
     return flat
 

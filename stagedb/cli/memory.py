@@ -75,6 +75,9 @@ def memory(
     rank_class: Annotated[
         int | None, typer.Option("--class", metavar="N", help="Phases and tensors of this class.  [the fullest]")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Keep the numbers in the store, or write nothing.")
+    ] = True,
     *,
     words: PlanFlags,
     output: Output,
@@ -96,7 +99,7 @@ def memory(
             "three tables with different columns do not fit into one file: --show peaks, phases or tensors"
         )
     with common.connect() as db, progress(common, "making", "rows", before="making the graph and the instance"):
-        found = db.memory(target, model=model, system=system, **(given := words.words()))
+        found = db.memory(target, model=model, system=system, keep=keep, **(given := words.words()))
     note_model(common, found.instance)
     note_implied(common, found.instance, given)
     room = found.room if size is None else size

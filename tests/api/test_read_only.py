@@ -59,11 +59,28 @@ def test_a_step_is_timed_without_a_write(refusing: Stagedb) -> None:
     assert other.gain < 0
     with pytest.raises(ReadOnlyError):
         refusing.profile("mine", system="b200")
-    with pytest.raises(UsageError, match="no such instance of tiny-llama"):
-        refusing.profile(model=MODEL, tp=4, keep=False)
+    missing = refusing.profile(model=MODEL, keep=False, **{**PLAN, "tp": 1})
+    assert (missing.instance.kept, same.instance.kept) == (False, True)
+    held = refusing.memory(model=MODEL, keep=False, **{**PLAN, "tp": 1})
+    assert max(row["peak"] for row in held.peaks) == missing.memory[0].bytes
     with pytest.raises(UsageError, match="keep"):
         refusing.profile("mine", name="new", keep=False)
-    assert len(refusing.profiles()) == 1
+    assert len(refusing.profiles()) == len(refusing.ls("instances").rows) == 1
+
+
+def test_what_is_computed_in_memory_is_what_is_kept(store: Store) -> None:
+    db, words = Stagedb(store), {**PLAN, "dp": 4, "zero": 3}
+    free, held = db.profile(model=MODEL, keep=False, **words), db.memory(model=MODEL, keep=False, **words)
+    assert not db.ls().rows
+    kept = db.profile(model=MODEL, **words)
+    assert (free.info.id, free.instance.id, free.step, free.merit) == (
+        *(kept.info.id, kept.instance.id, kept.step, kept.merit),
+    )
+    assert (free.lanes, free.path, free.memory) == (kept.lanes, kept.path, kept.memory)
+    for name in ("name", "graph", "model", "recipe", "plan", "ranks", "classes"):
+        assert getattr(free.instance, name) == getattr(kept.instance, name), name
+    there = db.memory(model=MODEL, **words)
+    assert (there.peaks, there.levels, there.tensors) == (held.peaks, held.levels, held.tensors)
 
 
 def test_a_new_name_is_a_write(refusing: Stagedb) -> None:
