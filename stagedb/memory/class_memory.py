@@ -8,12 +8,13 @@ import numpy as np
 
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.program import Program
-from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeight, programs, tasks_of
+from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeight, local_chunk, programs, tasks_of
+from stagedb.memory.lifetimes import Lives
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Together, Usage
 from stagedb.plans import Plan
-from stagedb.schedules import Task
+from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS, TaskKind
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.overlapped_pairs import interleaved
@@ -94,11 +95,12 @@ def memory_of(program: Program, place: SharePlace = FIRST) -> tuple[ClassMemory,
 
     place: of the rank among those that share weights. The first one has the most of weights whose rows do not divide.
     """
+    shared: Shared = {}
     found = []
     for columns in program.workload.classes:
         members = program.carried.get(columns.number, {})
         carried = {op: tuple(PlacedWeight(*each) for each in weights) for op, weights in members.items()}
-        found.append(class_memory(program.graph, program.plan, columns, carried, place))
+        found.append(class_memory(program.graph, program.plan, columns, carried, place, shared))
     return tuple(found)
 
 
@@ -107,14 +109,28 @@ def peak_of(memory: Sequence[ClassMemory]) -> int:
     return max(sum(each.usage.at(each.peak).values()) for each in memory)
 
 
+Shared = dict[object, tuple[tuple[ChunkProgram, ...], Lives]]
+"""Programs and lives by what they follow from. Stages that differ in their order of tasks alone share them."""
+
+
 def class_memory(
-    graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, place: SharePlace = FIRST
+    graph: SymGraph,
+    plan: Plan,
+    columns: ClassColumns,
+    carried: Carried,
+    place: SharePlace = FIRST,
+    shared: Shared | None = None,
 ) -> ClassMemory:
     """The memory of a rank of one class of a graph's instance under a plan. carried: the weights of its buckets.
 
-    place: as in `memory_of`.
+    place: as in `memory_of`. shared: what was made for other classes of the same instance, and gets this one's.
     """
-    made = programs(graph, plan, columns, carried, place)
+    known: Shared = {} if shared is None else shared
+    key = _content(plan, columns, carried)
+    if key not in known:
+        made = programs(graph, plan, columns, carried, place)
+        known[key] = made, lives(made, plan)
+    made, held = known[key]
     lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
     for kind in plan.workflow.ending:
         lengths[kind, 0] = sum(len(one.items[kind]) for one in made)
@@ -123,7 +139,22 @@ def class_memory(
         tuple((task.kind, task.chunk) for task in tasks[begin:stop]): _together(columns, made, tasks[begin:stop])
         for begin, stop in columns.pairs
     }
-    return ClassMemory(columns, made, Usage(lives(made, plan), tasks, lengths, together, columns.pairs))
+    return ClassMemory(columns, made, Usage(held, tasks, lengths, together, columns.pairs))
+
+
+def _content(plan: Plan, columns: ClassColumns, carried: Carried) -> object:
+    """All of a class that its programs follow from: equal ones have equal programs."""
+    ops, origins = columns.ops, columns.origins
+    numbers = (
+        *(ops.chunk, ops.template, ops.order, ops.operand, ops.result),
+        *(origins.position, origins.layer, origins.temporary),
+    )
+    texts = (ops.name, origins.sym, origins.block, origins.member)
+    chunks = range(1 + int(ops.chunk.max(initial=0)))
+    tasks = tasks_of(columns)
+    split = tuple(splits([task for task in tasks if task.chunk == chunk]) for chunk in chunks)
+    ways = tuple(local_chunk(plan, columns, chunk, towards) for chunk in chunks for towards in (-1, 1))
+    return (*(each.tobytes() for each in numbers), *texts, split, ways, tuple(sorted(carried.items())))
 
 
 def _together(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> Together:

@@ -35,7 +35,7 @@ class BlockPlace:
     layer: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class PlacedWeight:
     """A weight of a block that is at this position of the stage."""
 
@@ -170,6 +170,16 @@ def programs(
     return tuple(_Making(graph, plan, columns, carried, chunk, place).make() for chunk in range(chunks))
 
 
+def local_chunk(plan: Plan, columns: ClassColumns, chunk: int, towards: int) -> int | None:
+    """The chunk of the next number of the pipeline (towards 1) or the previous one, if the same stage has it."""
+    placement, stages = plan.placement, plan.pp
+    number = placement.position(columns.stages[0], chunk, stages)
+    if not 0 <= number + towards < stages * plan.virtual_stages:
+        return None
+    way = placement.route(number, towards, stages)
+    return None if way.hop else chunk + way.step
+
+
 class _Making:
     """The tables for making a program."""
 
@@ -189,7 +199,7 @@ class _Making:
             self.by_block.setdefault(op.block, []).append(op)
         self.rows = np.flatnonzero(columns.ops.chunk == chunk).tolist()
         self.places, self.ends = self._places()
-        self.given, self.gives = (self._local(towards) for towards in (-1, 1))
+        self.given, self.gives = (local_chunk(plan, columns, chunk, towards) for towards in (-1, 1))
         has_previous = self.given is not None or "previous" in self.ends.values()
         has_next = self.gives is not None or "next" in self.ends.values()
         self.storage: dict[Key, Key] = {
@@ -207,15 +217,6 @@ class _Making:
                     self.storage[tensor.name, position] = (tensor.storage, position)
                 if tensor.block == block and tensor.repeats is not None and not again:
                     self.storage[tensor.name, position] = (tensor.repeats, position)
-
-    def _local(self, towards: int) -> int | None:
-        """The chunk of the next number of the pipeline (towards 1) or the previous one, if the same stage has it."""
-        placement, stages = self.plan.placement, self.plan.pp
-        number = placement.position(self.columns.stages[0], self.chunk, stages)
-        if not 0 <= number + towards < stages * self.plan.virtual_stages:
-            return None
-        way = placement.route(number, towards, stages)
-        return None if way.hop else self.chunk + way.step
 
     def _places(self) -> tuple[list[BlockPlace], dict[int, str]]:
         """The blocks of the chunk in forward order, and the positions at which messages lead to other stages."""

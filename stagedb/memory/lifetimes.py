@@ -4,8 +4,13 @@ A micro-batch's forward allocates what its backward frees, so a life is describe
 of task and the item at which it begins and ends, and for which tasks of that kind.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from stagedb.schedules import Marks
 from stagedb.workflows import TaskKind
@@ -127,11 +132,44 @@ class State:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """Bytes that begin (above 0) and end in tasks of a kind: parallel columns. rows: the numbers of their categories.
+
+    moments: when, with whether something begins. places: the same moments in a task that runs alone.
+    """
+
+    rows: npt.NDArray[np.int64]
+    moments: Sequence[tuple[Moment, bool]]
+    places: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Lives:
     """All states and lives of a rank of a class in a step."""
 
     states: tuple[State, ...]
     lives: tuple[Life, ...]
+
+    @cached_property
+    def changes(self) -> Mapping[tuple[TaskKind, int, Which], Changes]:
+        """By kind, chunk and which of the tasks: what begins and ends in them."""
+        found: dict[tuple[TaskKind, int, Which], list[tuple[int, Moment, bool, int]]] = {}
+        rows = {category: row for row, category in enumerate(Category)}
+        for life in self.lives:
+            row, begin = rows[life.category], life.begin
+            found.setdefault((begin.kind, begin.chunk, begin.which), []).append((row, begin, True, life.bytes))
+            for end in life.ends:
+                found.setdefault((end.kind, end.chunk, end.which), []).append((row, end, False, -life.bytes))
+        return {key: _changes(each) for key, each in found.items()}
+
+
+def _changes(found: Sequence[tuple[int, Moment, bool, int]]) -> Changes:
+    rows, moments, begins, sizes = zip(*found, strict=True)
+    places = [moment.place(begin) for moment, begin in zip(moments, begins, strict=True)]
+    return Changes(
+        np.array(rows, np.int64), tuple(zip(moments, begins, strict=True)), np.array(places), np.array(sizes, np.int64)
+    )
 
 
 def between(

@@ -47,14 +47,16 @@ def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
 
         def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
             if not moment.kind.once:
-                return moment if moment.chunk != OWN else dataclasses.replace(moment, chunk=number)
+                if moment.chunk != OWN:
+                    return moment
+                return Moment(moment.kind, moment.index, moment.which, number, moment.prepared)
             # The end of a step is that of all chunks' steps, which follow each other.
             index = total if moment.index == own else before + moment.index
-            return dataclasses.replace(moment, index=index, chunk=0)
+            return Moment(moment.kind, index, moment.which, 0, moment.prepared)
 
         for life in _lives_of(chunk, handed_over(chunk, chunks)):
             ends = tuple(map(on_stage, life.ends))
-            found.append(dataclasses.replace(life, begin=on_stage(life.begin), ends=ends))
+            found.append(Life(life.name, life.layer, life.bytes, life.category, on_stage(life.begin), ends))
         before += own
     return Lives(tuple(resident), tuple(found))
 

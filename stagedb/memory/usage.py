@@ -153,19 +153,18 @@ class Usage:
     @cached_property
     def _curves(self) -> dict[tuple[Member, ...], Levels]:
         """By the tasks of a run: bytes added since its start, before and while each item runs, and at its end."""
-        alike: dict[tuple[TaskKind, int], list[tuple[Marks, Levels, Together, int]]] = {}
         curves = dict[tuple[Member, ...], Levels]()
         for members, items in self._items.items():
             curve = curves[members] = np.zeros((len(CATEGORIES), 2 * len(items) + 2), np.int64)
             for number, (kind, chunk, mark) in enumerate(members):
-                alike.setdefault((kind, chunk), []).append((mark, curve, items, number))
-        for life in self.held.lives:
-            row = CATEGORIES.index(life.category)
-            for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
-                for moment in moments:
-                    for mark, curve, items, number in alike.get((moment.kind, moment.chunk), ()):
-                        if moment.which.fits(mark):
-                            curve[row, items.place(number, moment, sign > 0)] += sign * life.bytes
+                for which in Which:
+                    changes = self.held.changes.get((kind, chunk, which)) if which.fits(mark) else None
+                    if changes is None:
+                        continue
+                    places = changes.places
+                    if len(members) > 1:
+                        places = np.array([items.place(number, *each) for each in changes.moments])
+                    np.add.at(curve, (changes.rows, places), changes.bytes)
         return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
 
     @cached_property
