@@ -9,7 +9,7 @@ from stagedb.lowering.program import Program, lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import System
-from stagedb.timing import timed_step
+from stagedb.timing import step_of
 
 GraphOf = Callable[[GraphOptions], SymGraph]
 """The graph of the model with these options. UsageError where it cannot be built."""
@@ -45,8 +45,7 @@ class Trials:
 
     def step(self, copied: Program) -> int:
         """Nanoseconds of an instance's step. UsageError if the system has no room or no rate for it."""
-        _, found = timed_step(copied.workload, self.system, None, self.blocking)
-        return found.step
+        return step_of(copied.workload, self.system, self.blocking)
 
     def outcome(self, plan: Plan) -> Outcome:
         """The step and the peak of a plan."""

@@ -107,6 +107,12 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def operators_digest(work: StageWork) -> str:
+    """sha256 of what the operators of a stage and their edges follow from: all of its work but the order of tasks."""
+    content = [_content(chunk) for chunk in work.chunks]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def _content(work: ChunkWork) -> Mapping[str, object]:
     return {
         "blocks": [place.block for place in work.stage.with_cuts()],

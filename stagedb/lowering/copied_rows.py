@@ -5,13 +5,14 @@ the edges of buckets, the chains of communication.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from stagedb.ir.graph_rows import graph_rows
 from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.lowering.class_digests import RankClass
 from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies
 from stagedb.lowering.graph_values import OP_COLUMNS, WEIGHT_COLUMNS, GraphRows
 from stagedb.lowering.preparing import Prepared, prepare
@@ -75,16 +76,28 @@ class CopiedRows:
 def copy_rows(graph: IndexedGraph, plan: Plan) -> CopiedRows:
     """The rows of the instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
     made = prepare(graph.stored, plan)
-    places = place_rows(made.id, made.classes, made.evaluated.width)
-    buckets = bucket_rows(made.id, graph.stored.id, made.classes)
-    places, buckets = with_copies(graph.stored, made.evaluated, made.classes, places, buckets)
+    return rows_of(graph, plan, made, made.classes)
+
+
+def rows_of(graph: IndexedGraph, plan: Plan, made: Prepared, chosen: Sequence[RankClass]) -> CopiedRows:
+    """The rows of some classes of an instance."""
+    places = place_rows(made.id, chosen, made.evaluated.width)
+    buckets = bucket_rows(made.id, graph.stored.id, chosen)
+    places, buckets = with_copies(graph.stored, made.evaluated, chosen, places, buckets)
     ops = _ops(graph, plan, made, places, buckets)
-    edges = _edges(graph, plan, made, places, ops)
-    tasks = defaultdict[int, list[Row]](list)
-    for task in task_rows(made.id, made.classes):
-        tasks[task["class"]].append(task)
-    classes = class_rows(made.classes, plan, count_ops(places, buckets))
+    edges = _edges(graph, plan, made, chosen, places, ops)
+    tasks = rows_by_class(task_rows(made.id, chosen))
+    counts = count_ops(places, buckets)
+    classes = [row for row in class_rows(made.classes, plan, Counter(counts)) if row["class"] in counts]
     return CopiedRows(made, classes, ops, edges, tasks, buckets)
+
+
+def rows_by_class(rows: Iterable[Row]) -> Mapping[int, list[Row]]:
+    """Rows by their class."""
+    found = defaultdict[int, list[Row]](list)
+    for row in rows:
+        found[row["class"]].append(row)
+    return found
 
 
 def _rows(columns: Sequence[str], rows: Sequence[Row]) -> list[Row]:
@@ -160,7 +173,12 @@ def _name(name: str, block: str, layer: int | None) -> str:
 
 
 def _edges(
-    graph: IndexedGraph, plan: Plan, made: Prepared, places: Sequence[Row], ops: Mapping[int, Mapping[str, Row]]
+    graph: IndexedGraph,
+    plan: Plan,
+    made: Prepared,
+    chosen: Sequence[RankClass],
+    places: Sequence[Row],
+    ops: Mapping[int, Mapping[str, Row]],
 ) -> dict[int, dict[Edge, None]]:
     """The edges of each class, each once."""
     every = {id: row for of_class in ops.values() for id, row in of_class.items()}
@@ -174,7 +192,7 @@ def _edges(
     for row in places:
         for source, target, kind in _copied_edges(graph, made.evaluated.values, row):
             add(source, target, kind)
-    links, readers = bucket_links(made.id, made.classes)
+    links, readers = bucket_links(made.id, chosen)
     for link in links:
         add(link["source"], link["target"], link["kind"])
     reading = defaultdict[str, list[str]](list)

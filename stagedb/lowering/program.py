@@ -1,16 +1,18 @@
 """A graph under a plan, lowered to the columns of what each rank class runs. No store is needed for it."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.lowering.copied_rows import Edge, IndexedGraph, copy_rows
+from stagedb.lowering.class_digests import RankClass, operators_digest
+from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, rows_by_class, rows_of
 from stagedb.lowering.copies import Row
-from stagedb.lowering.statement_rows import rank_layout
+from stagedb.lowering.preparing import prepare
+from stagedb.lowering.statement_rows import class_rows, rank_layout, task_rows
 from stagedb.plans import Plan
-from stagedb.workload.class_columns import class_of, group_table, rank_table, with_calls
+from stagedb.workload.class_columns import class_of, group_table, rank_table, tasks_of_rows, with_calls
 from stagedb.workload.instance_columns import ClassColumns, Workload
 from stagedb.workload.message_routes import placed
 from stagedb.workload.overlapped_pairs import joined_tasks
@@ -38,14 +40,22 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
 
     The instance of a store has the same (`stagedb.store.contents.instance_reading.read_program`).
     """
-    rows = copy_rows(graph, plan)
-    made, ops, edges, tasks = rows.made, rows.ops, rows.edges, rows.tasks
-    carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {row["class"]: {} for row in rows.classes}
+    made = prepare(graph.stored, plan)
+    first: dict[str, RankClass] = {}
+    like = {each.number: first.setdefault(operators_digest(each.work), each).number for each in made.classes}
+    rows = rows_of(graph, plan, made, tuple(first.values()))
+    columns = {row["class"]: _class(row, rows) for row in rows.classes}
+    carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {number: {} for number in columns}
     for row in rows.buckets:
         members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
         carried[row["class"]][row["copy"]["index"]] = members
+    counts = {number: len(columns[of].ops) for number, of in like.items()}
+    tasks = rows_by_class(task_rows(made.id, made.classes))
+    classes = [
+        _with_tasks(columns[like[row["class"]]], row, tasks[row["class"]], made.id)
+        for row in class_rows(made.classes, plan, counts)
+    ]
     words: dict[str, Any] = json.loads(plan.to_json())
-    classes = [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]) for row in rows.classes]
     workload = Workload(
         instance=made.id,
         name=graph.stored.name,
@@ -57,15 +67,35 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
         ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
         groups=group_table(made.groups),
     )
-    return Program(graph.graph, plan, workload, carried)
+    return Program(graph.graph, plan, workload, {number: carried[of] for number, of in like.items()})
 
 
-def _class(row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Sequence[Row]) -> ClassColumns:
+def _class(row: Row, rows: CopiedRows) -> ClassColumns:
     """The columns of a class, from rows in the form of the statements of `cypher/workload`."""
-    ends = [(ops[source]["index"], ops[target]["index"], kind) for source, target, kind in edges]
+    ops, tasks = rows.ops[row["class"]], rows.tasks[row["class"]]
+    ends = [(ops[source]["index"], ops[target]["index"], kind) for source, target, kind in rows.edges[row["class"]]]
     return class_of(
         {**row, "number": row["class"]},
         {name: [op[name] for op in ops.values()] for name in next(iter(ops.values()))},
         {name: [end[at] for end in ends] for at, name in enumerate(("source", "target", "kind"))},
         {name: [task[name] for task in tasks] for name in tasks[0]},
+    )
+
+
+def _with_tasks(columns: ClassColumns, row: Row, tasks: Sequence[Row], instance: str) -> ClassColumns:
+    """A class with the operators of another one, which differs in its tasks. row: of `class_rows`."""
+    number = row["class"]
+    if columns.number == number:
+        return columns
+    beginning = len(f"{instance}/{columns.number}")
+    origins = replace(
+        columns.origins,
+        id=tuple(f"{instance}/{number}{id[beginning:]}" for id in columns.origins.id),
+        tasks=tuple(task["id"] for task in tasks),
+        first_layers=tuple(row["first_layers"]),
+        member=(row["cp"], row["ep"]),
+    )
+    found = tasks_of_rows({name: [task[name] for task in tasks] for name in tasks[0]})
+    return replace(
+        columns, number=number, digest=row["digest"], stages=tuple(row["stages"]), tasks=found, origins=origins
     )

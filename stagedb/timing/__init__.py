@@ -10,7 +10,7 @@ from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
 from stagedb.timing.profile_inputs import ProfileInputs
-from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job, timed_step
+from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job, step_of, timed_step
 from stagedb.timing.time_spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.timing.timeline import Timeline, run_step
 from stagedb.timing.whatif import Scaling
@@ -36,6 +36,7 @@ __all__ = [
     "node_graph_of",
     "profile_job",
     "run_step",
+    "step_of",
     "step_times",
     "timed_step",
 ]

@@ -13,10 +13,10 @@ from stagedb.timing.domain_straddles import JobPlacement, placed, remarks
 from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.framework_terms import in_step
 from stagedb.timing.hidden_communication import hidden
-from stagedb.timing.node_graph import node_graph_of
+from stagedb.timing.node_graph import NodeGraph, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
-from stagedb.timing.timeline import Timeline, check_blocking, run_step
+from stagedb.timing.timeline import Timeline, check_blocking, run_step, step_length
 from stagedb.timing.whatif import Scaling, scaled
 from stagedb.workload.instance_columns import Workload
 
@@ -84,16 +84,28 @@ def timed_step(
     return _timed(workload, placed(workload, system)[0], measured, blocking)
 
 
+def step_of(workload: Workload, system: System, blocking: tuple[str, ...] = ()) -> int:
+    """The step of `timed_step` alone [ns], for many plans: it has no timeline, and no critical path."""
+    system = placed(workload, system)[0]
+    network, durations = _durations(workload, system, None)
+    return step_length(network, durations.ns, system.overlap.compute, blocking)
+
+
 def _timed(
     workload: Workload, system: System, measured: Durations | None, blocking: tuple[str, ...]
 ) -> tuple[JobDurations, Timeline]:
+    network, durations = _durations(workload, system, measured)
+    return durations, run_step(network, durations.ns, system.overlap.compute, blocking=blocking)
+
+
+def _durations(workload: Workload, system: System, measured: Durations | None) -> tuple[NodeGraph, JobDurations]:
     network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
     alone = time_ops(workload, network.lanes, system, measured)
     durations = in_step(workload, [lane.rank_class for lane in network.lanes], alone, system)
     durations = hidden(workload, network.lanes, durations, system)
     if measured is not None:
         durations = _measured_kept(alone, durations)
-    return durations, run_step(network, durations.ns, system.overlap.compute, blocking=blocking)
+    return network, durations
 
 
 def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:

@@ -16,7 +16,7 @@ from stagedb.models import Card
 from stagedb.outputs import GB
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.systems import System
-from stagedb.timing import timed_step
+from stagedb.timing import step_of
 from stagedb.timing.domain_straddles import placed, remarks
 from stagedb.timing.expected_errors import ExpectedError, expected_error
 from stagedb.validation.dispatched_tokens import dispatch_words
@@ -93,8 +93,8 @@ def _predicted(job: StepJob, graphs: _Graphs) -> tuple[float, tuple[str, ...]]:
     copied = lower(graphs.of(job.card, plan.options), plan)
     blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
     system, placements = placed(copied.workload, job.system)
-    _, found = timed_step(copied.workload, system, None, blocking)
-    return found.step / 1e9, (*remarks(placements, copied.workload, system), *_memory(copied, system))
+    step = step_of(copied.workload, system, blocking)
+    return step / 1e9, (*remarks(placements, copied.workload, system), *_memory(copied, system))
 
 
 def _memory(copied: Program, system: System) -> Iterator[str]:

@@ -79,7 +79,7 @@ def class_of(
         stages=tuple(row["stages"]),
         ops=_ops(ops, order),
         edges=_edges(edges),
-        tasks=_tasks(tasks),
+        tasks=tasks_of_rows(tasks),
         origins=_origins(row, ops, order, tasks),
     )
 
@@ -147,7 +147,8 @@ def _edges(row: Mapping[str, Any]) -> Edges:
     return Edges(source[order], target[order], kind[order])
 
 
-def _tasks(row: Mapping[str, Any]) -> Tasks:
+def tasks_of_rows(row: Mapping[str, Any]) -> Tasks:
+    """The tasks of a class. row: their columns as lists."""
     order = np.argsort(ints(row["index"]))
     return Tasks(
         kind=_codes(row["kind"], TASK_KINDS)[order],
