@@ -17,7 +17,7 @@ LAYERS = (
 )
 """Each package may import those before it."""
 
-FREE = {"errors", "fault_injection", "lazy_names", "places"}
+FREE = {"errors", "fault_injection", "lazy_names", "mentions", "places"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

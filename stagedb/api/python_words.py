@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from stagedb.errors import StagedbError
+from stagedb.mentions import OPTIONS, Form, VerbCall, Word, value_text
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.traces.formats import FORMATS
 from stagedb.traces.simulators import SIMULATORS
@@ -106,6 +107,39 @@ def _literal(value: str) -> str:
     return value if plain else f"'{value}'"
 
 
+class _Keywords(Form):
+    """Keywords and calls of Python: `tp=4`, `db.ls()`."""
+
+    def word(self, word: Word) -> str:
+        """`tp=4`, `sp=False`."""
+        if word.value is None:
+            return word.name
+        if word.name == "param":
+            key, _, content = value_text(word.value).partition("=")
+            return f"params={{{key}: {content}}}"
+        value = word.value if isinstance(word.value, bool) else _literal(value_text(word.value))
+        return f"{word.name}={value}"
+
+    def words(self, words: tuple[Word, ...]) -> str:
+        """`tp=4, pp=2`."""
+        return ", ".join(map(self.word, words))
+
+    def call(self, call: VerbCall) -> str:
+        """`db.rm('0123abcd', force=True)`. What Python has no function for is the command."""
+        if call.verb in _FUNCTIONS and not call.arguments and not call.words:
+            return f"`{_FUNCTIONS[call.verb]}`"
+        if call.verb not in _VERBS:
+            return OPTIONS.call(call)
+        return f"`db.{call.verb}({', '.join([*map(_literal, call.arguments), *map(self.word, call.words)])})`"
+
+    def plain(self, text: str) -> str:
+        """A text whose options are no mentions yet."""
+        return python_text(text)
+
+
+KEYWORDS = _Keywords()
+
+
 def for_python(function: F) -> F:
     """A public function, whose errors name keywords, and whose signature has every word of a plan."""
 
@@ -114,10 +148,7 @@ def for_python(function: F) -> F:
         try:
             return function(*arguments, **words)
         except StagedbError as error:
-            if error.on_command_line is None and error.args:
-                text = str(error)
-                error.on_command_line = text
-                error.args = (python_text(text), *error.args[1:])
+            error.form = KEYWORDS
             raise
 
     call.__signature__ = _whole(inspect.signature(function))  # type: ignore[attr-defined]  # `inspect` reads it; functions do not declare it

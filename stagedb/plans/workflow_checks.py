@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.plans.aspects.word import Word
+from stagedb.plans.aspects.word import PlanWord
 from stagedb.workflows import WORKFLOWS, Workflow
 
 
-def check_needed(workflow: Workflow, words: Iterable[Word], values: object, usual: Mapping[str, Any]) -> None:
+def check_needed(workflow: Workflow, words: Iterable[PlanWord], values: object, usual: Mapping[str, Any]) -> None:
     """Raise UsageError for a word with another value than the usual one, by field, that the workflow cannot use."""
     for word in words:
         value, needs = getattr(values, word.field), word.about.needs

@@ -11,6 +11,7 @@ import stagedb
 from stagedb import api
 from stagedb.api.python_words import python_text
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import OPTIONS
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS
 from stagedb.store import Store
 
@@ -53,11 +54,11 @@ def test_an_error_has_both_texts(embedded_store: Store) -> None:
     db = api.Stagedb(embedded_store)
     with pytest.raises(UsageError, match=r"tp takes 1 or more") as failed:
         db.instantiate("llama3-8b", tp=0)
-    assert failed.value.on_command_line == "tp is 0: --tp takes 1 or more"
+    assert failed.value.text(OPTIONS) == "tp is 0: --tp takes 1 or more"
     assert "--" not in str(failed.value)
     with pytest.raises(UsageError, match=r"the nearest for this model is tp=4 or tp=6") as failed:
         db.instantiate("gpt2", tp=5)
-    assert "--tp" in str(failed.value.on_command_line)
+    assert "--tp" in failed.value.text(OPTIONS)
     with pytest.raises(UsageError, match=r"`db\.instantiate\(MODEL\)`"):
         db.query("classes")
     with pytest.raises(StagedbError, match=r"`stagedb.api.systems\(\)`"):
