@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from stagedb.api.python_words import KEYWORDS
+from stagedb.mentions import shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 FILE = Path(__file__).parents[1] / "stagedb" / "api" / "plan_keywords.py"
@@ -61,7 +63,8 @@ def _type(word: PlanWord) -> str:
 
 
 def _described(word: PlanWord) -> str:
-    lines = textwrap.wrap(f'"""{word.help.replace("  [", " [")}', WIDTH - 4 - len('"""'), break_on_hyphens=False)
+    help_ = shown_in(KEYWORDS, word.help).replace("  [", " [")
+    lines = textwrap.wrap(f'"""{help_}', WIDTH - 4 - len('"""'), break_on_hyphens=False)
     return "\n".join(f"    {line}" for line in lines) + '"""'
 
 

@@ -12,7 +12,7 @@ fields and links, a plan's file its keys.
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"
@@ -62,6 +62,15 @@ Mention = Word | Words | VerbCall
 def call(verb: str, *arguments: str, **words: object) -> VerbCall:
     """A call with words by name; None is a word without a value."""
     return VerbCall(verb, arguments, tuple(Word(name, value) for name, value in words.items()))
+
+
+def one_of(name: str, values: Sequence[str]) -> str:
+    """A word with one of several values: `--recipe torch or megatron`."""
+    if not values:
+        return str(Word(name))
+    first, *others = values
+    last = f" or {others.pop()}" if others else ""
+    return "".join([str(Word(name, first)), *(f", {each}" for each in others), last])
 
 
 class Form(ABC):

@@ -9,8 +9,8 @@ from stagedb.api import catalog, listing, model_names
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
-from stagedb.plans.written_words import option
 from stagedb.store import Store, json_mapping, user_of
 from stagedb.store.naming import spaces
 
@@ -54,12 +54,10 @@ def _properties(words: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for word, value in words.items():
         if PLAN_WORDS[word].about.file and isinstance(value, str) and Path(value).suffix:
-            raise UsageError(
-                f"{option(word)} {shown(value)} is a file, and stored plans have its content: leave it out"
-            )
+            raise UsageError(f"{Word(word)} {shown(value)} is a file, and stored plans have its content: leave it out")
         if isinstance(value, tuple) and any(isinstance(each, Fraction) for each in value):
             raise UsageError(
-                f"{option(word)} has shares, and stored plans have the whole numbers of choices that follow from them: "
+                f"{Word(word)} has shares, and stored plans have the whole numbers of choices that follow from them: "
                 "give those, or leave it out"
             )
         found["world" if word == "ranks" else word] = list(value) if isinstance(value, tuple) else value

@@ -10,6 +10,7 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
+from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _field(word: PlanWord) -> tuple[str, Any, None]:
     option = typer.Option(
         *word.flags,
         metavar=word.metavar,
-        help=word.help,
+        help=shown_in(OPTIONS, word.help),
         rich_help_panel=WORDS[word.aspect],
         autocompletion=completion.one_of(lambda: choices) if choices else None,
     )

@@ -35,7 +35,8 @@ from stagedb.instances.statement_rows import (
     task_rows,
 )
 from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_class_digests
-from stagedb.plans import AxisGroups, Plan, groups, option
+from stagedb.mentions import Word, call
+from stagedb.plans import AxisGroups, Plan, groups
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.plans.layer_split import spelled_out
@@ -110,7 +111,7 @@ def instantiate(
     for an existing instance makes it the newest of this user. progress: called with each stage of the copying, if there
     is something to copy. Raises UsageError if the store has no such graph, or if the plan does not suit it.
     """
-    check_unicode(name or "", "--name")
+    check_unicode(name or "", str(Word("name")))
     stored = read_graph(store, graph)
     made = prepare(stored, plan)
     full = with_all_words(plan, stored.sizes)
@@ -163,7 +164,7 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
         if word in chosen and chosen[word] != value:
             raise UsageError(
                 f"graph {stored.id} was built with {word} {shown(value)}, the plan has {shown(chosen[word])} "
-                f"({option(word)}): "
+                f"({Word(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
 
@@ -174,7 +175,7 @@ def _check_fused(stored: StoredGraph, plan: Plan) -> None:
     if plan.tp > kv_heads and any(row["name"].endswith("attn.wqkv.weight") for row in stored.weights):
         raise UsageError(
             f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
-            f"queries, keys and values cannot repeat a head: take --tp {kv_heads}, or a card with `qkv: apart`"
+            f"queries, keys and values cannot repeat a head: take {Word('tp', kv_heads)}, or a card with `qkv: apart`"
         )
 
 
@@ -186,8 +187,8 @@ def _check_copies(stored: StoredGraph, plan: Plan) -> None:
     apart = of_experts(stored)
     if not any(op["axis"] == "dp_replicate" and op["name"] in apart for op in stored.ops):
         raise UsageError(
-            f"graph {stored.id} was built by a version of stagedb that had no --hsdp {plan.hsdp} with divided experts: "
-            f"remove it with `stagedb rm {stored.id}` and build it again, or leave --hsdp out"
+            f"graph {stored.id} was built by a version of stagedb that had no {Word('hsdp', plan.hsdp)} with divided "
+            f"experts: remove it with {call('rm', stored.id)} and build it again, or leave {Word('hsdp')} out"
         )
 
 
@@ -199,7 +200,7 @@ def _check_ends(stored: StoredGraph, plan: Plan) -> None:
         raise UsageError(
             f"the embedding and the head of graph {stored.id} are one weight, and this plan has them in chunks of "
             f"stages {ends[0]} and {ends[1]}: tied weights need the first and the last stage, so take a schedule with "
-            "its chunks in loops (--schedule interleaved-zb) or leave --chunk-placement out"
+            f"its chunks in loops ({Word('schedule', 'interleaved-zb')}) or leave {Word('chunk_placement')} out"
         )
 
 

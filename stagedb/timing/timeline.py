@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason
 from stagedb.workload.instance_columns import RING_AXES, Ints
@@ -115,8 +116,8 @@ def check_blocking(blocking: Collection[str], compute: str) -> None:
     """Raise UsageError if a compute stream cannot wait for communication because it has no issue order."""
     if blocking and compute == "out-of-order":
         raise UsageError(
-            "what blocks a compute stream has a place in its order of issue: --blocking needs a system that runs "
-            "in-order (overlap.compute), not out-of-order"
+            f"what blocks a compute stream has a place in its order of issue: {Word('blocking')} needs a system that "
+            "runs in-order (overlap.compute), not out-of-order"
         )
 
 
@@ -149,7 +150,7 @@ def clock(order: Order, length: Ints) -> Timeline:
     if max(finish, default=0) * world > LONGEST_STEP:
         raise UsageError(
             f"a step of {max(finish) / 1e9:.3g} s on {world} ranks is longer than stagedb counts: look for what takes "
-            "so long in the system's file (--system), the measured durations and the scalings"
+            f"so long in the system's file ({Word('system')}), the measured durations and the scalings"
         )
     ends = np.array(finish, np.int64)
     return Timeline(order, length, np.array(start, np.int64), ends, int(ends.max(initial=0)))

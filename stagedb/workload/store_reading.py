@@ -12,6 +12,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
+from stagedb.mentions import Word, call
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.store import DamagedError, Store, json_mapping, layout_of, read_whole, reading
@@ -45,7 +46,7 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
     """The row of an instance. Raises UsageError if the store has none with this id."""
     rows = store.read("workload/instance", instance=instance)
     if not rows:
-        raise UsageError(f"no instance {shown(instance)} in the store; `stagedb ls` lists them")
+        raise UsageError(f"no instance {shown(instance)} in the store; {call('ls')} lists them")
     return rows[0]
 
 
@@ -287,7 +288,7 @@ def _ints(values: Sequence[int]) -> Ints:
     except OverflowError:
         raise UsageError(
             f"one operator of the plan has {max(values):.1e} FLOPs or bytes, more than the 64 bits that are counted: "
-            "take a smaller --seq-len or --micro-batch-size"
+            f"take a smaller {Word('seq_len')} or {Word('micro_batch_size')}"
         ) from None
 
 

@@ -18,7 +18,7 @@ class Samples:
     count: Annotated[int, About("A number.", property="a number", least=2, unit="tokens")] = 4
     chance: Annotated[float | None, About("A share.", property="a share", unset="none")] = None
     way: Annotated[Literal["left", "right", "both"], About("A way.", property="a way", noun="direction")] = "left"
-    turned: Annotated[bool, About("A switch.", property="a switch", off="--straight")] = False
+    turned: Annotated[bool, About("A switch.", property="a switch", off="straight")] = False
     waits: Annotated[bool | None, About("Another.", property="another", unset="as usual")] = None
     sizes: Annotated[tuple[int, ...] | None, About("Sizes.", property="sizes", unset="even", filled=True)] = None
     names: Annotated[tuple[str, ...], About("Names.", property="names", metavar="NAME,…", name="named")] = ("a", "b")

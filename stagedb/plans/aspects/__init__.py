@@ -17,7 +17,7 @@ from stagedb.plans.aspects.pipeline import Pipeline, PipelineOptions
 from stagedb.plans.aspects.precision import Formats, PrecisionOptions
 from stagedb.plans.aspects.recompute import Recompute, RecomputeOptions
 from stagedb.plans.aspects.sharding import Sharding, ShardingOptions, TensorOptions
-from stagedb.plans.aspects.word import PlanWord, aspect, option, words_of
+from stagedb.plans.aspects.word import PlanWord, aspect, words_of
 
 __all__ = [
     "ABSENT",
@@ -30,7 +30,6 @@ __all__ = [
     "GraphAspects",
     "LayoutAspects",
     "PlanWord",
-    "option",
     "plain_words",
 ]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_ori
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.mentions import Word
+from stagedb.mentions import OPTIONS, Word
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class About:
     unit: the unit of that property.
     unset: the value if the word is left out, as the help shows it; None shows the field's default.
     metavar: the help's placeholder for a value; None shows the choices, or a placeholder for the type.
-    off: the flag that turns a switch off; empty for `--no-WORD`.
+    off: the option that turns a switch off; empty for `no_WORD`.
     noun: the name of the word in a refusal of an unknown value; empty for the word itself.
     choices: the values, if the type is no `Literal`. listed: how a refusal lists them, if it explains one.
     least: the least valid number.
@@ -81,7 +81,7 @@ class PlanWord:
     @property
     def option(self) -> str:
         """The word as an option of the command line."""
-        return option(self.name)
+        return OPTIONS.word(self.mention())
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -90,13 +90,15 @@ class PlanWord:
 
     def flag(self, value: object) -> str:
         """The option that gives a value. A switch has another option for off."""
-        if self.kind is bool and value is False:
-            return self.about.off or option("no_" + self.name)
-        return self.option
+        return OPTIONS.word(self.switch(value))
 
     def mention(self, value: object = None) -> Word:
         """The word in a message, with its value if it is not None."""
-        return Word(self.name, value, self.about.off.removeprefix("--").replace("-", "_"))
+        return Word(self.name, value, self.about.off)
+
+    def switch(self, value: object) -> Word:
+        """The word in a message: a switch with its value, others without."""
+        return self.mention(value if self.kind is bool else None)
 
     @property
     def metavar(self) -> str | None:
@@ -142,11 +144,6 @@ T = TypeVar("T")
 def aspect(class_: type[T]) -> type[T]:
     """A frozen dataclass with only fields. Its subclasses make the other methods, so that commands start fast."""
     return dataclass(frozen=True, init=False, repr=False, eq=False)(class_)
-
-
-def option(word: str) -> str:
-    """A word as an option of the command line."""
-    return "--" + word.replace("_", "-")
 
 
 def words_of(class_: type) -> Iterator[PlanWord]:
