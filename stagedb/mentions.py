@@ -88,10 +88,6 @@ class Form(ABC):
     def call(self, call: VerbCall) -> str:
         """A call of a verb, with the marks around it."""
 
-    def plain(self, text: str) -> str:
-        """A text between mentions."""
-        return text
-
     def mention(self, mention: Mention) -> str:
         """A mention of any kind."""
         match mention:
@@ -137,8 +133,9 @@ def parts_of(message: str) -> Iterator[str | Mention]:
 
 def shown_in(form: Form, message: str) -> str:
     """A message as a door shows it. A text without mentions stays as it is."""
-    parts = parts_of(message)
-    return "".join(form.plain(part) if isinstance(part, str) else form.mention(part) for part in parts)
+    if _BEGIN not in message:
+        return message
+    return "".join(part if isinstance(part, str) else form.mention(part) for part in parts_of(message))
 
 
 def value_text(value: object) -> str:

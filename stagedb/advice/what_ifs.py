@@ -23,7 +23,7 @@ MATMULS = ("matmul", "experts")
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A step without a loss. name: in words. step: ns. options: those of `stagedb profile` that run it, if any do."""
+    """A step without a loss. name: in words. step: ns. options: those of `profile` that run it, if any do."""
 
     name: str
     step: int

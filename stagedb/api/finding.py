@@ -30,7 +30,7 @@ def find(store: Store, model: str | None, system: str | None, words: Mapping[str
     Raises UsageError for a model or a system that the store has nothing of.
     """
     if limit < 1:
-        raise UsageError(f"--limit {limit} is not possible: it is at least 1")
+        raise UsageError(f"{Word('limit', limit)} is not possible: it is at least 1")
     wanted = _properties(words)
     asked: dict[str, Any] = {"words": wanted, "fits": fits, "limit": limit}
     if model is not None:

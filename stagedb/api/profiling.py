@@ -13,6 +13,7 @@ from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
 from stagedb.memory import analyse
+from stagedb.mentions import Word, call
 from stagedb.store import Store, current_user
 from stagedb.store.failures import ReadOnlyError
 from stagedb.store.naming import set_name, wanted_name
@@ -63,11 +64,16 @@ def inputs_or_profile(
     """The same, or the id of a profile, which has all of them. UsageError if both are given."""
     if profile is None:
         return inputs(system, durations, scale, blocking, framework)
-    given = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
-    given["--framework"] = framework
+    given = {
+        str(Word("system")): system,
+        str(Word("durations")): durations,
+        str(Word("scale")): scale,
+        str(Word("blocking")): blocking,
+    }
+    given[str(Word("framework"))] = framework
     for option, value in given.items():
         if value:
-            raise UsageError(f"a profile is shown as it was made: leave out {option}, or --profile")
+            raise UsageError(f"a profile is shown as it was made: leave out {option}, or {Word('profile')}")
     return profile
 
 
@@ -103,14 +109,16 @@ def run_only(
     Raises UsageError for an instance that is not there, and for a name: only what is in the store can have one.
     """
     if name is not None:
-        raise UsageError("--name needs a profile in the store: leave out --no-keep or --name")
+        raise UsageError(
+            f"{Word('name')} needs a profile in the store: leave out {Word('keep', False)} or {Word('name')}"
+        )
     reader = copy.copy(store).only_read()
     try:
         instance = wanted.make(reader, clock)
     except ReadOnlyError as error:
         raise UsageError(
-            f"the store has no such instance of {wanted.model}, and --no-keep writes none: make it with `stagedb "
-            "instantiate`, or leave out --no-keep"
+            f"the store has no such instance of {wanted.model}, and {Word('keep', False)} writes none: make it with "
+            f"{call('instantiate')}, or leave out {Word('keep', False)}"
         ) from error
     clock.lap("instance")
     job, memory = _timed(reader, instance, wanted_inputs, clock.lap)

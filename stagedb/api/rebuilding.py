@@ -10,6 +10,7 @@ from typing import Any
 
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
+from stagedb.mentions import OPTIONS, Word, call, shown_in
 from stagedb.plans import Plan
 from stagedb.store import Store, connect, delete, json_mapping
 from stagedb.store.naming import inherit
@@ -32,7 +33,7 @@ def open_rebuilt(
     *,
     database: str | None = None,
     insecure: bool = False,
-    option: str = "--store",
+    option: str = str(Word("store")),
     holder: str | None = None,
 ) -> Store:
     """Open a store. Content of an older version in the embedded one is made again first.
@@ -75,7 +76,8 @@ def _each(
             yield row, make(row)
         except StagedbError as error:
             short = row["id"][: catalog.SHORT_ID]
-            yield row, f"stays hidden, because it cannot be made again (`stagedb rm {short}` removes it): {error}"
+            hidden = f"stays hidden, because it cannot be made again ({call('rm', short)} removes it): {error}"
+            yield row, shown_in(OPTIONS, hidden)
 
 
 def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The modules of a layer that Megatron-Core computes again, by its names (`--recompute-modules`).
+"""The modules of a layer that Megatron-Core computes again, by its names (`recompute_modules`).
 
 A module is of one of two kinds (megatron/core/transformer/transformer_config.py, `recompute_modules`):
 

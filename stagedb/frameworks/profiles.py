@@ -1,7 +1,7 @@
 """How training frameworks run a step, by name and version: what they overlap, and the plan words that they imply.
 
 A recipe decides which operators a step has. A profile adds what a timeline needs: which communication a rank waits for,
-which is hidden by which computing, and in which pieces. `--framework` picks one.
+which is hidden by which computing, and in which pieces. `framework` picks one.
 """
 
 from collections.abc import Mapping

@@ -48,7 +48,7 @@ def _copies(plan: PlanFields) -> Way:
     """A token for each expert, without the words that are about other tokens."""
     held = {"node_ranks": (plan.node_ranks, 1), "dispatch_dtype": (plan.options.dispatch_dtype, "same")}
     others = {word: default for word, (value, default) in held.items() if value != default}
-    dropped = [f"--{word.replace('_', '-')}" for word in others]
+    dropped = [str(Word(word)) for word in others]
     return _without({"dispatch": "copies", **others}, str(Word("dispatch", "copies")), dropped)
 
 

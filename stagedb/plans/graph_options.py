@@ -178,7 +178,7 @@ class GraphOptions(GraphAspects):
             )
         if self.reshard is not None and self.zero != 3:
             raise UsageError(
-                f"only zero 3 frees parameters after the forward: --{'' if self.reshard else 'no-'}reshard needs "
+                f"only zero 3 frees parameters after the forward: {Word('reshard', self.reshard)} needs "
                 f"{Word('zero', 3)}, not {self.zero}"
             )
         self._check_parts()
@@ -195,7 +195,7 @@ class GraphOptions(GraphAspects):
             )
 
     def _check_parts(self) -> None:
-        """What `--reshard-to` needs."""
+        """What `reshard_to` needs."""
         if self.reshard_to is None:
             return
         if not self.framework.reshards_to:
@@ -211,7 +211,7 @@ class GraphOptions(GraphAspects):
             )
 
     def _check_units(self) -> None:
-        """What `--expert-unit` needs."""
+        """What `expert_unit` needs."""
         if not self.expert_unit:
             return
         if not self.framework.expert_units:

@@ -25,7 +25,7 @@ TRIES = 256
 
 @dataclass(frozen=True)
 class Way:
-    """A change that may make a plan valid. text: shown in place of its options (`leave --ep out`)."""
+    """A change that may make a plan valid. text: shown in place of its options (`leave ep out`)."""
 
     change: Change
     text: str = ""
@@ -126,7 +126,7 @@ def tried_by(trial: Trial) -> Iterator[None]:
 
 
 def _with_verbs(first: list[str], ways: list[str]) -> list[str]:
-    """`take --a, or --b, or leave --c out, or take --d`."""
+    """`take a, or b, or leave c out, or take d`."""
     texts, taking = list(first), bool(first)
     for way in ways:
         leaves = way.startswith("leave ")

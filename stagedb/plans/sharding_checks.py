@@ -9,7 +9,7 @@ from stagedb.schedules import ACTIVE, marks, splits
 
 
 def check_sharding(plan: PlanFields) -> None:
-    """Raise UsageError if `--zero` or `--hsdp` does not suit the ranks of dp and cp."""
+    """Raise UsageError if `zero` or `hsdp` does not suit the ranks of dp and cp."""
     zero, ranks = plan.options.zero, plan.dp * plan.cp
     without = Way({"hsdp": 1}, f"leave {Word('hsdp')} out")
     if zero and ranks == 1:
@@ -49,7 +49,7 @@ def check_sharding(plan: PlanFields) -> None:
 
 
 def check_parts(plan: PlanFields) -> None:
-    """Raise UsageError if `--reshard-to` does not suit the ranks: the limits of `fully_shard`, and experts."""
+    """Raise UsageError if `reshard_to` does not suit the ranks: the limits of `fully_shard`, and experts."""
     ranks, shards = plan.options.reshard_to, plan.shards
     if ranks is None:
         return
@@ -82,7 +82,7 @@ def check_parts(plan: PlanFields) -> None:
 
 
 def check_units(plan: PlanFields) -> None:
-    """Raise UsageError if `--expert-unit` does not suit the ranks of experts, or what runs at the same time."""
+    """Raise UsageError if `expert_unit` does not suit the ranks of experts, or what runs at the same time."""
     if not plan.options.expert_unit:
         return
     without = Way({"expert_unit": False}, f"leave {Word('expert_unit', True)} out")

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import parse_json, shown
+from stagedb.mentions import OPTIONS, call, shown_in
 from stagedb.store.statements import Field, Statement
 
 _TYPES: Mapping[str, frozenset[type]] = {
@@ -74,7 +75,7 @@ def _json(text: str, what: str, kind: type, kind_name: str) -> object:
     try:
         content = parse_json(text, what)
     except UsageError as error:
-        raise DamagedError(str(error)) from None
+        raise DamagedError(f"{error}") from None
     if not isinstance(content, kind):
         raise DamagedError(f"{what} is {shown(content)}, and not {kind_name}")
     return content
@@ -101,7 +102,7 @@ def _whose(row: Mapping[str, Any]) -> str:
 
 def warn_of(damage: str) -> None:
     """Warn about damage that was left out; each text once in a process."""
-    warnings.warn(damage, DamageWarning, stacklevel=3)
+    warnings.warn(shown_in(OPTIONS, damage), DamageWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -116,7 +117,7 @@ def reading(what: str) -> Iterator[None]:
         raise DamagedError(f"{what} is damaged in the store ({reason}). {_WAY_OUT}") from error
 
 
-_WAY_OUT = "Somebody else changed it: remove it with `stagedb rm`, and make it again"
+_WAY_OUT = f"Somebody else changed it: remove it with {call('rm')}, and make it again"
 
 
 def sound(statement: Statement, rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -26,6 +26,7 @@ from stagedb.ir.symbolic_graph import (
     SymTensor,
     When,
 )
+from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
 from stagedb.store.leases import building
@@ -69,8 +70,8 @@ def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
     if row["format"] != FORMAT:
         raise UsageError(
-            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "
-            "remove it with `stagedb rm` and build it again"
+            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: remove it with "
+            f"{call('rm')} and build it again"
         )
     return graph_of(
         {**row, "id": id},

@@ -63,7 +63,7 @@ class RecomputeOptions:
             absent=True,
         ),
     ] = ()
-    """Some of `RECOMPUTE_MODULES`, sorted, each once (Megatron-Core's `--recompute-modules`)."""
+    """Some of `RECOMPUTE_MODULES`, sorted, each once (as Megatron-Core's option)."""
     early_stop: Annotated[
         bool | None,
         About(

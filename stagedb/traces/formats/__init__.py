@@ -22,7 +22,7 @@ FORMATS: Mapping[str, TraceFormat] = {
         PARQUET,
     )
 }
-"""Formats of directories, by the name that `--format` uses."""
+"""Formats of directories, by the name that `format` uses."""
 
 DEFAULT = ET
 """The format of a request that names none."""

@@ -1,4 +1,4 @@
-"""One small file of a whole set, chosen by `--packed`. `unpack` writes the directory from it. See docs/packed.md."""
+"""One small file of a whole set, chosen by `packed`. `unpack` writes the directory from it. See docs/packed.md."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -80,7 +80,7 @@ class FoundTraces:
 class TraceFormat:
     """A form in which a trace set is written.
 
-    name: its word in `--format`. help: a description for the option's help. what: the manifest's description of the
+    name: its word in `format`. help: a description for the option's help. what: the manifest's description of the
     set's files, with `{name}` for the set's name. takes: the words that it accepts; the others are refused with
     `refusal` (the reason) and `way` (what to do instead). simulated: whether a simulator's inputs are written next to
     the traces. find: returns the traces of a directory, None if it has no trace of this format; a format whose field is

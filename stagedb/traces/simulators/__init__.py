@@ -13,7 +13,7 @@ from stagedb.traces.simulators.astra_congestion_aware import ASTRA_CONGESTION_AW
 from stagedb.traces.simulators.simulator import MESSAGE, Groups, SimulatedJob, Simulator, Traffic
 
 SIMULATORS: Mapping[str, Simulator] = {each.name: each for each in (ASTRA_ANALYTICAL, ASTRA_CONGESTION_AWARE)}
-"""Targets by the name that `--simulator` uses."""
+"""Targets by the name that `simulator` uses."""
 
 DEFAULT = ASTRA_ANALYTICAL
 """The target of a set that names none."""
