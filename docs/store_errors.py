@@ -4,6 +4,9 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from stagedb.mentions import OPTIONS, Word, call, shown_in
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
@@ -56,15 +59,15 @@ def messages(path: Path) -> Iterator[str]:
     """The texts of a module's errors, in its order; what differs from case to case is in capitals, or `…`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     constants: dict[str, object] = {
-        target.id: node.value.value
+        target.id: node.value.value if isinstance(node.value, ast.Constant) else _text(node.value, {})
         for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args and _is_error(node.func)]
-    for call in sorted(calls, key=lambda node: node.lineno):
-        text = " ".join(_text(call.args[0], constants).split())
+    for each in sorted(calls, key=lambda node: node.lineno):
+        text = " ".join(_text(each.args[0], constants).split())
         # A text that is made elsewhere is listed there.
         if re.search("[a-z]", text):
             yield text
@@ -94,12 +97,28 @@ def _name(node: ast.expr) -> str:
     return "…"
 
 
+def _mention(node: ast.expr, constants: dict[str, object]) -> str | None:
+    """A word or a call of a message, as the command line shows it; None for anything else."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Word", "call")):
+        return None
+    made = Word if node.func.id == "Word" else call
+    values = [_value(each, constants) for each in node.args]
+    named = {key.arg: _value(key.value, constants) for key in node.keywords if key.arg is not None}
+    return shown_in(OPTIONS, str(made(*values, **named)))
+
+
+def _value(node: ast.expr, constants: dict[str, object]) -> Any:
+    return node.value if isinstance(node, ast.Constant) else _text(node, constants).strip("…") or _name(node)
+
+
 def _text(node: ast.expr, constants: dict[str, object]) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(each, constants) for each in node.values)
     if isinstance(node, ast.FormattedValue):
+        if (mention := _mention(node.value, constants)) is not None:
+            return mention
         if isinstance(node.value, ast.Name) and isinstance(constants.get(node.value.id), str | int | float):
             return str(constants[node.value.id])
         return _name(node.value)

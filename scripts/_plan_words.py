@@ -9,7 +9,9 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, Word
+from stagedb.api.python_words import KEYWORDS
+from stagedb.mentions import shown_in
+from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 FILE = Path(__file__).parents[1] / "stagedb" / "api" / "plan_keywords.py"
 WIDTH = 120
@@ -36,11 +38,11 @@ def text() -> str:
     return _FILE.format(graph=_keywords(GRAPH_WORDS.values()), layout=_keywords(layout))
 
 
-def _keywords(words: Iterable[Word]) -> str:
+def _keywords(words: Iterable[PlanWord]) -> str:
     return "\n".join(f"{_typed(word)}\n{_described(word)}" for word in words)
 
 
-def _typed(word: Word) -> str:
+def _typed(word: PlanWord) -> str:
     """The keyword with its type, as ruff formats it."""
     line = f"    {word.name}: {_type(word)}"
     if len(line) <= WIDTH:
@@ -49,7 +51,7 @@ def _typed(word: Word) -> str:
     return f"    {word.name}: Literal[\n{choices}\n    ]"
 
 
-def _type(word: Word) -> str:
+def _type(word: PlanWord) -> str:
     if word.choices:
         values = ", ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in word.choices)
         return f"Literal[{values}]"
@@ -60,8 +62,9 @@ def _type(word: Word) -> str:
     return _TYPES.get(word.kind) or str(word.kind.__name__)
 
 
-def _described(word: Word) -> str:
-    lines = textwrap.wrap(f'"""{word.help.replace("  [", " [")}', WIDTH - 4 - len('"""'), break_on_hyphens=False)
+def _described(word: PlanWord) -> str:
+    help_ = shown_in(KEYWORDS, word.help).replace("  [", " [")
+    lines = textwrap.wrap(f'"""{help_}', WIDTH - 4 - len('"""'), break_on_hyphens=False)
     return "\n".join(f"    {line}" for line in lines) + '"""'
 
 

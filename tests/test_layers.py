@@ -19,7 +19,7 @@ CORE = (
 LAYERS = (*CORE, "store", "api", "validation", "serve", "cli")
 """Each package may import those before it."""
 
-FREE = {"errors", "fault_injection", "lazy_names", "places"}
+FREE = {"errors", "fault_injection", "lazy_names", "mentions", "places"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))
@@ -202,3 +202,54 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         imported[module.removesuffix(".__init__")] = {name for name in names if name in modules}
     assert cycle(imported) == []
     assert cycle({"a": {"b"}, "b": {"a"}})
+
+
+EDGE = {"cli", "serve", "api", "store", "__init__", "mentions"}
+"""What is not the core: doors, the verbs, what opens a store, and the form of the command line itself."""
+
+OPTION = re.compile(r"(?<![\w-])--[a-z]|`stagedb ")
+
+OTHERS_OPTIONS = {
+    "frameworks/bucket_policies.py": ("--overlap-grad-reduce", "--use-distributed-optimizer"),
+    "frameworks/profiles.py": (
+        *("--pp-partition-method", "--sequence-parallel", "--use-flash-attn", "--overlap-grad-reduce"),
+        *("--overlap-param-gather", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size"),
+    ),
+    "models/readers/classes.py": ("--classes",),
+    "plans/pipeline_layouts.py": ("--pipeline-model-parallel-layout",),
+    "reports/pipeline_chart.py": ("--row:", "--rows:", "--row)"),
+    "systems/tables/importing.py": ("--no-deps",),
+    "systems/tables/operator_times.py": ("--moe-grouped-gemm",),
+    "traces/generate_chakra.py": ("--proto_path", "--python_out", "--pyi_out"),
+    "traces/simulation.py": ("--recurse-submodules", "--workload-configuration"),
+    "traces/simulators/astra_files.py": (
+        *("--recurse-submodules", "--workload-configuration", "--comm-group-configuration"),
+        *("--system-configuration", "--remote-memory-configuration", "--network-configuration"),
+    ),
+    "validation/step_prediction.py": (
+        *("--account-for-", "--pipeline-model-parallel-layout", "--expert-tensor-parallel-size"),
+    ),
+}
+"""Files with options of other programs, of scripts, and with variables of style sheets."""
+
+
+def options_in(source: str) -> list[str]:
+    """The strings of a file, docstrings too, that have an option or a command of the command line."""
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return [each for each in strings if isinstance(each, str) and OPTION.search(each)]
+
+
+def test_options_in_strings_are_found() -> None:
+    assert options_in('"""Needs `--zero`."""\nx = f"take --tp {n}"') == ["Needs `--zero`.", "take --tp "]
+    assert options_in('"run `stagedb ls`"') == ["run `stagedb ls`"]
+    assert options_in('"a -- b"; "a--b"; "--"') == []
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if layer_of(path) not in EDGE], ids=str)
+def test_the_core_has_no_options_of_the_command_line(path: Path) -> None:
+    """Its messages name words and verbs as data (`stagedb.mentions`), and doors show them."""
+    source = path.read_text(encoding="utf-8")
+    for each in OTHERS_OPTIONS.get(path.relative_to(ROOT).as_posix(), ()):
+        assert each in source
+        source = source.replace(each, "")
+    assert options_in(source) == []

@@ -9,7 +9,7 @@ from stagedb.plans.aspects import PLAN_WORDS
 
 
 def profile_command(subject: Sequence[str], words: Mapping[str, Any], options: Sequence[str] = ()) -> str | None:
-    """`stagedb profile` of a subject (`--model NAME`, or an instance) under these words.
+    """The command that profiles a subject, a model or an instance, under these words.
 
     None if a word has a value that the command line takes only from a file.
     """

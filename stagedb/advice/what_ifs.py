@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system import FLAT
 from stagedb.timing import Scaling, StepTimes, run_step
@@ -22,7 +23,7 @@ MATMULS = ("matmul", "experts")
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A step without a loss. name: in words. step: ns. options: those of `stagedb profile` that run it, if any do."""
+    """A step without a loss. name: in words. step: ns. options: those of `profile` that run it, if any do."""
 
     name: str
     step: int
@@ -57,7 +58,7 @@ def _halved(times: StepTimes, durations: JobDurations, system: System, blocking:
     for axis in sorted({axis for _, axis in there}):
         scalings = [Scaling(word, axis, HALF) for word in ("collective", "send") if (word, axis) in there]
         step = _step(times, scaled(network, durations.ns, scalings), system, blocking)
-        options = tuple(part for each in scalings for part in ("--scale", str(each)))
+        options = tuple(part for each in scalings for part in (OPTIONS.word(Word("scale")), str(each)))
         yield WhatIf(f"communication over {axis} twice as fast", step, options)
 
 

@@ -14,6 +14,7 @@ from stagedb.api.wanted_instances import Wanted
 from stagedb.build.graph_identity import graph_key
 from stagedb.errors import UsageError
 from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card, card_names, load_card
 from stagedb.outputs import GB
 from stagedb.plans import GraphOptions
@@ -125,7 +126,9 @@ def _graph_of(store: Store, wanted: Wanted, model: str | Card | None) -> GraphOf
 
     def stored(options: GraphOptions) -> SymGraph:
         if options.to_dict() != wanted.source.options.to_dict():
-            raise UsageError(f"the card of {wanted.model} is not here: name its file with --model to try other graphs")
+            raise UsageError(
+                f"the card of {wanted.model} is not here: name its file with {Word('model')} to try other graphs"
+            )
         return read_graph(store, wanted.source.in_store(store).id)
 
     return stored
@@ -148,8 +151,8 @@ class _Commands:
     def __init__(self, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs) -> None:
         self.wanted = wanted
         system = inputs.system.name
-        self.options = [*(() if system == DEFAULT else ("--system", system))]
-        self.options += ["--blocking", ",".join(inputs.blocking)] if inputs.blocking else []
+        self.options = [*(() if system == DEFAULT else (OPTIONS.word(Word("system")), system))]
+        self.options += [OPTIONS.word(Word("blocking")), ",".join(inputs.blocking)] if inputs.blocking else []
         self.model = model if isinstance(model, str) else wanted.model
 
     def of_change(self, each: Change) -> str | None:
@@ -159,7 +162,7 @@ class _Commands:
             batch: Mapping[str, Any] = {} if plan.global_batch_size else {"global_batch_size": plan.batch}
             changed = {word: value for word, value in each.change.items() if value is not None}
             return profile_command([there.id[: catalog.SHORT_ID]], {**batch, **changed}, self.options)
-        return profile_command(["--model", self.model], needed_words(each.words), self.options)
+        return profile_command([OPTIONS.word(Word("model")), self.model], needed_words(each.words), self.options)
 
     def of(self, options: tuple[str, ...]) -> str | None:
         """The command of a what-if; None for one that takes another system's file."""
@@ -169,4 +172,6 @@ class _Commands:
         if there is not None:
             return profile_command([there.id[: catalog.SHORT_ID]], {}, [*self.options, *options])
         words = {word: value for word, value in self.wanted.plan.to_dict().items() if value is not None}
-        return profile_command(["--model", self.model], needed_words(words), [*self.options, *options])
+        return profile_command(
+            [OPTIONS.word(Word("model")), self.model], needed_words(words), [*self.options, *options]
+        )

@@ -9,6 +9,7 @@ from stagedb.api import lookup, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import call
 from stagedb.plans import GROUP_AXES
 from stagedb.plans.aspects import LATER
 from stagedb.reports.step_difference import TERMS, StepSums, names_of, part_name, sums_from, verdict
@@ -44,8 +45,8 @@ def compare(store: Store, first: str, second: str) -> Difference:
     if (one.profile is None) != (other.profile is None):
         words = (first, second) if one.profile is None else (second, first)
         raise UsageError(
-            f"{shown(words[0])} is an instance and {shown(words[1])} a profile: compare two instances, or two profiles "
-            f"(`stagedb profile {words[0]}` makes one)"
+            f"{shown(words[0])} is an instance and {shown(words[1])} a profile: compare two instances, or two "
+            f"profiles ({call('profile', words[0])} makes one)"
         )
     return one.whole(store, lambda: other.whole(store, lambda: _differences(store, one, other)))
 
@@ -80,7 +81,7 @@ def _side(store: Store, word: str) -> _Side:
         return _Side(found, None)
     if isinstance(found, ProfileInfo):
         return _Side(lookup.the_instance(store, found.instance), found)
-    raise UsageError(f"{shown(word)} is a graph: compare two instances or two profiles (`stagedb ls` lists them)")
+    raise UsageError(f"{shown(word)} is a graph: compare two instances or two profiles ({call('ls')} lists them)")
 
 
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:

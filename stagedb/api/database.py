@@ -11,6 +11,7 @@ from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import OPTIONS, Word, shown_in
 from stagedb.store import Store, embedded, migrations, open_store, store_targets, unfinished
 from stagedb.store.failures import ConnectionLost, UnreachableError
 from stagedb.store.opening import open_running
@@ -61,15 +62,16 @@ def status(store: str | None = None, *, database: str | None = None, insecure: b
     """Look at a store without starting or changing it. Raises UsageError if a server does not answer."""
     files = None
     chosen = store_targets.selected(store, os.environ, database)
+    by = shown_in(OPTIONS, chosen.by)
     if chosen.is_embedded:
         home = store_targets.home(os.environ)
         files = str(home)
         if embedded.running(home) is None:
-            return StoreStatus("embedded", "not running", None, files, None, name=chosen.name, chosen_by=chosen.by)
+            return StoreStatus("embedded", "not running", None, files, None, name=chosen.name, chosen_by=by)
     with open_store(store, database=database, insecure=insecure) as opened:
         version = opened.version()
         found = StoreStatus(opened.engine, _state(version), opened.uri, files, version, product=opened.product())
-        found = replace(found, name=chosen.name, chosen_by=chosen.by, latency_ms=_latency(opened))
+        found = replace(found, name=chosen.name, chosen_by=by, latency_ms=_latency(opened))
         if not chosen.is_embedded:
             found = replace(found, database=opened.database)
         if not version:
@@ -172,7 +174,7 @@ def wait(
                 found = lookup.known(opened, word) if ready else None
                 missing = f"the store at {opened.uri} has no {shown(word)}"
         except (UnreachableError, ConnectionLost) as error:
-            found, missing = None, str(error)
+            found, missing = None, error.message
         if found is not None:
             return found
         left = end - time.monotonic()
@@ -186,7 +188,9 @@ def wait(
 def down(store: str | None = None, *, database: str | None = None) -> bool:
     """End the embedded engine; False if it did not run. Raises UsageError for a server, which stagedb cannot end."""
     if not _is_embedded(store, database):
-        raise UsageError("this store is a server: stop it on its machine. --store embedded names this machine's engine")
+        raise UsageError(
+            f"this store is a server: stop it on its machine. {Word('store', 'embedded')} names this machine's engine"
+        )
     return embedded.stop(store_targets.home(os.environ))
 
 

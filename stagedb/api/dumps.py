@@ -7,6 +7,7 @@ from pathlib import Path
 from stagedb.api import catalog, lookup
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
+from stagedb.mentions import Word, call
 from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
 from stagedb.store.contents.content_proofs import ContentProof
@@ -20,10 +21,10 @@ def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: No
     and for a file that is there already, unless `force` is set.
     """
     if path.exists() and not force:
-        raise UsageError(f"{path_text(path)} is there already: --force replaces it")
+        raise UsageError(f"{path_text(path)} is there already: {Word('force', True)} replaces it")
     things = wanted(store, words)
     if not things:
-        raise UsageError("the store has nothing to dump: make an instance with `stagedb instantiate MODEL`")
+        raise UsageError(f"the store has nothing to dump: make an instance with {call('instantiate', 'MODEL')}")
     with whole_file(path, "FILE", replace=force) as file:
         heard = notice or _unheard
         write_records(file, chain(records_of(store, things, heard), marks_of(store, things, not words, heard)))

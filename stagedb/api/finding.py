@@ -10,8 +10,8 @@ from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import json_mapping
+from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
-from stagedb.plans.written_words import option
 from stagedb.store import Store, user_of
 from stagedb.store.naming import spaces
 
@@ -31,7 +31,7 @@ def find(store: Store, model: str | None, system: str | None, words: Mapping[str
     Raises UsageError for a model or a system that the store has nothing of.
     """
     if limit < 1:
-        raise UsageError(f"--limit {limit} is not possible: it is at least 1")
+        raise UsageError(f"{Word('limit', limit)} is not possible: it is at least 1")
     wanted = _properties(words)
     asked: dict[str, Any] = {"words": wanted, "fits": fits, "limit": limit}
     if model is not None:
@@ -55,12 +55,10 @@ def _properties(words: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for word, value in words.items():
         if PLAN_WORDS[word].about.file and isinstance(value, str) and Path(value).suffix:
-            raise UsageError(
-                f"{option(word)} {shown(value)} is a file, and stored plans have its content: leave it out"
-            )
+            raise UsageError(f"{Word(word)} {shown(value)} is a file, and stored plans have its content: leave it out")
         if isinstance(value, tuple) and any(isinstance(each, Fraction) for each in value):
             raise UsageError(
-                f"{option(word)} has shares, and stored plans have the whole numbers of choices that follow from them: "
+                f"{Word(word)} has shares, and stored plans have the whole numbers of choices that follow from them: "
                 "give those, or leave it out"
             )
         found["world" if word == "ranks" else word] = list(value) if isinstance(value, tuple) else value

@@ -8,6 +8,7 @@ from stagedb.api import catalog, model_names
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.store import Store, current_user, unfinished
 
 KINDS = ("graphs", "instances", "profiles", "unfinished")
@@ -45,11 +46,11 @@ def listing(
     if kind is not None and kind not in KINDS:
         raise UsageError(f"{shown(kind)} is not a kind of thing to list: it is one of {', '.join(KINDS)}")
     if sort not in SORTS:
-        raise UsageError(f"--sort {shown(sort)} is not possible: it is one of {', '.join(SORTS)}")
+        raise UsageError(f"{Word('sort', shown(sort))} is not possible: it is one of {', '.join(SORTS)}")
     if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit} is not possible: it is at least 1")
+        raise UsageError(f"{Word('limit', limit)} is not possible: it is at least 1")
     if system is not None and kind not in (None, "profiles"):
-        raise UsageError("only profiles have a system: list profiles, or leave --system out")
+        raise UsageError(f"only profiles have a system: list profiles, or leave {Word('system')} out")
     found: list[_Row] = []
     content = _Content(store)
     for each, read in _READERS.items():
@@ -68,8 +69,8 @@ def listing(
 def check_names(store: Store, model: str | None, system: str | None) -> None:
     """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
     for option, word, known in (
-        ("--model", model, [graph.name for graph in catalog.graphs(store)]),
-        ("--system", system, [profile.system for profile in catalog.profiles(store)]),
+        (str(Word("model")), model, [graph.name for graph in catalog.graphs(store)]),
+        (str(Word("system")), system, [profile.system for profile in catalog.profiles(store)]),
     ):
         if word is not None and word not in known:
             names = ", ".join(sorted(set(known))) or "nothing"

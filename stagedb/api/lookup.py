@@ -13,6 +13,7 @@ from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileIn
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
+from stagedb.mentions import call
 from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces
 
@@ -70,7 +71,7 @@ def newest_instance(store: Store) -> InstanceInfo:
     """The newest instance of the caller, else of all. Raises UsageError if there is none."""
     known = catalog.instances(store)
     if not known:
-        raise UsageError("the store has no instance yet: make one with `stagedb instantiate MODEL`")
+        raise UsageError(f"the store has no instance yet: make one with {call('instantiate', 'MODEL')}")
     return known[0]
 
 
@@ -80,7 +81,7 @@ def unknown_instance(store: Store, word: str) -> UsageError:
     if other is not None:
         return other
     names = [name for each in catalog.instances(store) for name in (each.name, *each.names, each.id[:SHORT_ID])]
-    return UsageError(f"no instance {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them")
+    return UsageError(f"no instance {shown(word)} in the store{near(word, names)}; {call('ls')} lists them")
 
 
 def _of_other_kind(store: Store, word: str) -> UsageError | None:
@@ -94,8 +95,8 @@ def _of_other_kind(store: Store, word: str) -> UsageError | None:
     graph = find_graph(store, word)
     if graph is not None:
         return UsageError(
-            f"{shown(word)} is a graph, of the model {graph.name}: make an instance of it with `stagedb instantiate "
-            f"{graph.id[:SHORT_ID]}`, or name one that `stagedb ls` lists"
+            f"{shown(word)} is a graph, of the model {graph.name}: make an instance of it with "
+            f"{call('instantiate', graph.id[:SHORT_ID])}, or name one that {call('ls')} lists"
         )
     return None
 
@@ -131,11 +132,11 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
     if word is not None:
         names = [name for each in known for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
         raise UsageError(
-            f"no profile {shown(word)}{whose} in the store{near(word, names)}; `stagedb ls profiles` lists them"
+            f"no profile {shown(word)}{whose} in the store{near(word, names)}; {call('ls', 'profiles')} lists them"
         )
     if not known:
-        named = "" if instance is None else f" {instance.id[:SHORT_ID]}"
-        raise UsageError(f"the store has no profile{whose} yet: make one with `stagedb profile{named}`")
+        way = call("profile") if instance is None else call("profile", instance.id[:SHORT_ID])
+        raise UsageError(f"the store has no profile{whose} yet: make one with {way}")
     return known[0]
 
 
@@ -154,7 +155,7 @@ def unknown(store: Store, word: str) -> GraphInfo:
     names = [name for each in catalog.instances(store) for name in (each.name, each.id[:SHORT_ID])]
     names += [each.name or each.id[:SHORT_ID] for each in catalog.profiles(store)]
     raise UsageError(
-        f"no graph, instance or profile {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them"
+        f"no graph, instance or profile {shown(word)} in the store{near(word, names)}; {call('ls')} lists them"
     )
 
 

@@ -12,6 +12,7 @@ from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, shown
+from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
@@ -57,8 +58,8 @@ def unknown_model(word: str, store: Store | None = None) -> UsageError:
     """The error for an unknown word, with similar names."""
     names = [*card_names(), *(graph.name for graph in catalog.graphs(store))] if store else [*card_names()]
     return UsageError(
-        f"unknown model {shown(word)}{catalog.near(word, names)}; `stagedb models` lists the library, "
-        "and MODEL may also be the path of a card or of a Hugging Face config.json"
+        f"unknown model {shown(word)}{catalog.near(word, names)}; {call('models')} lists the library, and MODEL may "
+        "also be the path of a card or of a Hugging Face config.json"
     )
 
 
@@ -135,9 +136,9 @@ def stored_source(graph: GraphInfo, words: Mapping[str, Any]) -> Source:
     for option, value in given.items():
         if getattr(options, option) != getattr(GraphOptions(**{**graph.options, option: value}), option):
             raise UsageError(
-                f"graph {graph.id[: catalog.SHORT_ID]} has {option} {getattr(options, option)}, not {value}: an option "
-                f"of a graph cannot be changed; name the model instead (--model {graph.name}) with "
-                "all options of the plan, or leave the option out"
+                f"graph {graph.id[: catalog.SHORT_ID]} has {option} {getattr(options, option)}, not {value}: an "
+                f"option of a graph cannot be changed; name the model instead ({Word('model', graph.name)}) with all "
+                "options of the plan, or leave the option out"
             )
     return Source(options, graph.sizes, graph, _own_card(graph, options))
 

@@ -8,6 +8,7 @@ from typing import BinaryIO, cast
 from stagedb.api import dumps
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import Word, call
 from stagedb.store import DumpError, Kind, Notice, Store, migrations, open_store, records_of, write_records
 from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.dumped_marks import keep_marks, marks_of, origin_of
@@ -17,7 +18,7 @@ from stagedb.store.same_stores import check_different
 
 def push(store: Store, words: Sequence[str], to: str, insecure: bool, notice: Notice | None) -> int:
     """Send things to the store that `to` names, with what they are made from. Returns how many were new there."""
-    with open_rebuilt(to, insecure=insecure, option="--to", holder=_holder(store)) as target:
+    with open_rebuilt(to, insecure=insecure, option=str(Word("to")), holder=_holder(store)) as target:
         return move(store, target, words, notice or (lambda line: None))
 
 
@@ -25,14 +26,14 @@ def pull(store: Store, words: Sequence[str], source: str, insecure: bool, notice
     """Fetch things from the store that `source` names, which is only read. Returns the number of new things."""
     with ExitStack() as opened:
         other = opened.enter_context(
-            open_store(source, insecure=insecure, option="--from", holder=_holder(store)).only_read()
+            open_store(source, insecure=insecure, option=str(Word("from")), holder=_holder(store)).only_read()
         )
         version = other.version()
         if version != migrations.NEWEST:
             state = f"has schema {version}" if version else "is empty"
             raise UsageError(
                 f"the store at {other.uri} {state}, and this stagedb reads schema {migrations.NEWEST}: use it once by "
-                "itself (`stagedb --help` names commands), or upgrade stagedb"
+                f"itself (`stagedb --help` names commands), or upgrade stagedb"
             )
         return move(other, store, words, notice or (lambda line: None))
 
@@ -50,7 +51,7 @@ def move(source: Store, target: Store, words: Sequence[str], notice: Notice) -> 
     for content that is not sound.
     """
     if not words:
-        raise UsageError("name at least one graph, instance or profile: `stagedb ls` lists them")
+        raise UsageError(f"name at least one graph, instance or profile: {call('ls')} lists them")
     wanted = dumps.wanted(source, words)
     check_different(source, target)
     there = {(row["kind"], row["id"]) for row in target.read("check/things")}
@@ -69,9 +70,9 @@ def _send(source: Store, target: Store, needed: Sequence[tuple[Kind, str]], noti
         try:
             return load_file(target, source.uri, file, ContentProof(), notice)
         except DumpError as error:
-            what = str(error).partition(". Nothing was written")[0]
+            what = error.message.partition(". Nothing was written")[0]
             raise StagedbError(
-                f"nothing was sent, because the content of the source is not sound: {what}. `stagedb store check` "
+                f"nothing was sent, because the content of the source is not sound: {what}. {call('store check')} "
                 "there lists all that is wrong"
             ) from None
 

@@ -34,15 +34,14 @@ class GraphWords(TypedDict, total=False):
     zero: Literal[0, 1, 2, 3]
     """Sharded over dp: nothing, the optimizer's state, gradients too, parameters too. [0]"""
     reshard: bool
-    """With --zero 3, free gathered parameters after the forward. [reshard]"""
+    """With zero=3, free gathered parameters after the forward. [reshard]"""
     reshard_to: int
-    """With --zero 3, N neighbouring ranks keep all parameters from the forward to the backward. [all that shard
-    them]"""
+    """With zero=3, N neighbouring ranks keep all parameters from the forward to the backward. [all that shard them]"""
     grad_sync: bool
     """Reduce gradients over dp after each micro-batch, or after the last. [the framework's default]"""
     recompute: Literal["none", "full", "core", "pointwise", "operators", "modules"]
     """What a layer's backward computes again: all, the attention core, all but matmuls, the operators that
-    --recompute-operators names, or Megatron-Core's modules that --recompute-modules names. [none]"""
+    recompute_operators names, or Megatron-Core's modules that recompute_modules names. [none]"""
     recompute_operators: Sequence[str] | str
     """Operators of a layer, each with all operators under its name, such as attn_norm,ffn.gate."""
     recompute_modules: Sequence[str] | str
@@ -50,39 +49,38 @@ class GraphWords(TypedDict, total=False):
     early_stop: bool
     """Recompute only what the backward reads, or everything. [torch: early-stop; megatron: all]"""
     cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
-    """How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses or
+    """How the ranks of cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses or
     ulysses-ring. [torch: ring-allgather; megatron: ring-p2p]"""
     cp_chunks: Literal["none", "balanced", "contiguous"]
-    """Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) or
+    """Which part of a sequence a rank of cp has: balanced (a chunk from the front and one from the back) or
     contiguous. [balanced if the kind allows it]"""
     cp_grad_sync: bool
     """Reduce gradients over cp as well as dp; without it, over dp only. [cp-grad-sync]"""
     expert_tp: bool
-    """Tensor parallelism partitions each expert; or its ranks (with --sp) have whole experts, among those of --ep.
+    """Tensor parallelism partitions each expert; or its ranks (with sp=True) have whole experts, among those of ep.
     [expert-tp]"""
     dispatch: Literal["copies", "ranks", "nodes"]
     """What a token is sent to its experts for: once for each expert, once for each rank with some of them (DeepEP,
     HybridEP), or once for each node with some and from there to its ranks. [copies]"""
     dispatch_dtype: Literal["same", "fp8"]
-    """Format in which --dispatch ranks or nodes sends tokens to their experts; fp8 has a scale for each 128 values,
+    """Format in which dispatch='ranks' or nodes sends tokens to their experts; fp8 has a scale for each 128 values,
     and results come back as they are. [same]"""
     ep_sync: bool
     """Reduce the gradients of all weights but experts over ep; without it, copies drift apart. [ep-sync]"""
     expert_unit: bool
-    """With --zero 2 or 3, the experts of each layer are an FSDP unit of their own, next to the rest.
-    [no-expert-unit]"""
+    """With zero=2 or 3, the experts of each layer are an FSDP unit of their own, next to the rest. [no-expert-unit]"""
     scatter_gather: bool
     """Ranks of tp with the same tensor each send a part of it to the next stage, which gathers it; without it each
     sends the whole. [no-scatter-gather]"""
     matmul_dtype: Literal["same", "fp8"]
-    """Operands of linear layers: in --dtype, or cast to fp8. [same]"""
+    """Operands of linear layers: in dtype, or cast to fp8. [same]"""
 
 
 class PlanWords(GraphWords, total=False):
     """Words that lay a training step out over ranks. See `stagedb.plans.Plan`."""
 
     ranks: int
-    """World size; sets dp = N / (tp x pp x cp) if --dp is not given."""
+    """World size; sets dp = N / (tp x pp x cp) if dp is not given."""
     tp: int
     """Tensor parallelism. [1]"""
     pp: int
@@ -90,10 +88,10 @@ class PlanWords(GraphWords, total=False):
     cp: int
     """Context parallelism: ranks that share a sequence. [1]"""
     ep: int
-    """Expert parallelism, among the ranks of dp x cp (with --no-expert-tp also of tp): N divides them and the
+    """Expert parallelism, among the ranks of dp x cp (with expert_tp=False also of tp): N divides them and the
     experts. [1]"""
     dp: int
-    """Data parallelism. [from --ranks, else 1]"""
+    """Data parallelism. [from ranks, else 1]"""
     rank_order: Sequence[str] | str
     """Mesh axes, innermost first. [tp,cp,dp,pp]"""
     micro_batch_size: int
@@ -126,7 +124,7 @@ class PlanWords(GraphWords, total=False):
     """Ends of the model that count as one layer each in an even split: its stages and chunks have so much less.
     [none]"""
     ulysses: int
-    """With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N. [1]"""
+    """With cp_kind='ulysses-ring': neighbours that exchange heads, in a ring over cp / N. [1]"""
     capacity_factor: float
     """Slots of an expert, as a multiple of its even share. [dropless]"""
     expert_load: Sequence[float] | str
@@ -136,7 +134,7 @@ class PlanWords(GraphWords, total=False):
     """The experts of each token: a YAML or JSON list with a list of experts for each of some tokens, which a rank's
     tokens repeat. [all choices equally likely]"""
     node_ranks: int
-    """Ranks of ep that are one node, for --dispatch nodes. [1]"""
+    """Ranks of ep that are one node, for dispatch='nodes'. [1]"""
     overlap_experts: bool
     """Run the forward of one micro-batch and the backward of another together, so that each computes while the other
     exchanges tokens. [no-overlap-experts]"""
@@ -147,7 +145,7 @@ class PlanWords(GraphWords, total=False):
     dtype: Literal["bf16", "fp16", "fp32"]
     """Activations, and every format without an option of its own. [bf16]"""
     param_dtype: Literal["bf16", "fp16", "fp32"]
-    """Parameters. [--dtype; torch: fp32 with fp16]"""
+    """Parameters. [dtype; torch: fp32 with fp16]"""
     grad_dtype: Literal["bf16", "fp16", "fp32"]
     """Gradients. [torch: as parameters; megatron: fp32]"""
     reduce_dtype: Literal["bf16", "fp16", "fp32"]

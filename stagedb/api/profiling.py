@@ -14,6 +14,7 @@ from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
 from stagedb.memory import ClassMemory, memory_of
+from stagedb.mentions import Word
 from stagedb.store import Store, current_user
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse
@@ -64,11 +65,16 @@ def inputs_or_profile(
     """The same, or the id of a profile, which has all of them. UsageError if both are given."""
     if profile is None:
         return inputs(system, durations, scale, blocking, framework)
-    given = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
-    given["--framework"] = framework
+    given = {
+        str(Word("system")): system,
+        str(Word("durations")): durations,
+        str(Word("scale")): scale,
+        str(Word("blocking")): blocking,
+    }
+    given[str(Word("framework"))] = framework
     for option, value in given.items():
         if value:
-            raise UsageError(f"a profile is shown as it was made: leave out {option}, or --profile")
+            raise UsageError(f"a profile is shown as it was made: leave out {option}, or {Word('profile')}")
     return profile
 
 
@@ -104,7 +110,9 @@ def run_only(
     A connection that only reads will do. Raises UsageError for a name: only what is in the store can have one.
     """
     if name is not None:
-        raise UsageError("--name needs a profile in the store: leave out --no-keep or --name")
+        raise UsageError(
+            f"{Word('name')} needs a profile in the store: leave out {Word('keep', False)} or {Word('name')}"
+        )
     instance, program = program_of(copy.copy(store).only_read(), wanted)
     clock.lap("instance")
     job = _job(program.workload, wanted_inputs, clock.lap)

@@ -1,8 +1,7 @@
 """The public functions as Python shows them: whole signatures in `help()`, and errors that name keywords.
 
-Messages are written with the options of the command line, which are the words of a plan too. A public function changes
-the text of an error that leaves it: `--global-batch-size 16` becomes `global_batch_size=16`. The command line prints
-the first text, which the error keeps.
+A message has the words of a request as data (`stagedb.mentions`). An error that leaves a public function shows them as
+keywords: `global_batch_size=16`.
 """
 
 import functools
@@ -12,30 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from stagedb.errors import StagedbError
-from stagedb.plans.aspects import PLAN_WORDS
-from stagedb.traces.formats import FORMATS
-from stagedb.traces.simulators import SIMULATORS
+from stagedb.mentions import OPTIONS, Form, VerbCall, Word, value_text
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
-
-_SWITCHES = {
-    word.flag(value): f"{word.name}={value}"
-    for word in PLAN_WORDS.values()
-    if word.kind is bool
-    for value in (True, False)
-}
-_SWITCHES |= {f"--{name}": f"{name}=True" for name in ("force", "resume", "packed", "compress", "replay")}
-_SWITCHES |= {"--no-replay": "replay=False", "--durations-in-traces": "durations_in_traces=True"}
-
-_CHOICES = {
-    word.option: frozenset((word.metavar or "").split("|")) | {str(each) for each in word.choices}
-    for word in PLAN_WORDS.values()
-}
-_CHOICES["--store"] = frozenset({"embedded"})
-_CHOICES["--granularity"] = frozenset({"op", "block"})
-_CHOICES["--format"] = frozenset(FORMATS)
-_CHOICES["--simulator"] = frozenset(SIMULATORS)
 
 _VERBS = frozenset(
     (
@@ -55,55 +34,39 @@ _VERBS = frozenset(
 )
 _FUNCTIONS = {"models": "stagedb.api.models()", "systems": "stagedb.api.systems()", "queries": "db.queries()"}
 
-_COMMAND = re.compile(r"`stagedb ([a-z]+)( [^`]*)?`")
-_VALUE = r"'[^']*'|[A-Z]{2,}(?:=[A-Z]+)?\b|[\w./:,=+-]*\w"
-_SWITCH = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, _SWITCHES))})(?![\w-])( (?=--|\w+=))?")
-_OPTION = re.compile(rf"(?<![\w-])(?!{_SWITCH.pattern})(--[a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?( (?=--[a-z]))?")
-
-
-def python_text(text: str) -> str:
-    """A message with keywords of Python in place of options and commands."""
-    return _SWITCH.sub(_switch, _OPTION.sub(_keyword, _COMMAND.sub(_call, text)))
-
-
-def _call(found: re.Match[str]) -> str:
-    verb, rest = found[1], (found[2] or "").strip()
-    if verb in _FUNCTIONS and not rest:
-        return f"`{_FUNCTIONS[verb]}`"
-    if verb not in _VERBS:
-        return found[0]
-    # The options of a call become keywords after this.
-    words, dashes, options = rest.partition("--")
-    called = [*map(_literal, words.split()), *([dashes + options] if dashes else [])]
-    return f"`db.{verb}({', '.join(called)})`"
-
-
-def _switch(found: re.Match[str]) -> str:
-    return _SWITCHES[found[1]] + (", " if found[2] else "")
-
-
-def _keyword(found: re.Match[str]) -> str:
-    option, value, more = found[3], found[4], found[5] or ""
-    name = option[2:].replace("-", "_")
-    if value is None:
-        return name + more
-    if not _is_value(option, value):
-        return f"{name} {value}{more}"
-    end = ", " if more else ""
-    if option == "--param":
-        key, _, content = value.partition("=")
-        return f"params={{{key}: {content}}}{end}"
-    return f"{name}={_literal(value)}{end}"
-
-
-def _is_value(option: str, value: str) -> bool:
-    """Whether the word after an option is its value, and not the next word of the sentence."""
-    return bool(re.search(r"[0-9,./:='A-Z]", value)) or value in _CHOICES.get(option, ())
-
 
 def _literal(value: str) -> str:
     plain = value.startswith("'") or value.isupper() or re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value)
     return value if plain else f"'{value}'"
+
+
+class _Keywords(Form):
+    """Keywords and calls of Python: `tp=4`, `db.ls()`."""
+
+    def word(self, word: Word) -> str:
+        """`tp=4`, `sp=False`."""
+        if word.value is None:
+            return word.name
+        if word.name == "param":
+            key, _, content = value_text(word.value).partition("=")
+            return f"params={{{key}: {content}}}"
+        value = word.value if isinstance(word.value, bool) else _literal(value_text(word.value))
+        return f"{word.name}={value}"
+
+    def words(self, words: tuple[Word, ...]) -> str:
+        """`tp=4, pp=2`."""
+        return ", ".join(map(self.word, words))
+
+    def call(self, call: VerbCall) -> str:
+        """`db.rm('0123abcd', force=True)`. What Python has no function for is the command."""
+        if call.verb in _FUNCTIONS and not call.arguments and not call.words:
+            return f"`{_FUNCTIONS[call.verb]}`"
+        if call.verb not in _VERBS:
+            return OPTIONS.call(call)
+        return f"`db.{call.verb}({', '.join([*map(_literal, call.arguments), *map(self.word, call.words)])})`"
+
+
+KEYWORDS = _Keywords()
 
 
 def for_python(function: F) -> F:
@@ -114,10 +77,7 @@ def for_python(function: F) -> F:
         try:
             return function(*arguments, **words)
         except StagedbError as error:
-            if error.on_command_line is None and error.args:
-                text = str(error)
-                error.on_command_line = text
-                error.args = (python_text(text), *error.args[1:])
+            error.form = KEYWORDS
             raise
 
     call.__signature__ = _whole(inspect.signature(function))  # type: ignore[attr-defined]  # `inspect` reads it; functions do not declare it

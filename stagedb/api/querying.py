@@ -9,6 +9,7 @@ from stagedb.api import catalog, lookup
 from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import OPTIONS, Word, call
 from stagedb.store import Statement, Store, Table, load, names, read_whole, unknown_names
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
@@ -107,7 +108,7 @@ def find(word: str) -> Statement:
     near = difflib.get_close_matches(path.rsplit("/", 1)[-1], known, n=3, cutoff=0.4)
     hint = f": did you mean {', '.join(near)}?" if near else ""
     raise UsageError(
-        f"no query is named {shown(word)}{hint}; `stagedb queries` lists them, and a Cypher text works too"
+        f"no query is named {shown(word)}{hint}; {call('queries')} lists them, and a Cypher text works too"
     )
 
 
@@ -204,7 +205,7 @@ def _take(name: str, asked: Set[str], params: dict[str, Any], option: str | None
     if name not in asked or name not in params:
         return option
     if option is not None:
-        raise UsageError(f"--{name} and the parameter {name} both set ${name}: leave one out")
+        raise UsageError(f"{Word(name)} and the parameter {name} both set ${name}: leave one out")
     return str(params.pop(name))
 
 
@@ -212,7 +213,7 @@ def _without_memory(store: Store, instance: str) -> list[str]:
     if store.read("memory/all_peaks", instance=instance):
         return []
     short = instance[: catalog.SHORT_ID]
-    return [f"the memory of instance {short} is not computed yet: `stagedb memory {short}` does that"]
+    return [f"the memory of instance {short} is not computed yet: {OPTIONS.call(call('memory', short))} does that"]
 
 
 def _without_wires(store: Store, profile: str) -> list[str]:
@@ -238,7 +239,7 @@ def _check_parameters(
     if statement is None:
         if profile is not None and "profile" not in asked:
             raise UsageError(
-                "the query has no $profile for --profile: use $profile in the query, or leave the option out"
+                f"the query has no $profile for {Word('profile')}: use $profile in the query, or leave the option out"
             )
         return
     # An option without a parameter is a mistake. Only --instance may have none, as it also restricts `$profile`.
@@ -253,5 +254,5 @@ def _check(statement: Statement, params: Set[str]) -> None:
         what = "is missing" if wrong[0] in takes else "is not one of its parameters"
         raise UsageError(
             f"{shown(wrong[0])} {what}: {short(statement)} takes {', '.join(sorted(takes)) or 'none'} "
-            "(--param KEY=VALUE, --instance, --profile)"
+            f"({Word('param', 'KEY=VALUE')}, {Word('instance')}, {Word('profile')})"
         )

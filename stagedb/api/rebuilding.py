@@ -11,6 +11,7 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
 from stagedb.inputs.stored_values import json_mapping
+from stagedb.mentions import OPTIONS, Word, call, shown_in
 from stagedb.plans import Plan
 from stagedb.store import Store, connect, delete
 from stagedb.store.naming import inherit
@@ -33,7 +34,7 @@ def open_rebuilt(
     *,
     database: str | None = None,
     insecure: bool = False,
-    option: str = "--store",
+    option: str = str(Word("store")),
     holder: str | None = None,
 ) -> Store:
     """Open a store. Content of an older version in the embedded one is made again first.
@@ -76,7 +77,8 @@ def _each(
             yield row, make(row)
         except StagedbError as error:
             short = row["id"][: catalog.SHORT_ID]
-            yield row, f"stays hidden, because it cannot be made again (`stagedb rm {short}` removes it): {error}"
+            hidden = f"stays hidden, because it cannot be made again ({call('rm', short)} removes it): {error}"
+            yield row, shown_in(OPTIONS, hidden)
 
 
 def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:

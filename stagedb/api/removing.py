@@ -8,6 +8,7 @@ from stagedb.api.catalog import SHORT_ID
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.store import Kind, NeededError, Store, Unfinished, current_user, delete, sweep, unfinished, user_of
 from stagedb.store.naming import Name, remove_name, spaces
 
@@ -61,7 +62,9 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
     name = _name_of(store, found, word)
     if name is not None and not force:
         if name.space not in spaces(store):
-            raise UsageError(f"{name} is a name of {name.space}: add --force to remove it with what it means")
+            raise UsageError(
+                f"{name} is a name of {name.space}: add {Word('force', True)} to remove it with what it means"
+            )
         others = [*(each for each in found.names if each != str(name)), *_of_others(store, found, names=False)]
         if others:
             remove_name(store, label_of(found), found.id, name)
@@ -69,7 +72,8 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
     others = [] if force else _of_others(store, found)
     if others:
         raise UsageError(
-            f"{shown(word)} is not yours alone ({'; '.join(others)}): add --force to remove it for all of them"
+            f"{shown(word)} is not yours alone ({'; '.join(others)}): add {Word('force', True)} to remove it for all "
+            "of them"
         )
     delete(store, label_of(found), found.id, found.name)
     return [found]
@@ -107,8 +111,8 @@ def _remove_graph(
     if users and not force:
         whose = f", some made by {', '.join(map(str, foreign))}" if foreign else ""
         raise UsageError(
-            f"{len(users)} instances need graph {graph.id[:SHORT_ID]} ({graph.name}){whose}: "
-            "remove them first, or add --force to remove them too"
+            f"{len(users)} instances need graph {graph.id[:SHORT_ID]} ({graph.name}){whose}: remove them first, or "
+            f"add {Word('force', True)} to remove them too"
         )
     for instance in users:
         delete(store, "Instance", instance.id, instance.name)
@@ -148,11 +152,11 @@ def collect(store: Store, *, dead: bool, unnamed_older_than: float | None, dry_r
     """
     if not dead and unnamed_older_than is None:
         raise UsageError(
-            "store gc removes nothing without a scope: --dead (what ended processes left), or --unnamed-older-than AGE "
-            "such as 30d (what nobody named or tagged)"
+            f"store gc removes nothing without a scope: {Word('dead')} (what ended processes left), or "
+            f"{Word('unnamed_older_than', 'AGE')} such as 30d (what nobody named or tagged)"
         )
     if unnamed_older_than is not None and unnamed_older_than < 0:
-        raise UsageError("--unnamed-older-than must not be negative")
+        raise UsageError(f"{Word('unnamed_older_than')} must not be negative")
     left: list[Unfinished | Unused] = []
     if dead:
         left += [each for each in unfinished(store) if each.dead] if dry_run else sweep(store)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import OPTIONS, Word, shown_in
 from stagedb.outputs import path_text
 from stagedb.store import naming, password_sources, settings_files, store_settings, store_targets
 from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource
@@ -51,7 +52,7 @@ def add(new: NewStore, *, replace: bool = False, password: Callable[[], str] | N
         password_sources.check_keyring()
         password_sources.keep(address, str(account), password())
     elif isinstance(new.password, InFile):
-        password_sources.password_of(new.password, address, account, "--password-file", os.environ)
+        password_sources.password_of(new.password, address, account, str(Word("password_file")), os.environ)
     table = {
         "uri": address,
         "username": account,
@@ -78,22 +79,27 @@ def _checked(new: NewStore) -> tuple[str, str | None]:
     address, inside, password = split_uri(new.uri, "URI")
     if password is not None:
         raise UsageError(
-            "URI has a password, which everybody on this machine can see in the list of processes: change it, and give "
-            "the URI without it, with --keyring, --password-file or --password-env"
+            "URI has a password, which everybody on this machine can see in the list of processes: change it, and "
+            f"give the URI without it, with {Word('keyring')}, {Word('password_file')} or {Word('password_env')}"
         )
     if inside is not None and new.username not in (None, inside):
-        raise UsageError(f"URI has the user {shown(inside)}, and --username is {shown(new.username)}: leave one out")
+        raise UsageError(
+            f"URI has the user {shown(inside)}, and {Word('username')} is {shown(new.username)}: leave one out"
+        )
     account = new.username or inside
     if account is not None and new.password is None:
-        raise UsageError("an account needs its password: add --keyring, --password-file FILE or --password-env NAME")
+        raise UsageError(
+            f"an account needs its password: add {Word('keyring')}, {Word('password_file', 'FILE')} or "
+            f"{Word('password_env', 'NAME')}"
+        )
     if new.password is not None:
         account = account or USERNAME
         if not new.insecure:
             check_encrypted(address, "URI")
     if new.database is not None:
-        store_settings.checked_database(new.database, "--database")
+        store_settings.checked_database(new.database, str(Word("database")))
     if new.workspace is not None:
-        naming.checked_workspace(new.workspace, "--workspace")
+        naming.checked_workspace(new.workspace, str(Word("workspace")))
     return address, account
 
 
@@ -115,7 +121,7 @@ def _check_free(name: str, config: Path, replace: bool) -> None:
 
 
 def _taken(name: str, config: Path) -> UsageError:
-    return UsageError(f"{path_text(config)} has a store named {shown(name)}: add --force to replace it")
+    return UsageError(f"{path_text(config)} has a store named {shown(name)}: add {Word('force', True)} to replace it")
 
 
 def _read(path: Path) -> store_settings.SettingsFile:
@@ -189,15 +195,14 @@ def listed() -> Rows:
     """The named stores and the embedded one; the one that is used without `--store` has what names it in `used`."""
     settings = store_settings.read_settings(store_settings.config_file(os.environ))
     chosen = store_targets.selected(None, os.environ)
-    rows = [
-        _row(each, chosen.by if chosen.name == each.name else None) for each in store_settings.named_stores(settings)
-    ]
-    rows.append((EMBEDDED, chosen.by if chosen.is_embedded else None, None, None, None, None, None))
+    by = shown_in(OPTIONS, chosen.by)
+    rows = [_row(each, by if chosen.name == each.name else None) for each in store_settings.named_stores(settings)]
+    rows.append((EMBEDDED, by if chosen.is_embedded else None, None, None, None, None, None))
     if chosen.uri is not None:
         address, account, _ = split_uri(chosen.uri, chosen.by)
         database = os.environ.get(store_targets.DATABASE)
         account = account or os.environ.get("NEO4J_USERNAME")
-        rows.append((None, chosen.by, address, database, account, "environment" if account else None, None))
+        rows.append((None, by, address, database, account, "environment" if account else None, None))
     return Rows(COLUMNS, tuple(rows))
 
 
@@ -209,7 +214,7 @@ def _row(store: NamedStore, used: str | None) -> tuple[str | None, ...]:
 def chosen() -> tuple[str | None, str]:
     """The name of the store that is used without `--store`, None for an address; and what names it."""
     found = store_targets.selected(None, os.environ)
-    return found.name, found.by
+    return found.name, shown_in(OPTIONS, found.by)
 
 
 def names() -> list[str]:

@@ -10,6 +10,7 @@ from stagedb.api.python_words import for_python
 from stagedb.api.results import InstanceInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory
+from stagedb.mentions import Word
 from stagedb.outputs import check_path, path_text
 from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
@@ -54,11 +55,11 @@ def import_systems(
     unknown accelerator, and without the wheel.
     """
     to = Path(to)
-    check_path(to, "--out")
+    check_path(to, str(Word("out")))
     try:
         to.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make {path_text(to)}: {error.strerror} (--out)") from None
+        raise UsageError(f"cannot make {path_text(to)}: {error.strerror} ({Word('out')})") from None
     written = []
     for each in GPUS if gpu is None else (gpu,):
         for path, rows in import_wheel(each, None if wheel is None else Path(wheel), to):

@@ -8,6 +8,7 @@ from stagedb.api import catalog, lookup
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.store import Store
 from stagedb.store.leases import Kind
 from stagedb.store.naming import add_note, add_tag, remove_tag, set_name, wanted_name
@@ -52,7 +53,7 @@ def note(store: Store, word: str, text: str) -> GraphInfo | InstanceInfo | Profi
 def log(store: Store, word: str | None, user: str | None, days: float, limit: int) -> Rows:
     """The newest events. A word that nothing in the store has is the id of what is removed."""
     if not 0 < days <= ALL_DAYS or limit < 1:
-        raise UsageError(f"--days {days} and --limit {limit} are not possible: both are above 0")
+        raise UsageError(f"{Word('days', days)} and {Word('limit', limit)} are not possible: both are above 0")
     thing = None if word is None else _id_of(store, word)
     since = time.time_ns() // 1_000_000 - round(days * _DAY)
     rows = store.read("team/log", since=since, user=user, thing=thing, limit=limit)

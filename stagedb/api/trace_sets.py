@@ -11,6 +11,7 @@ from stagedb.api.results import Exported, Unpacked
 from stagedb.api.system_choice import resolve_system
 from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.outputs import file_name
 from stagedb.plans import Mesh
@@ -93,7 +94,7 @@ class ExportRequest:
         if self.shard is None:
             return self.only
         if self.only is not None:
-            raise UsageError("--only and --shard both choose the ranks to write: leave one out")
+            raise UsageError(f"{Word('only')} and {Word('shard')} both choose the ranks to write: leave one out")
         return shard_ranks(self.shard, world)
 
     def request(self, model: str, world: int) -> Request:
@@ -119,12 +120,13 @@ def export(
         timed, wanted = find_timed(store, request.profile, target, model, words)
         if request.timed:
             raise UsageError(
-                "the traces of a profile have its durations: leave out --durations-in-traces, or --profile"
+                f"the traces of a profile have its durations: leave out {Word('durations_in_traces', True)}, or "
+                f"{Word('profile')}"
             )
         if request.system is not None:
             raise UsageError(
                 f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator inputs "
-                "describe: leave out --system, or profile on the other system and export that profile"
+                f"describe: leave out {Word('system')}, or profile on the other system and export that profile"
             )
     plan = wanted.plan
     only = request.ranks(plan.world)

@@ -11,6 +11,7 @@ from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word, call
 from stagedb.models import Card
 from stagedb.outputs import file_name, write_whole
 from stagedb.reports import StepView, check, draw, render, render_pair, sums_of, trace, verdict
@@ -103,8 +104,8 @@ def job_of(
     )
     if profile is not None and profile.step != job.step:
         raise StagedbError(
-            f"profile {profile.id} has a step of {profile.step} ns, and takes {job.step} ns now: another version "
-            "of stagedb made it; remove it with `stagedb rm` and profile again"
+            f"profile {profile.id} has a step of {profile.step} ns, and takes {job.step} ns now: another version of "
+            f"stagedb made it; remove it with {call('rm')} and profile again"
         )
     return job
 
@@ -125,7 +126,7 @@ def save_timeline(
     step = run_step(store, found)
     made = trace(step.view, granularity, stages)
     kept = step.keep(store, progress)
-    write_whole(path, made.content, "--out")
+    write_whole(path, made.content, str(Word("out")))
     return Viewed(
         path, len(made.content), step.job.step, step.instance, made.slices, made.flows, made.left_out, (kept,)
     )
@@ -150,7 +151,7 @@ def save_report(
     step = run_step(store, found)
     made = render(step.view).encode()
     kept = step.keep(store, progress)
-    write_whole(path, made, "--out")
+    write_whole(path, made, str(Word("out")))
     return Viewed(path, len(made), step.job.step, step.instance, profiles=(kept,))
 
 
@@ -174,13 +175,15 @@ def save_pair(
     """Write a report that compares two steps: of profiles, or of instances on the system of the request."""
     if asked.model is not None or asked.words or asked.target is None or isinstance(asked.inputs, str):
         raise UsageError(
-            "a report of two steps takes two profiles or instances of the store, by id or name: leave out --model, "
-            "--profile and the options of a plan (`stagedb profile` takes them and makes a profile)"
+            "a report of two steps takes two profiles or instances of the store, by id or name: leave out "
+            f"{Word('model')}, {Word('profile')} and the options of a plan ({call('profile')} takes them and makes a "
+            "profile)"
         )
     found = [find_step(store, _side(store, word, asked.inputs)) for word in (asked.target, second)]
     if asked.chosen and all(each.stored for each in found):
         raise UsageError(
-            "profiles are shown as they were made: leave out --system, --durations, --scale and --blocking"
+            f"profiles are shown as they were made: leave out {Word('system')}, {Word('durations')}, {Word('scale')} "
+            f"and {Word('blocking')}"
         )
     names = [_called(each) for each in found]
     path = _place("-and-".join(file_name(name) for name in names), out, ".html", force)
@@ -188,7 +191,7 @@ def save_pair(
     sides = [(step.view, name) for step, name in zip(steps, names, strict=True)]
     made = render_pair(sides[0], sides[1]).encode()
     kept = tuple(step.keep(store, progress) for step in steps)
-    write_whole(path, made, "--out")
+    write_whole(path, made, str(Word("out")))
     sentence = verdict(*(sums_of(*side) for side in sides))
     return Viewed(path, len(made), steps[0].job.step, steps[0].instance, profiles=kept, verdict=sentence)
 
@@ -201,7 +204,7 @@ def _side(store: Store, word: str, inputs: ProfileInputs) -> StepRequest:
     if isinstance(found, InstanceInfo):
         return StepRequest(found.id, None, {}, inputs)
     raise UsageError(
-        f"{shown(word)} is a graph: a report of two steps takes profiles or instances (`stagedb ls` lists them)"
+        f"{shown(word)} is a graph: a report of two steps takes profiles or instances ({call('ls')} lists them)"
     )
 
 
@@ -232,6 +235,6 @@ def stages_of(only: str | None) -> list[int] | None:
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise UsageError(f"--only {shown(only)}: {shown(part)} is neither a stage nor a range such as 0-3")
+            raise UsageError(f"{Word('only', shown(only))}: {shown(part)} is neither a stage nor a range such as 0-3")
         found.update(range(first, last + 1))
     return sorted(found)

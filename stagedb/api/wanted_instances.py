@@ -10,6 +10,7 @@ from stagedb.api import catalog, lookup, model_names
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
+from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names
 from stagedb.plans import Plan
 from stagedb.plans.schedule_checks import follows_from_chunks
@@ -125,7 +126,7 @@ def find_wanted(store: Store, target: str | None, model: str | Card | None, word
     Raises UsageError if both are given, or if a name is unknown.
     """
     if target is not None and model is not None:
-        raise UsageError(f"an instance ({target}) and --model cannot both be given: leave one out")
+        raise UsageError(f"an instance ({target}) and {Word('model')} cannot both be given: leave one out")
     if model is not None:
         return of_model(store, model, words)
     known = catalog.instances(store) if target is None else []
@@ -143,7 +144,7 @@ def _with_graph(store: Store, word: str) -> tuple[InstanceInfo, GraphInfo]:
     found = lookup.find_with_graph(store, word)
     if found is None and word in card_names():
         raise UsageError(
-            f"{word} is a model, and the store has no instance of it: use --model {word} with the options of a "
+            f"{word} is a model, and the store has no instance of it: use {Word('model', word)} with the options of a "
             "plan to make one"
         )
     if found is None:
@@ -170,9 +171,9 @@ def find_timed(
     if there is None or there.id != found.instance:
         asked = "another one, which is not in the store" if there is None else f"{_named(there.id, there.name)}"
         raise UsageError(
-            f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, but "
-            f"the other arguments choose {asked}: leave out INSTANCE, --model and the options of the plan, or profile "
-            "that instance (`stagedb profile` takes the same arguments) and name its profile"
+            f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, "
+            f"but the other arguments choose {asked}: leave out INSTANCE, {Word('model')} and the options of the "
+            f"plan, or profile that instance ({call('profile')} takes the same arguments) and name its profile"
         )
     return found, dataclasses.replace(wanted, there=there)
 

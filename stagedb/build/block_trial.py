@@ -17,6 +17,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.ir.collective_matcher import Matching
 from stagedb.ir.operators import Array
+from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.models.kinds import HIDDEN, OwnBlock
 from stagedb.models.kinds.own import part_of, shapes_of
@@ -66,8 +67,8 @@ def check_blocks(card: Card, options: GraphOptions | None = None) -> None:
         if mixes and options is not None and options.cp_kind != "none":
             raise block.refused(
                 mixes[0].line,
-                f"step {mixes[0].name} reads several tokens of a sequence, and ranks of cp hold parts of it: take --cp "
-                "1 (tp and dp divide the work too), or a mixer that stagedb has",
+                f"step {mixes[0].name} reads several tokens of a sequence, and ranks of cp hold parts of it: take "
+                f"{Word('cp', 1)} (tp and dp divide the work too), or a mixer that stagedb has",
             )
 
 

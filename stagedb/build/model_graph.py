@@ -26,6 +26,7 @@ from stagedb.ir.operators import PartAttention, Passing, Redistribution, RingAtt
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
+from stagedb.mentions import Word
 from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import recomputed_with
@@ -230,13 +231,13 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
             near = difflib.get_close_matches(operator, [*names, *sorted(above)], n=3, cutoff=0.5)
             meant = f": did you mean {' or '.join(near)}?" if near else ":"
             raise UsageError(
-                f"a layer has no operator {shown(operator)}{meant} "
-                f"--recompute-operators takes {', '.join(names)}, and the beginning of a name for all under it"
+                f"a layer has no operator {shown(operator)}{meant} {Word('recompute_operators')} takes "
+                f"{', '.join(names)}, and the beginning of a name for all under it"
             )
     if not any(op.recomputed for op in operations):
         raise UsageError(
-            f"the backward reads nothing that {', '.join(chosen)} makes, so that nothing would be recomputed: "
-            "name others with --recompute-operators, or take --recompute none"
+            f"the backward reads nothing that {', '.join(chosen)} makes, so that nothing would be recomputed: name "
+            f"others with {Word('recompute_operators')}, or take {Word('recompute', 'none')}"
         )
 
 
@@ -245,7 +246,7 @@ def _check_context(card: Card, options: GraphOptions) -> None:
     for part in (part for kind in card.kinds.values() for part in kind.parts if part.alone):
         if options.cp_kind != "none":
             raise UsageError(
-                f"{card.name} has {part.name}, which {part.alone}: take --cp 1 (tp and dp divide the work)"
+                f"{card.name} has {part.name}, which {part.alone}: take {Word('cp', 1)} (tp and dp divide the work)"
             )
 
 
@@ -256,14 +257,14 @@ def _check_units(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...
     if card.further_tokens:
         raise UsageError(
             f"{card.name} predicts further tokens by layers of its last stage, whose experts stagedb gathers with the "
-            "rest of their layer only: leave --expert-unit out"
+            f"rest of their layer only: leave {Word('expert_unit', True)} out"
         )
     for block in laid_out:
         for weight in block.weights:
             if of_experts(block.layouts[weight.name]) and not in_experts(weight.name):
                 raise UsageError(
                     f"{weight.name} is a weight of experts in a block of your own, for which stagedb does not know "
-                    "where a unit begins: leave --expert-unit out"
+                    f"where a unit begins: leave {Word('expert_unit', True)} out"
                 )
 
 

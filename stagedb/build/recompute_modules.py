@@ -1,4 +1,4 @@
-"""The modules of a layer that Megatron-Core computes again, by its names (`--recompute-modules`).
+"""The modules of a layer that Megatron-Core computes again, by its names (`recompute_modules`).
 
 A module is of one of two kinds (megatron/core/transformer/transformer_config.py, `recompute_modules`):
 
@@ -17,6 +17,7 @@ from stagedb.build.recomputation import RecomputedPart
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation
+from stagedb.mentions import Word
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import name_in_layer
 from stagedb.models.kinds import LayerKind
@@ -89,21 +90,21 @@ def check_modules(card: Card, chosen: Sequence[str]) -> None:
         if not any(module.has(card, kind) for kind in kinds):
             others = [other for other, each in MODULES.items() if any(each.has(card, kind) for kind in kinds)]
             raise UsageError(
-                f"{card.name} has no {module.lacks}, so that nothing of {name} would run again: --recompute-modules "
-                f"takes {', '.join(others)} for it"
+                f"{card.name} has no {module.lacks}, so that nothing of {name} would run again: "
+                f"{Word('recompute_modules')} takes {', '.join(others)} for it"
             )
         inside = [other for other in module.covers if other in chosen]
         if inside:
             raise UsageError(
                 f"{name} runs {' and '.join(inside)} again as a part of it: leave {' and '.join(inside)} out of "
-                "--recompute-modules"
+                f"{Word('recompute_modules')}"
             )
     for kind in kinds:
         part = next((part.name for part in kind.parts if part.routes and part.reads_stream), None)
         if part is not None and {"mlp", "moe"} & set(chosen):
             raise UsageError(
-                f"{card.name} has a feed-forward and experts side by side ({part}), which Megatron-Core does not have: "
-                "--recompute-modules takes layernorm, moe_act and core_attn for it"
+                f"{card.name} has a feed-forward and experts side by side ({part}), which Megatron-Core does not "
+                f"have: {Word('recompute_modules')} takes layernorm, moe_act and core_attn for it"
             )
 
 

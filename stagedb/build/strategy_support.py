@@ -8,10 +8,13 @@ from stagedb.build.sharing import BucketRule
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymOp
+from stagedb.mentions import Word
 from stagedb.plans.strategy_files import REGIONS, Strategy
 
 SAME = {"shared_ffn": "ffn"}
 """Tensor axes that a strategy calls by another name."""
+
+EXPERTS = f" (experts follow {Word('ep')} and {Word('expert_tp')})"
 
 
 def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
@@ -26,7 +29,7 @@ def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> 
             if region not in found:
                 raise UsageError(
                     f"the strategy's {table} name {shown(region)}, of which {model} has no operator: it has "
-                    f"{', '.join(here)}{' (experts follow --ep and --expert-tp)' if 'experts' in found else ''}"
+                    f"{', '.join(here)}{EXPERTS if 'experts' in found else ''}"
                 )
     for region, rule in strategy.weights.items():
         missing = [axis for axis in rule if axis not in found[region]]
@@ -48,9 +51,10 @@ def check_synced(ops: Iterable[SymOp], alone: Iterable[BucketRule]) -> None:
     if found is not None:
         whole, other = ("cp", "dp") if found.axis == "data" else ("dp", "cp")
         raise UsageError(
-            f"with this strategy the gradients of some weights are reduced only over {other}, and --no-ep-sync takes "
-            f"the ranks of ep out of dp and cp together: let the strategy cut batch over dp and seq over cp wherever "
-            f"it has weights, keep no weight in parts over {whole}, or leave --no-ep-sync or --strategy out"
+            f"with this strategy the gradients of some weights are reduced only over {other}, and "
+            f"{Word('ep_sync', False)} takes the ranks of ep out of dp and cp together: let the strategy cut batch "
+            f"over dp and seq over cp wherever it has weights, keep no weight in parts over {whole}, or leave "
+            f"{Word('ep_sync', False)} or {Word('strategy')} out"
         )
 
 

@@ -31,6 +31,7 @@ from stagedb.cli.help_groups import GroupedCommands, group_options
 from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
 from stagedb.cli.shared_options import print_line
 from stagedb.errors import StagedbError
+from stagedb.mentions import OPTIONS
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
 
@@ -124,7 +125,7 @@ def run() -> None:
             _print_error(refusal(error))
         sys.exit(EXIT_REFUSED)
     except StagedbError as error:
-        _print_error(error.on_command_line or str(error))
+        _print_error(error.text(OPTIONS))
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader of the output has closed it. Python would complain again when it flushes at exit.

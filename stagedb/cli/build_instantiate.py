@@ -10,7 +10,7 @@ from stagedb.cli import completion
 from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
-from stagedb.plans.aspects import option
+from stagedb.mentions import Word
 
 if TYPE_CHECKING:
     from stagedb.api import InstanceInfo
@@ -89,7 +89,7 @@ def note_implied(common: Common, instance: "InstanceInfo", given: Mapping[str, A
 
     plan = instance.plan
     for word, value in implied(given).items():
-        common.note(f"{option(word)} {value}, as --schedule {given['schedule']} always has")
+        common.note(f"{Word(word)} {value}, as --schedule {given['schedule']} always has")
     placement = plan.get("chunk_placement") if plan.get("task_order") and "schedule" in given else None
     if placement and "chunk_placement" not in given:
         common.note(f"--chunk-placement {placement}, as the orders in {given['schedule']} have it")

@@ -91,13 +91,7 @@ def memory(
     (`stagedb query memory_at_peak`). With --capacity or --system, exits with status 1 if a class does not fit.
     """
     size = None if capacity is None else _size(capacity)
-    chosen = show or (
-        MemoryRows.ALL if output.format is RowFormat.TABLE and output.output is None else MemoryRows.PEAKS
-    )
-    if chosen is MemoryRows.ALL and (output.format is not RowFormat.TABLE or output.output is not None):
-        raise UsageError(
-            "three tables with different columns do not fit into one file: --show peaks, phases or tensors"
-        )
+    chosen = _chosen(show, output)
     with common.connect() as db, progress(common, "making", "rows", before="making the graph and the instance"):
         found = db.memory(target, model=model, system=system, keep=keep, **(given := words.words()))
     note_model(common, found.instance)
@@ -111,6 +105,18 @@ def memory(
     reserve = {} if capacity is not None else found.reserve
     if room is not None and not _report_fit(common, peaks, room, reserve) and (capacity, system) != (None, None):
         raise typer.Exit(1)
+
+
+def _chosen(show: MemoryRows | None, output: Output) -> MemoryRows:
+    """The tables to print. Raises UsageError for several tables in one file."""
+    chosen = show or (
+        MemoryRows.ALL if output.format is RowFormat.TABLE and output.output is None else MemoryRows.PEAKS
+    )
+    if chosen is MemoryRows.ALL and (output.format is not RowFormat.TABLE or output.output is not None):
+        raise UsageError(
+            "three tables with different columns do not fit into one file: --show peaks, phases or tensors"
+        )
+    return chosen
 
 
 def _write(found: "Memory", chosen: MemoryRows, fullest: int, room: int | None, output: Output) -> None:

@@ -10,7 +10,8 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
-from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, Word
+from stagedb.mentions import OPTIONS, shown_in
+from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -42,13 +43,13 @@ class _Given:
         return {**read_plan_file(self.plan), **given}
 
 
-def _options(name: str, words: Mapping[str, Word]) -> type[_Given]:
+def _options(name: str, words: Mapping[str, PlanWord]) -> type[_Given]:
     """A dataclass with a field for each word that is an option, for `option_groups`."""
     fields = [_FIELDS[name] for name in words if name in _FIELDS]
     return dataclasses.make_dataclass(name, fields, bases=(_Given,), frozen=True, namespace={"__module__": __name__})
 
 
-def _field(word: Word) -> tuple[str, Any, None]:
+def _field(word: PlanWord) -> tuple[str, Any, None]:
     # Lists, and words that may name a file, are text here. `typed_words` reads them.
     type_: Any = word.kind if word.kind in (int, float, bool) else str
     # A placeholder such as `torch|megatron|FILE` has the values in lower case.
@@ -56,7 +57,7 @@ def _field(word: Word) -> tuple[str, Any, None]:
     option = typer.Option(
         *word.flags,
         metavar=word.metavar,
-        help=word.help,
+        help=shown_in(OPTIONS, word.help),
         rich_help_panel=WORDS[word.aspect],
         autocompletion=completion.one_of(lambda: choices) if choices else None,
     )

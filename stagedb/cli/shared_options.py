@@ -24,6 +24,7 @@ from typer.models import OptionInfo
 from stagedb.cli import EXIT_INTERRUPTED, completion
 from stagedb.cli.help_groups import EVERY, TIMING
 from stagedb.frameworks.profiles import FRAMEWORK_NAMES
+from stagedb.mentions import OPTIONS, shown_in
 from stagedb.outputs import printable
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Common(Printing):
 
 def print_line(line: str, err: bool = False) -> None:
     """Print a line of prose. A terminal gets it as lines of whole words; another program gets one line."""
-    text, stream = printable(line), sys.stderr if err else sys.stdout
+    text, stream = printable(shown_in(OPTIONS, line)), sys.stderr if err else sys.stdout
     if stream.isatty():
         wrap = textwrap.TextWrapper(_width(stream), break_long_words=False, break_on_hyphens=False)
         text = "\n".join(wrap.fill(each) for each in text.split("\n"))

@@ -12,6 +12,7 @@ from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMem
 from stagedb.frameworks.megatron import MEGATRON
 from stagedb.frameworks.torch import TORCH
 from stagedb.inputs import shown
+from stagedb.mentions import Word, one_of
 
 __all__ = [
     "FRAMEWORKS",
@@ -40,13 +41,13 @@ def either(words: Sequence[str]) -> str:
 def find_framework(name: str) -> Framework:
     """The framework with this name. Raises UsageError, with the known names, for another one."""
     if name not in FRAMEWORKS:
-        raise UsageError(f"unknown recipe {shown(name)}: --recipe is {either(list(FRAMEWORKS))}")
+        raise UsageError(f"unknown recipe {shown(name)}: {Word('recipe')} is {either(list(FRAMEWORKS))}")
     return FRAMEWORKS[name]
 
 
 def recipes_with(has: Callable[[Framework], bool]) -> str:
-    """The option that chooses a framework with some feature, as an error suggests it: `--recipe torch`."""
-    return f"--recipe {either([each.name for each in FRAMEWORKS.values() if has(each)])}"
+    """The option that chooses a framework with some feature, as an error suggests it: `recipe` is `torch`."""
+    return one_of("recipe", [each.name for each in FRAMEWORKS.values() if has(each)])
 
 
 def titles_with(has: Callable[[Framework], bool]) -> str:

@@ -68,7 +68,7 @@ class DefaultFormats:
 class Framework:
     """One framework's choices.
 
-    name: the word for it in plans (`--recipe`). title: its name in error messages.
+    name: the word for it in plans (`recipe`). title: its name in error messages.
 
     fused_projections: one matmul makes q, k, v (and one makes gate and up): `learned` only q, k, v of models with
         learned positions (GPT-2's fused projection), `always` in every model. A fused projection cannot repeat a K/V
@@ -104,16 +104,16 @@ class Framework:
         of experts are gathered.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
     recomputes_modules: modules of a layer may be computed again, by their names in Megatron-Core, some of which discard
-        their outputs (`--recompute-modules`).
+        their outputs (`recompute_modules`).
     routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
 
     buckets: the bucket policies, by use.
-    zero_stages: the ZeRO stages that the framework has (`--zero`).
-    hybrid_stages: those whose shards may have copies (`--hsdp`); errors suggest the first.
+    zero_stages: the ZeRO stages that the framework has (`zero`).
+    hybrid_stages: those whose shards may have copies (`hsdp`); errors suggest the first.
     cuts_columns: with zero 2 and 3 experts that ranks divide are cut along their second axis if more ranks share them
         than a rank holds, so that none has padding only.
-    expert_units: with zero 2 and 3 the experts of a layer may be a unit of their own (`--expert-unit`).
-    reshards_to: with zero 3 a few ranks may keep all parameters from the forward to the backward (`--reshard-to`).
+    expert_units: with zero 2 and 3 the experts of a layer may be a unit of their own (`expert_unit`).
+    reshards_to: with zero 3 a few ranks may keep all parameters from the forward to the backward (`reshard_to`).
     optimizer_sharding: with zero 1 gradients are all-reduced as with zero 0, or reduce-scattered in one buffer a stage.
     partial_in_backward: with zero 2 and 3 gradients that are partial over tp are reduced where a unit's backward ends,
         one by one; else once a step.
@@ -122,7 +122,7 @@ class Framework:
     sequence_parallel_gradients: gradients of weights between tensor-parallel regions are reduced over tp `each` on its
         own, or in `one` coalesced message a stage, once a step.
 
-    clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`--clip-norm`).
+    clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`clip_norm`).
 
     posts_ahead: with several chunks a stage, or another schedule than `single_schedules`, a runtime posts receives
         ahead of the tasks that read them (`stagedb.schedules.posted`). A trace has a receive with its task: it waits
@@ -134,10 +134,10 @@ class Framework:
         computed again.
     reduces_halves: the second half of a split backward makes all gradients, also those of units that were freed, and
         those that ranks of dp copy are reduced.
-    cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
+    cp_kinds: the kinds of context parallelism that the framework has (`cp_kind`), the default first.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
-    scatter_gather: pipeline messages may go in parts, one a rank of tp (`--scatter-gather`).
+    scatter_gather: pipeline messages may go in parts, one a rank of tp (`scatter_gather`).
 
     formats: number formats. memory: what the framework holds in addition to the tensors of operators.
     """

@@ -1,7 +1,7 @@
 """How training frameworks run a step, by name and version: what they overlap, and the plan words that they imply.
 
 A recipe decides which operators a step has. A profile adds what a timeline needs: which communication a rank waits for,
-which is hidden by which computing, and in which pieces. `--framework` picks one.
+which is hidden by which computing, and in which pieces. `framework` picks one.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 
 Words = Mapping[str, Any]
 """Words of a plan and their values."""
@@ -346,7 +347,9 @@ FRAMEWORK_NAMES = tuple(FRAMEWORK_PROFILES)
 def find_profile(name: str) -> FrameworkProfile:
     """The profile with this name. Raises UsageError, with the known names, for another one."""
     if name not in FRAMEWORK_PROFILES:
-        raise UsageError(f"unknown framework {shown(name)}: --framework is one of {', '.join(FRAMEWORK_PROFILES)}")
+        raise UsageError(
+            f"unknown framework {shown(name)}: {Word('framework')} is one of {', '.join(FRAMEWORK_PROFILES)}"
+        )
     return FRAMEWORK_PROFILES[name]
 
 

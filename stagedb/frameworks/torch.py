@@ -2,6 +2,7 @@
 
 from stagedb.frameworks.bucket_policies import DDP, Bucketing
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
+from stagedb.mentions import Word
 
 TORCH = Framework(
     name="torch",
@@ -88,7 +89,8 @@ TORCH = Framework(
         master={},
         refused_parameters={
             "fp16": "torch trains fp16 with a gradient scaler, which refuses the gradients of fp16 parameters "
-            '("Attempting to unscale FP16 gradients"): take --param-dtype fp32, or --dtype bf16'
+            f'("Attempting to unscale FP16 gradients"): take {Word("param_dtype", "fp32")}, or '
+            f"{Word('dtype', 'bf16')}"
         },
         # Autograd casts a gradient to its parameter's format.
         wide_gradients=False,

@@ -24,7 +24,7 @@ def _json(text: str, what: str, kind: type, kind_name: str) -> object:
     try:
         content = parse_json(text, what)
     except UsageError as error:
-        raise DamagedError(str(error)) from None
+        raise DamagedError(f"{error}") from None
     if not isinstance(content, kind):
         raise DamagedError(f"{what} is {shown(content)}, and not {kind_name}")
     return content

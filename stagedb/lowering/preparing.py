@@ -13,7 +13,8 @@ from stagedb.lowering.bucket_members import fill
 from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph, of_experts
 from stagedb.lowering.stage_blocks import lay_out
-from stagedb.plans import AxisGroups, Plan, groups, option
+from stagedb.mentions import Word, call
+from stagedb.plans import AxisGroups, Plan, groups
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.plans.layer_split import spelled_out
@@ -101,7 +102,7 @@ def _check_options(stored: GraphRows, plan: Plan) -> None:
         if word in chosen and chosen[word] != value:
             raise UsageError(
                 f"graph {stored.id} was built with {word} {shown(value)}, the plan has {shown(chosen[word])} "
-                f"({option(word)}): "
+                f"({Word(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
 
@@ -112,7 +113,7 @@ def _check_fused(stored: GraphRows, plan: Plan) -> None:
     if plan.tp > kv_heads and any(row["name"].endswith("attn.wqkv.weight") for row in stored.weights):
         raise UsageError(
             f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
-            f"queries, keys and values cannot repeat a head: take --tp {kv_heads}, or a card with `qkv: apart`"
+            f"queries, keys and values cannot repeat a head: take {Word('tp', kv_heads)}, or a card with `qkv: apart`"
         )
 
 
@@ -124,8 +125,8 @@ def _check_copies(stored: GraphRows, plan: Plan) -> None:
     apart = of_experts(stored)
     if not any(op["axis"] == "dp_replicate" and op["name"] in apart for op in stored.ops):
         raise UsageError(
-            f"graph {stored.id} was built by a version of stagedb that had no --hsdp {plan.hsdp} with divided experts: "
-            f"remove it with `stagedb rm {stored.id}` and build it again, or leave --hsdp out"
+            f"graph {stored.id} was built by a version of stagedb that had no {Word('hsdp', plan.hsdp)} with divided "
+            f"experts: remove it with {call('rm', stored.id)} and build it again, or leave {Word('hsdp')} out"
         )
 
 
@@ -137,7 +138,7 @@ def _check_ends(stored: GraphRows, plan: Plan) -> None:
         raise UsageError(
             f"the embedding and the head of graph {stored.id} are one weight, and this plan has them in chunks of "
             f"stages {ends[0]} and {ends[1]}: tied weights need the first and the last stage, so take a schedule with "
-            "its chunks in loops (--schedule interleaved-zb) or leave --chunk-placement out"
+            f"its chunks in loops ({Word('schedule', 'interleaved-zb')}) or leave {Word('chunk_placement')} out"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
@@ -195,8 +196,9 @@ class Card:
         if self.left_out_window and tokens > self.left_out_window:
             raise UsageError(
                 f"{self.name} attends to {self.left_out_window:,} tokens at most, and its card to whole sequences, so "
-                f"that FLOPs of {tokens:,} tokens would be wrong: --seq-len takes at most {self.left_out_window}; a "
-                "card whose layers have `sliding_window` has no such limit, as mistral-7b-window"
+                f"that FLOPs of {tokens:,} tokens would be wrong: {Word('seq_len')} takes at most "
+                f"{self.left_out_window}; a card whose layers have `sliding_window` has no such limit, as "
+                "mistral-7b-window"
             )
 
     def check_tp(self, tp: int) -> None:

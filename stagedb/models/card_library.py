@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory, is_there, read_document, shown
+from stagedb.mentions import call
 from stagedb.models.card import Card
 from stagedb.models.hugging_face import from_hugging_face
 from stagedb.models.kinds.own import read_blocks
@@ -48,8 +49,8 @@ def load_card(model: str | Path) -> Card:
         near = get_close_matches(model.lower(), card_names(), n=4, cutoff=0.5)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
-            f"unknown model {shown(model)}{hint}: `stagedb models` lists the library, "
-            "and the path of a card or of a Hugging Face config.json will do too"
+            f"unknown model {shown(model)}{hint}: {call('models')} lists the library, and the path of a card or of a "
+            "Hugging Face config.json will do too"
         )
     raise UsageError(f"no model card at {path_text(path)}: there is no such file")
 

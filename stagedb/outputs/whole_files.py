@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import Word
 from stagedb.outputs.path_texts import check_path, path_text
 
 
@@ -58,7 +59,7 @@ def whole_file(path: Path, option: str, *, replace: bool = True) -> Iterator[Bin
 
 
 def _there(path: Path) -> UsageError:
-    return UsageError(f"{path_text(path)} is there already: --force replaces it")
+    return UsageError(f"{path_text(path)} is there already: {Word('force', True)} replaces it")
 
 
 def _mode(path: Path) -> int | None:

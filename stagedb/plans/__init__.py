@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
     from stagedb.plans.plan import Plan, plan_for, plan_for_ranks
     from stagedb.plans.rank_layout import RankLayout
-    from stagedb.plans.written_words import WORDS, option, read_plan_file, typed_words
+    from stagedb.plans.written_words import WORDS, read_plan_file, typed_words
 
 __all__ = [
     "FORMAT_BYTES",
@@ -27,7 +27,6 @@ __all__ = [
     "expert_axis",
     "groups",
     "members",
-    "option",
     "plan_for",
     "plan_for_ranks",
     "read_plan_file",
@@ -42,7 +41,7 @@ _MODULES = {
     "graph_options": ("GraphOptions",),
     "plan": ("Plan", "plan_for", "plan_for_ranks"),
     "rank_layout": ("RankLayout",),
-    "written_words": ("WORDS", "option", "read_plan_file", "typed_words"),
+    "written_words": ("WORDS", "read_plan_file", "typed_words"),
 }
 
 # The command line reads the words of a plan and needs nothing else of this package.

@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
+from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.graph_options import CpKind, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.written_words import RANK_ORDER
 
-RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, "--cp-kind ring-p2p without --ulysses")
+RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, f"{Word('cp_kind', 'ring-p2p')} without {Word('ulysses')}")
 
 
 def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
@@ -30,8 +31,9 @@ def check_kind_given(words: Mapping[str, object], options: GraphOptions) -> None
     if words.get("cp_kind") == "none" and isinstance(cp, int) and cp > 1:
         usual = with_default_kind(options, cp, cast(int, words.get("ulysses", 1))).cp_kind
         raise Misfit(
-            f"cp {cp} has ranks that share a sequence, and --cp-kind none gives them no way to compute its attention",
-            ways=[Way({"cp_kind": usual}), Way({"cp": 1}, "leave --cp out")],
+            f"cp {cp} has ranks that share a sequence, and {Word('cp_kind', 'none')} gives them no way to compute its "
+            "attention",
+            ways=[Way({"cp_kind": usual}), Way({"cp": 1}, f"leave {Word('cp')} out")],
         )
 
 
@@ -47,9 +49,12 @@ def check_context(plan: PlanFields) -> None:
                 [Numbers("cp", range(2, 65))],
                 [
                     (
-                        Way(alone, "leave --cp-kind out"),
-                        Way(chunks, "leave --cp-kind and --cp-chunks out"),
-                        Way({**chunks, "ulysses": 1}, "leave --cp-kind, --cp-chunks and --ulysses out"),
+                        Way(alone, f"leave {Word('cp_kind')} out"),
+                        Way(chunks, f"leave {Word('cp_kind')} and {Word('cp_chunks')} out"),
+                        Way(
+                            {**chunks, "ulysses": 1},
+                            f"leave {Word('cp_kind')}, {Word('cp_chunks')} and {Word('ulysses')} out",
+                        ),
                     )
                 ],
                 lead="take",
@@ -58,7 +63,7 @@ def check_context(plan: PlanFields) -> None:
             raise Misfit(
                 "with cp 1 a sequence has one part",
                 [Numbers("cp", range(2, 65))],
-                [Way({"cp_chunks": "none"}, "leave --cp-chunks out")],
+                [Way({"cp_chunks": "none"}, f"leave {Word('cp_chunks')} out")],
                 lead="take",
             )
     _check_ulysses(plan)
@@ -81,22 +86,28 @@ def _check_ulysses(plan: PlanFields) -> None:
     ring, near = plan.options.cp_kind == "ulysses-ring", plan.ulysses
     if not ring and near > 1:
         raise Misfit(
-            f"--ulysses {near} is the number of ranks that exchange heads inside a ring: it needs --cp-kind "
-            "ulysses-ring and a multiple of that number of ranks",
+            f"{Word('ulysses', near)} is the number of ranks that exchange heads inside a ring: it needs "
+            f"{Word('cp_kind', 'ulysses-ring')} and a multiple of that number of ranks",
             ([Way({"cp_kind": "ulysses-ring", "cp": cp})] for cp in (2 * near,)),
-            [Way({"ulysses": 1}, "leave --ulysses out")],
+            [Way({"ulysses": 1}, f"leave {Word('ulysses')} out")],
             lead="take",
         )
     if ring and (near == 1 or near == plan.cp):
         raise Misfit(
-            f"ulysses-ring with --ulysses {near} of cp {plan.cp} is {'only a ring' if near == 1 else 'no ring'}",
+            f"ulysses-ring with {Word('ulysses', near)} of cp {plan.cp} is {'only a ring' if near == 1 else 'no ring'}",
             nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
-            [RING if near == 1 else Way({"cp_kind": "ulysses", "ulysses": 1}, "--cp-kind ulysses without --ulysses")],
+            [
+                RING
+                if near == 1
+                else Way(
+                    {"cp_kind": "ulysses", "ulysses": 1}, f"{Word('cp_kind', 'ulysses')} without {Word('ulysses')}"
+                )
+            ],
             lead="take",
         )
     if ring and plan.cp % near:
         raise Misfit(
-            f"--ulysses {near} does not divide cp {plan.cp}",
+            f"{Word('ulysses', near)} does not divide cp {plan.cp}",
             nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
             [RING],
         )

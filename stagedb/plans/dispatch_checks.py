@@ -6,13 +6,14 @@ from math import gcd
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Change, Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 
 MOST_CHOICES = 2**16
 """Choices of a routing. It is stored with the plan."""
 
-WITHOUT_TABLE = Way({"routing": ()}, "leave --routing out")
+WITHOUT_TABLE = Way({"routing": ()}, f"leave {Word('routing')} out")
 
 
 def check_dispatch(plan: PlanFields) -> None:
@@ -24,9 +25,12 @@ def check_dispatch(plan: PlanFields) -> None:
             _refuse_nodes(plan)
         if plan.options.dispatch_dtype != "same":
             raise Misfit(
-                f"--dispatch-dtype {plan.options.dispatch_dtype} is for tokens that are sent once for each rank or "
-                "node, and --dispatch is copies",
-                ways=[Way({"dispatch": "ranks"}), Way({"dispatch_dtype": "same"}, "leave --dispatch-dtype out")],
+                f"{Word('dispatch_dtype', plan.options.dispatch_dtype)} is for tokens that are sent once for each "
+                f"rank or node, and {Word('dispatch')} is copies",
+                ways=[
+                    Way({"dispatch": "ranks"}),
+                    Way({"dispatch_dtype": "same"}, f"leave {Word('dispatch_dtype')} out"),
+                ],
             )
     if plan.routing:
         _check_alone(plan)
@@ -35,8 +39,8 @@ def check_dispatch(plan: PlanFields) -> None:
         choices = sum(len(row.split()) for row in plan.routing)
         if choices > MOST_CHOICES:
             raise UsageError(
-                f"the routing has {choices} choices: --routing takes at most {MOST_CHOICES}, which the tokens of a "
-                "rank repeat"
+                f"the routing has {choices} choices: {Word('routing')} takes at most {MOST_CHOICES}, which the tokens "
+                "of a rank repeat"
             )
 
 
@@ -44,14 +48,14 @@ def _copies(plan: PlanFields) -> Way:
     """A token for each expert, without the words that are about other tokens."""
     held = {"node_ranks": (plan.node_ranks, 1), "dispatch_dtype": (plan.options.dispatch_dtype, "same")}
     others = {word: default for word, (value, default) in held.items() if value != default}
-    dropped = [f"--{word.replace('_', '-')}" for word in others]
-    return _without({"dispatch": "copies", **others}, "--dispatch copies", dropped)
+    dropped = [str(Word(word)) for word in others]
+    return _without({"dispatch": "copies", **others}, str(Word("dispatch", "copies")), dropped)
 
 
 def _ranks(plan: PlanFields) -> Way:
     """A token for each rank, without ranks of nodes."""
-    dropped = ["--node-ranks"] if plan.node_ranks > 1 else []
-    return _without({"dispatch": "ranks", "node_ranks": 1}, "--dispatch ranks", dropped)
+    dropped = [str(Word("node_ranks"))] if plan.node_ranks > 1 else []
+    return _without({"dispatch": "ranks", "node_ranks": 1}, str(Word("dispatch", "ranks")), dropped)
 
 
 def _without(change: Change, taken: str, dropped: list[str]) -> Way:
@@ -60,14 +64,17 @@ def _without(change: Change, taken: str, dropped: list[str]) -> Way:
 
 def _refuse_nodes(plan: PlanFields) -> None:
     raise Misfit(
-        f"--node-ranks {plan.node_ranks} is for tokens that are sent once for each node, and --dispatch is "
-        f"{plan.options.dispatch}",
-        ways=[Way({"dispatch": "nodes"}, "--dispatch nodes"), Way({"node_ranks": 1}, "leave --node-ranks out")],
+        f"{Word('node_ranks', plan.node_ranks)} is for tokens that are sent once for each node, and "
+        f"{Word('dispatch')} is {plan.options.dispatch}",
+        ways=[
+            Way({"dispatch": "nodes"}, str(Word("dispatch", "nodes"))),
+            Way({"node_ranks": 1}, f"leave {Word('node_ranks')} out"),
+        ],
     )
 
 
 def _check_sent_once(plan: PlanFields) -> None:
-    word = f"--dispatch {plan.options.dispatch}"
+    word = str(Word("dispatch", plan.options.dispatch))
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
         raise Misfit(
@@ -76,7 +83,7 @@ def _check_sent_once(plan: PlanFields) -> None:
     if plan.capacity_factor is not None:
         raise Misfit(
             f"{word} sends all of a token's choices, and with a capacity factor some are dropped",
-            ways=[Way({"capacity_factor": None}, "leave --capacity-factor out"), _copies(plan)],
+            ways=[Way({"capacity_factor": None}, f"leave {Word('capacity_factor')} out"), _copies(plan)],
         )
     if plan.options.dispatch != "nodes":
         if plan.node_ranks > 1:
@@ -84,7 +91,7 @@ def _check_sent_once(plan: PlanFields) -> None:
         return
     if plan.ep % plan.node_ranks or plan.node_ranks in (1, plan.ep):
         raise Misfit(
-            f"ep {plan.ep} is not several nodes of several ranks with --node-ranks {plan.node_ranks}",
+            f"ep {plan.ep} is not several nodes of several ranks with {Word('node_ranks', plan.node_ranks)}",
             nearest(
                 "node_ranks", plan.node_ranks, plan.ep, lambda near: plan.ep % near == 0 and near not in (1, plan.ep)
             ),
@@ -95,14 +102,15 @@ def _check_sent_once(plan: PlanFields) -> None:
 def _check_alone(plan: PlanFields) -> None:
     if plan.expert_load:
         raise Misfit(
-            "--routing names the experts of each token, and --expert-load how many choices each expert gets",
-            ways=[WITHOUT_TABLE, Way({"expert_load": ()}, "leave --expert-load out")],
+            f"{Word('routing')} names the experts of each token, and {Word('expert_load')} how many choices each "
+            "expert gets",
+            ways=[WITHOUT_TABLE, Way({"expert_load": ()}, f"leave {Word('expert_load')} out")],
         )
     if plan.capacity_factor is not None:
         raise Misfit(
-            "with a capacity factor every expert computes the same number of slots, so that --routing changes nothing "
-            "that is counted or sent",
-            ways=[Way({"capacity_factor": None}, "leave --capacity-factor out"), WITHOUT_TABLE],
+            f"with a capacity factor every expert computes the same number of slots, so that {Word('routing')} "
+            "changes nothing that is counted or sent",
+            ways=[Way({"capacity_factor": None}, f"leave {Word('capacity_factor')} out"), WITHOUT_TABLE],
         )
 
 
@@ -111,12 +119,13 @@ def row_of(plan: PlanFields, token: int) -> tuple[int, ...]:
     numbers = plan.routing[token].split()
     if not numbers or not all(number.isascii() and number.isdecimal() and len(number) < 10 for number in numbers):
         raise UsageError(
-            f"token {token} of --routing is {shown(plan.routing[token])}: it takes the numbers of experts, such as 3 1"
+            f"token {token} of {Word('routing')} is {shown(plan.routing[token])}: it takes the numbers of experts, "
+            "such as 3 1"
         )
     row = tuple(map(int, numbers))
     if len(set(row)) < len(row):
         again = next(expert for expert in row if row.count(expert) > 1)
-        raise UsageError(f"token {token} of --routing chooses expert {again} twice: a token's experts differ")
+        raise UsageError(f"token {token} of {Word('routing')} chooses expert {again} twice: a token's experts differ")
     return row
 
 
@@ -141,22 +150,23 @@ def check_routing(plan: PlanFields, sizes: Mapping[str, int], tokens: int) -> No
         row = row_of(plan, token)
         if len(row) != sizes["K"]:
             raise UsageError(
-                f"token {token} of --routing has {len(row)} experts: a token of this model chooses {sizes['K']}"
+                f"token {token} of {Word('routing')} has {len(row)} experts: a token of this model chooses {sizes['K']}"
             )
         if max(row) >= sizes["E"]:
             raise UsageError(
-                f"token {token} of --routing chooses expert {max(row)}: the model has experts 0 to {sizes['E'] - 1}"
+                f"token {token} of {Word('routing')} chooses expert {max(row)}: the model has experts 0 to "
+                f"{sizes['E'] - 1}"
             )
         each, most = sizes["E"] // sizes.get("EG", 1), sizes.get("EC", 1)
         groups = {expert // each for expert in row}
         if len(groups) > most:
             raise UsageError(
-                f"token {token} of --routing chooses experts of {len(groups)} groups: a token of this model chooses "
-                f"from {most} of {sizes['EG']} groups"
+                f"token {token} of {Word('routing')} chooses experts of {len(groups)} groups: a token of this model "
+                f"chooses from {most} of {sizes['EG']} groups"
             )
     if tokens % len(plan.routing):
         raise Misfit(
-            f"--routing has {len(plan.routing)} tokens, which do not divide the {tokens} tokens of a rank in a "
-            "micro-batch, so that they cannot repeat them",
+            f"{Word('routing')} has {len(plan.routing)} tokens, which do not divide the {tokens} tokens of a rank in "
+            "a micro-batch, so that they cannot repeat them",
             ways=[WITHOUT_TABLE],
         )

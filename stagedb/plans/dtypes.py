@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework, recipes_with
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.plans.aspects import FORMAT_WORDS, Formats
 from stagedb.plans.aspects.precision import FORMATS
 
@@ -44,14 +45,16 @@ class Dtypes(Formats):
         if self.act == "fp32" and self.param != "fp32":
             raise UsageError(
                 f"a matmul needs operands of one format, and fp32 activations differ from {self.param} parameters: "
-                f"take --param-dtype fp32, or --dtype {self.param}"
+                f"take {Word('param_dtype', 'fp32')}, or {Word('dtype', self.param)}"
             )
         if self.act == "fp32" and self.logits != "fp32":
-            raise UsageError(f"a loss in {self.logits} would narrow its fp32 logits: take --logits-dtype fp32")
+            raise UsageError(
+                f"a loss in {self.logits} would narrow its fp32 logits: take {Word('logits_dtype', 'fp32')}"
+            )
         if self.master == "fp32" and self.param == "fp32":
             raise UsageError(
-                "a master copy is wider than its parameters, and these are fp32: "
-                "take --master-dtype none, or --param-dtype bf16"
+                "a master copy is wider than its parameters, and these are fp32: take "
+                f"{Word('master_dtype', 'none')}, or {Word('param_dtype', 'bf16')}"
             )
 
     @classmethod
@@ -86,8 +89,8 @@ class Dtypes(Formats):
         """Raise UsageError if the framework, or fp8 matmuls, do not support these formats."""
         if fp8 and self.act != "bf16":
             raise UsageError(
-                f"fp8 matmuls produce bf16 results, and all other operators compute in bf16 with them, not in "
-                f"{self.act}: take --dtype bf16, or --matmul-dtype same"
+                "fp8 matmuls produce bf16 results, and all other operators compute in bf16 with them, not in "
+                f"{self.act}: take {Word('dtype', 'bf16')}, or {Word('matmul_dtype', 'same')}"
             )
         formats = find_framework(recipe).formats
         if self.param in formats.refused_parameters:
@@ -95,8 +98,8 @@ class Dtypes(Formats):
         if not formats.wide_gradients and FORMAT_BYTES[self.grad] > FORMAT_BYTES[self.param]:
             raise UsageError(
                 f"{recipe} stores a gradient at most in its parameter's format, and {self.grad} gradients are wider "
-                f"than {self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
-                f"or {recipes_with(lambda other: other.formats.wide_gradients)}"
+                f"than {self.param} parameters: take {Word('grad_dtype', self.param)}, "
+                f"{Word('param_dtype', self.grad)}, or {recipes_with(lambda other: other.formats.wide_gradients)}"
             )
 
     def names(self) -> dict[str, str]:
@@ -117,7 +120,7 @@ class Dtypes(Formats):
             if {self.act, other} == HALVES:
                 raise UsageError(
                     f"{other} {_CLASSES[name]} with {self.act} activations: bf16 and fp16 differ in range, and no "
-                    f"framework mixes them: take {_OPTIONS[name]} {self.act} or fp32, or --dtype {other}"
+                    f"framework mixes them: take {_WORDS[name].mention(self.act)} or fp32, or {Word('dtype', other)}"
                 )
 
 
@@ -132,7 +135,7 @@ _CLASSES = {
 }
 
 
-_OPTIONS = {word.field: word.option for word in FORMAT_WORDS.values()}
+_WORDS = {word.field: word for word in FORMAT_WORDS.values()}
 
 
 def _check_choice(name: str, format_: str) -> None:
@@ -143,16 +146,17 @@ def _check_choice(name: str, format_: str) -> None:
         verb = "has" if name == "master" else "have"
         raise UsageError(
             f"fp8 is only a format of matmul operands, {_CLASSES[name]} {verb} too little room in it: "
-            f"{_OPTIONS[name]} is one of {valid}; --matmul-dtype fp8 changes the matmuls of linear layers"
+            f"{_WORDS[name].mention()} is one of {valid}; {Word('matmul_dtype', 'fp8')} changes the matmuls "
+            "of linear layers"
         )
     if name == "opt" and format_ == "fp16":
         raise UsageError(
             "AdamW adds 1e-8 to the root of the second moment, a square of gradients, and both are zero in fp16: "
-            "take --opt-dtype fp32 or --opt-dtype bf16"
+            f"take {Word('opt_dtype', 'fp32')} or {Word('opt_dtype', 'bf16')}"
         )
     if name == "master" and format_ in FORMATS:
         raise UsageError(
             f"a master copy keeps the bits that updates lose in 16-bit parameters, and {format_} would keep none: "
-            "take --master-dtype fp32, or --master-dtype none"
+            f"take {Word('master_dtype', 'fp32')}, or {Word('master_dtype', 'none')}"
         )
-    raise UsageError(f"unknown number format {shown(format_)}: {_OPTIONS[name]} is one of {valid}")
+    raise UsageError(f"unknown number format {shown(format_)}: {_WORDS[name].mention()} is one of {valid}")

@@ -5,6 +5,7 @@ from fractions import Fraction
 from math import gcd
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.dispatch_checks import check_dispatch, check_routing, table
@@ -16,7 +17,7 @@ from stagedb.plans.token_copies import COPY_SYMBOLS, copy_symbols, histogram, of
 def check_expert_parallelism(plan: PlanFields) -> None:
     """Raise UsageError if ep, or a word that belongs to it, suits no model."""
     if plan.capacity_factor is not None and not 0 < plan.capacity_factor < float("inf"):
-        raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
+        raise UsageError(f"capacity_factor is {plan.capacity_factor}: {Word('capacity_factor')} takes a number above 0")
     if plan.expert_load:
         _check_load(plan)
     check_dispatch(plan)
@@ -36,12 +37,12 @@ def check_expert_parallelism(plan: PlanFields) -> None:
         _check_copies(plan, over_tp)
 
 
-WITH_TP = Way({"expert_tp": True}, "leave --no-expert-tp out")
+WITH_TP = Way({"expert_tp": True}, f"leave {Word('expert_tp', False)} out")
 
 
 def _check_copies(plan: PlanFields, over_tp: bool) -> None:
     """Raise UsageError if a copy of what is sharded would not have each expert on as many ranks as the others."""
-    without = Way({"hsdp": 1}, "leave --hsdp out")
+    without = Way({"hsdp": 1}, f"leave {Word('hsdp')} out")
     if plan.dp % plan.hsdp:
         return  # `check_sharding` refuses it
     ranks = plan.expert_ranks // plan.hsdp
@@ -66,26 +67,27 @@ def _check_over_tp(plan: PlanFields) -> None:
     places = [plan.rank_order.index(axis) for axis in ("tp", "cp", "dp") if getattr(plan, axis) > 1]
     if plan.pp > 1 and min(places) < plan.rank_order.index("pp") < max(places):
         raise Misfit(
-            f"rank order {','.join(plan.rank_order)} puts pp among tp, cp and dp, but with --no-expert-tp their ranks "
-            "hold experts together",
+            f"rank order {','.join(plan.rank_order)} puts pp among tp, cp and dp, but with {Word('expert_tp', False)} "
+            "their ranks hold experts together",
             ways=[Way({"rank_order": RANK_ORDER}), WITH_TP],
         )
 
 
 def _check_apart(plan: PlanFields) -> None:
     """Raise UsageError if the reductions that go over ep cannot be separated from others."""
-    synced = Way({"ep_sync": True}, "leave --no-ep-sync out")
+    synced = Way({"ep_sync": True}, f"leave {Word('ep_sync', False)} out")
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: True)
         raise Misfit("with ep 1 nothing is reduced over ep", near, [synced], lead="take")
     if plan.cp > 1 and not plan.options.cp_grad_sync:
         raise Misfit(
-            "ranks of ep are among those of cp, so that --no-ep-sync and --no-cp-grad-sync leave out the same",
-            ways=[synced, Way({"cp_grad_sync": True}, "leave --no-cp-grad-sync out")],
+            f"ranks of ep are among those of cp, so that {Word('ep_sync', False)} and {Word('cp_grad_sync', False)} "
+            "leave out the same",
+            ways=[synced, Way({"cp_grad_sync": True}, f"leave {Word('cp_grad_sync', False)} out")],
         )
     if plan.tp > 1 and plan.options.experts_over_tp:
         raise Misfit(
-            "with --no-expert-tp ranks of ep are among those of tp, which have other reductions",
+            f"with {Word('expert_tp', False)} ranks of ep are among those of tp, which have other reductions",
             ways=[synced, WITH_TP],
         )
 
@@ -97,7 +99,8 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         return
     if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
         raise Misfit(
-            f"--no-expert-tp gives whole experts to each of tp {plan.tp} ranks, which without sp have the same tokens",
+            f"{Word('expert_tp', False)} gives whole experts to each of tp {plan.tp} ranks, which without sp have the "
+            "same tokens",
             ways=[Way({"sp": True}), WITH_TP],
         )
     experts, ranks = sizes["E"], plan.expert_ranks
@@ -138,7 +141,7 @@ def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
                 f"{shards} ranks share {own} of the experts, so that {framework.title} cuts matrices of experts along "
                 f"their second axis, and the {name} {size} does not divide by {shards}",
                 nearest("dp", plan.dp, sizes["E"] * plan.dp, lambda dp: dp % plan.ep == 0 and dp // plan.ep <= own),
-                [Way({"zero": 1}, "--zero 1")],
+                [Way({"zero": 1}, str(Word("zero", 1)))],
             )
 
 
@@ -154,7 +157,7 @@ def _check_no_experts(plan: PlanFields) -> None:
     of_experts = [word for word in PLAN_WORDS.values() if word.name == "ep" or word.aspect == "experts"]
     given = [word for word in of_experts if held[word.field] != word.default]
     if given:
-        words = " and ".join(word.flag(held[word.field]) for word in given)
+        words = " and ".join(str(word.switch(held[word.field])) for word in given)
         raise Misfit(
             f"{words} {'is' if len(given) == 1 else 'are'} for a model with experts, and this one has none",
             ways=[Way({word.name: word.default for word in given}, f"leave {words} out")],
@@ -168,14 +171,14 @@ def _check_load(plan: PlanFields) -> None:
             "with a capacity factor every expert computes the same number of slots, filled or empty, so that a load "
             "changes nothing that is counted or sent",
             ways=[
-                Way({"capacity_factor": None}, "leave --capacity-factor out"),
-                Way({"expert_load": ()}, "leave --expert-load out"),
+                Way({"capacity_factor": None}, f"leave {Word('capacity_factor')} out"),
+                Way({"expert_load": ()}, f"leave {Word('expert_load')} out"),
             ],
         )
     if min(plan.expert_load) < 0 or not any(plan.expert_load):
         raise UsageError(
-            f"the load of experts is {_some(plan.expert_load)}: --expert-load takes a number of choices for each "
-            "expert, none below 0, not all 0"
+            f"the load of experts is {_some(plan.expert_load)}: {Word('expert_load')} takes a number of choices for "
+            "each expert, none below 0, not all 0"
         )
 
 
@@ -184,19 +187,20 @@ def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) ->
     load, experts, choices, total = plan.expert_load, sizes["E"], sizes["K"], sum(plan.expert_load)
     if len(load) != experts:
         raise UsageError(
-            f"--expert-load has values for {len(load)} experts, the model has {experts}: "
-            f"give it {experts} whole numbers, one for each expert (0 for an expert without tokens), or leave it out"
+            f"{Word('expert_load')} has values for {len(load)} experts, the model has {experts}: give it {experts} "
+            "whole numbers, one for each expert (0 for an expert without tokens), or leave it out"
         )
     if max(load) * choices > total:
         raise UsageError(
-            f"--expert-load sends {max(load)} of {total} choices to expert {load.index(max(load))}: a token chooses "
-            f"{choices} different experts, so that one expert gets at most {total // choices}"
+            f"{Word('expert_load')} sends {max(load)} of {total} choices to expert {load.index(max(load))}: a token "
+            f"chooses {choices} different experts, so that one expert gets at most {total // choices}"
         )
     if own.denominator > 1 or own.numerator % total:
         raise UsageError(
-            f"--expert-load sums to {total}, which does not divide the {own} routed tokens of a rank (micro-batch "
-            f"{plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks of a sequence): "
-            f"choose values with the sum {own}, or a divisor of it, or shares (0.3,0.1,…), which are rounded"
+            f"{Word('expert_load')} sums to {total}, which does not divide the {own} routed tokens of a rank "
+            f"(micro-batch {plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks "
+            f"of a sequence): choose values with the sum {own}, or a divisor of it, or shares (0.3,0.1,…), which are "
+            "rounded"
         )
 
 

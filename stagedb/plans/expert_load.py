@@ -8,6 +8,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
+from stagedb.mentions import Word
 from stagedb.plans.expert_checks import routed, smallest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.written_words import joined_rows, share, typed_words
@@ -18,11 +19,11 @@ Load = tuple[int | Fraction, ...]
 
 def read_load(path: Path) -> Load:
     """The load in a YAML or JSON file: a list of numbers, one for each expert. UsageError for other content."""
-    content = read_document(path, "load of experts", option="--expert-load")
+    content = read_document(path, "load of experts", option=str(Word("expert_load")))
     if not isinstance(content, list) or not content:
         raise UsageError(
-            f"the load of experts {path} is no list: --expert-load takes whole numbers, such as [3, 1], or shares, "
-            "such as [0.75, 0.25]"
+            f"the load of experts {path} is no list: {Word('expert_load')} takes whole numbers, such as [3, 1], or "
+            "shares, such as [0.75, 0.25]"
         )
     found: list[int | Fraction] = []
     for index, value in enumerate(content):
@@ -41,10 +42,11 @@ def read_routing(path: Path) -> tuple[str, ...]:
 
     Raises UsageError for other content.
     """
-    content = read_document(path, "routing", option="--routing")
+    content = read_document(path, "routing", option=str(Word("routing")))
     if not isinstance(content, list) or not content:
         raise UsageError(
-            f"the routing {path} is no list: --routing takes a list of experts for each token, such as [[3, 1], [0, 2]]"
+            f"the routing {path} is no list: {Word('routing')} takes a list of experts for each token, such as [[3, "
+            "1], [0, 2]]"
         )
     rows = joined_rows(content)
     for token, row in enumerate(rows):

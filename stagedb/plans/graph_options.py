@@ -7,6 +7,7 @@ from typing import get_args
 from stagedb.errors import UsageError
 from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
 from stagedb.inputs import shown
+from stagedb.mentions import Word, one_of
 from stagedb.plans.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
@@ -44,12 +45,17 @@ class GraphOptions(GraphAspects):
         self._check_clipping()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
-            raise UsageError(f"zero {self.zero} shards state over dp and cp together: --no-cp-grad-sync needs --zero 0")
+            raise UsageError(
+                f"zero {self.zero} shards state over dp and cp together: {Word('cp_grad_sync', False)} needs "
+                f"{Word('zero', 0)}"
+            )
         if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
+            raise UsageError(
+                f"dropout {self.dropout} is not a probability: {Word('dropout')} takes a number from 0 to below 1"
+            )
         if self.framework.fused_projections == "always" and not self.shared_input:
             raise UsageError(
-                f"the {self.recipe} recipe has one fused matmul for q, k, v: --no-shared-input needs "
+                f"the {self.recipe} recipe has one fused matmul for q, k, v: {Word('shared_input', False)} needs "
                 f"{recipes_with(lambda other: other.fused_projections != 'always')}"
             )
 
@@ -78,7 +84,7 @@ class GraphOptions(GraphAspects):
         check_needed(workflow, GRAPH_WORDS.values(), self, {})
         if workflow.differentiates or self.zero in (0, 3):
             return
-        whole = " or ".join(f"--zero {stage}" for stage in self.framework.zero_stages if stage in (0, 3))
+        whole = " or ".join(str(Word("zero", stage)) for stage in self.framework.zero_stages if stage in (0, 3))
         raise UsageError(
             f"the workflow {workflow.name} has no backward, and zero {self.zero} shards {SHARDED[self.zero]}, which it "
             f"does not have: take {whole}, or {workflows_with('gradients')}"
@@ -87,12 +93,14 @@ class GraphOptions(GraphAspects):
     def _check_context(self) -> None:
         kind = self.cp_kind
         if kind in RINGS and self.attention == "math":
-            raise UsageError(f"{kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
+            raise UsageError(
+                f"{kind} is made of fused kernels: {Word('attention', 'math')} needs {Word('cp_kind', 'allgather-kv')}"
+            )
         kinds = self.framework.cp_kinds
         if kind != "none" and kind not in kinds:
             raise UsageError(
-                f"{kind} exists only in {titles_with(lambda other: kind in other.cp_kinds)}: --recipe {self.recipe} "
-                f"takes --cp-kind {either(kinds)}"
+                f"{kind} exists only in {titles_with(lambda other: kind in other.cp_kinds)}: "
+                f"{Word('recipe', self.recipe)} takes {one_of('cp_kind', kinds)}"
             )
         if kind == "none":
             return  # the plan sets it later
@@ -109,8 +117,8 @@ class GraphOptions(GraphAspects):
             masked = kind != "ulysses" and self.attention == "fused"
             near = f", or {recipes_with(lambda other: not other.explicit_mask)}" if masked else ""
             raise UsageError(
-                f"with {kind} {reason}, so that chunks balance nothing: take --cp-chunks contiguous{near}, "
-                "or leave --cp-chunks out"
+                f"with {kind} {reason}, so that chunks balance nothing: take {Word('cp_chunks', 'contiguous')}{near}, "
+                f"or leave {Word('cp_chunks')} out"
             )
 
     @property
@@ -121,7 +129,8 @@ class GraphOptions(GraphAspects):
     def _check_recompute(self) -> None:
         if self.recompute == "core" and self.attention == "fused":
             raise UsageError(
-                "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
+                f"the fused attention kernel recomputes its core already: {Word('recompute', 'core')} needs "
+                f"{Word('attention', 'math')}"
             )
         if self.recompute == "none":
             object.__setattr__(self, "early_stop", None)  # there is nothing to stop
@@ -131,11 +140,13 @@ class GraphOptions(GraphAspects):
         for kind, like in (("operators", "attn_norm,ffn.gate"), ("modules", "layernorm")):
             chosen = getattr(self, f"recompute_{kind}")
             if self.recompute == kind and not chosen:
-                raise UsageError(f"--recompute {kind} needs the names: add --recompute-{kind}, such as {like}")
+                raise UsageError(
+                    f"{Word('recompute', kind)} needs the names: add {Word(f'recompute_{kind}')}, such as {like}"
+                )
             if chosen and self.recompute != kind:
                 raise UsageError(
-                    f"--recompute {self.recompute} already names what is recomputed: --recompute-{kind} needs "
-                    f"--recompute {kind}"
+                    f"{Word('recompute', self.recompute)} already names what is recomputed: "
+                    f"{Word(f'recompute_{kind}')} needs {Word('recompute', kind)}"
                 )
         self._check_modules()
 
@@ -144,78 +155,87 @@ class GraphOptions(GraphAspects):
         unknown = [name for name in self.recompute_modules if name not in RECOMPUTE_MODULES]
         if unknown:
             raise UsageError(
-                f"unknown module {shown(unknown[0])}: --recompute-modules takes {', '.join(RECOMPUTE_MODULES)}"
+                f"unknown module {shown(unknown[0])}: {Word('recompute_modules')} takes {', '.join(RECOMPUTE_MODULES)}"
             )
         if self.recompute_modules and not self.framework.recomputes_modules:
             raise UsageError(
-                f"{self.framework.title} has no modules of Megatron-Core: --recompute modules needs "
-                f"{recipes_with(lambda other: other.recomputes_modules)}, or take --recompute operators"
+                f"{self.framework.title} has no modules of Megatron-Core: {Word('recompute', 'modules')} needs "
+                f"{recipes_with(lambda other: other.recomputes_modules)}, or take {Word('recompute', 'operators')}"
             )
         if "core_attn" in self.recompute_modules and self.attention == "fused":
             raise UsageError(
-                "the fused attention kernel recomputes its core already: leave core_attn out of --recompute-modules, "
-                "or take --attention math"
+                "the fused attention kernel recomputes its core already: leave core_attn out of "
+                f"{Word('recompute_modules')}, or take {Word('attention', 'math')}"
             )
 
     def _check_sharding(self) -> None:
         stages = self.framework.zero_stages
         if self.zero not in stages:
-            shards = [f"{SHARDED[stage]} (--zero {stage})" for stage in stages if stage in SHARDED]
+            shards = [f"{SHARDED[stage]} ({Word('zero', stage)})" for stage in stages if stage in SHARDED]
             raise UsageError(
-                f"{self.framework.title} shards {either(shards or ['nothing'])}: --zero {self.zero} needs "
+                f"{self.framework.title} shards {either(shards or ['nothing'])}: {Word('zero', self.zero)} needs "
                 f"{recipes_with(lambda other: self.zero in other.zero_stages)}"
             )
         if self.reshard is not None and self.zero != 3:
             raise UsageError(
-                f"only zero 3 frees parameters after the forward: --{'' if self.reshard else 'no-'}reshard needs "
-                f"--zero 3, not {self.zero}"
+                f"only zero 3 frees parameters after the forward: {Word('reshard', self.reshard)} needs "
+                f"{Word('zero', 3)}, not {self.zero}"
             )
         self._check_parts()
         self._check_units()
         if not self.ep_sync and self.zero:
-            raise UsageError(f"zero {self.zero} shards gradients over all ranks of dp: --no-ep-sync needs --zero 0")
+            raise UsageError(
+                f"zero {self.zero} shards gradients over all ranks of dp: {Word('ep_sync', False)} needs "
+                f"{Word('zero', 0)}"
+            )
         if self.grad_sync and self.zero == 1:
             raise UsageError(
-                "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"
+                f"with zero 1 gradients are reduced once a step: {Word('grad_sync', True)} needs {Word('zero', 0)}, 2 "
+                "or 3, or leave it out"
             )
 
     def _check_parts(self) -> None:
-        """What `--reshard-to` needs."""
+        """What `reshard_to` needs."""
         if self.reshard_to is None:
             return
         if not self.framework.reshards_to:
             raise UsageError(
                 f"parts of parameters for the backward exist only in {titles_with(lambda other: other.reshards_to)}: "
-                f"--reshard-to needs {recipes_with(lambda other: other.reshards_to)}, or leave it out"
+                f"{Word('reshard_to')} needs {recipes_with(lambda other: other.reshards_to)}, or leave it out"
             )
         if not self.resharded:
-            found = "--no-reshard" if self.zero == 3 else f"zero {self.zero}"
+            found = str(Word("reshard", False)) if self.zero == 3 else f"zero {self.zero}"
             raise UsageError(
-                f"{found} frees no parameters after the forward: --reshard-to needs --zero 3 without --no-reshard"
+                f"{found} frees no parameters after the forward: {Word('reshard_to')} needs {Word('zero', 3)} without "
+                f"{Word('reshard', False)}"
             )
 
     def _check_units(self) -> None:
-        """What `--expert-unit` needs."""
+        """What `expert_unit` needs."""
         if not self.expert_unit:
             return
         if not self.framework.expert_units:
             raise UsageError(
-                f"units of experts exist only in {titles_with(lambda other: other.expert_units)}: --expert-unit needs "
-                f"{recipes_with(lambda other: other.expert_units)}, or leave it out"
+                f"units of experts exist only in {titles_with(lambda other: other.expert_units)}: "
+                f"{Word('expert_unit', True)} needs {recipes_with(lambda other: other.expert_units)}, or leave it out"
             )
         if self.zero < 2:
-            raise UsageError(f"zero {self.zero} has no units: --expert-unit needs --zero 2 or 3, or leave it out")
+            raise UsageError(
+                f"zero {self.zero} has no units: {Word('expert_unit', True)} needs {Word('zero', 2)} or 3, or leave "
+                "it out"
+            )
         if self.resharded and self.recompute in ("pointwise", "operators"):
             raise UsageError(
-                f"with --recompute {self.recompute} the backward runs the gather of the last layer's experts again, "
-                f"which selective checkpoints of {self.framework.title} do not find and refuse: --expert-unit needs "
-                "--zero 2, --no-reshard or --recompute full"
+                f"with {Word('recompute', self.recompute)} the backward runs the gather of the last layer's experts "
+                f"again, which selective checkpoints of {self.framework.title} do not find and refuse: "
+                f"{Word('expert_unit', True)} needs {Word('zero', 2)}, {Word('reshard', False)} or "
+                f"{Word('recompute', 'full')}"
             )
 
     def _check_clipping(self) -> None:
         if self.clip_norm and not self.framework.clips:
             raise UsageError(
-                f"the {self.recipe} recipe has no clipping of gradients: --clip-norm needs "
+                f"the {self.recipe} recipe has no clipping of gradients: {Word('clip_norm', True)} needs "
                 f"{recipes_with(lambda other: other.clips)}, or leave it out"
             )
 
@@ -225,14 +245,15 @@ class GraphOptions(GraphAspects):
         if not self.framework.scatter_gather:
             raise UsageError(
                 f"scattered messages exist only in {titles_with(lambda other: other.scatter_gather)}: "
-                f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
+                f"{Word('scatter_gather', True)} needs {recipes_with(lambda other: other.scatter_gather)}, or leave "
+                "it out"
             )
         between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
         if self.sp or any("tp" in over for over in between.values()):
+            way = Word("sp", False) if self.sp else "a strategy that leaves tp out between regions"
             raise UsageError(
                 f"with {'sp' if self.sp else 'this strategy'} each rank of tp only has its part of the tensor for the "
-                f"next stage: take {'--no-sp' if self.sp else 'a strategy that leaves tp out between regions'}, "
-                "or leave --scatter-gather out"
+                f"next stage: take {way}, or leave {Word('scatter_gather', True)} out"
             )
 
     def to_dict(self) -> dict[str, object]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Change, Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.schedule_checks import chunk_ways
@@ -12,7 +13,7 @@ from stagedb.plans.schedule_checks import chunk_ways
 COUNTED = {"none": (0, 0), "embedding": (1, 0), "loss": (0, 1), "both": (1, 1)}
 """Layers that the embedding and the loss count as, by the word `counted_ends`."""
 
-UNCOUNTED = Way({"counted_ends": None}, "leave --counted-ends out")
+UNCOUNTED = Way({"counted_ends": None}, f"leave {Word('counted_ends')} out")
 
 
 def check_split(plan: PlanFields) -> None:
@@ -25,10 +26,9 @@ def check_split(plan: PlanFields) -> None:
         return
     for word in ("layers_per_stage", "layers_per_chunk"):
         if getattr(plan, word) is not None:
-            option = "--" + word.replace("_", "-")
             raise Misfit(
-                f"--counted-ends {plan.counted_ends} is for an even split, and {option} gives the split",
-                ways=[UNCOUNTED, Way({word: None}, f"leave {option} out")],
+                f"{Word('counted_ends', plan.counted_ends)} is for an even split, and {Word(word)} gives the split",
+                ways=[UNCOUNTED, Way({word: None}, f"leave {Word(word)} out")],
             )
 
 
@@ -39,13 +39,13 @@ def stage_layers(plan: PlanFields, layers: int) -> tuple[int, ...]:
     exceeds the layers, or if the numbers that the plan gives have another sum.
     """
     if plan.layers_per_chunk is not None:
-        return _by_stage(plan, _given(plan.layers_per_chunk, "--layers-per-chunk", layers, plan))
+        return _by_stage(plan, _given(plan.layers_per_chunk, "layers_per_chunk", layers, plan))
     before, after = COUNTED[plan.counted_ends]
     counted = layers + before + after
     if plan.pp > counted:
-        raise UsageError(f"pp {plan.pp} is more than the model's {layers} layers: --pp takes at most {layers}")
+        raise UsageError(f"pp {plan.pp} is more than the model's {layers} layers: {Word('pp')} takes at most {layers}")
     if plan.layers_per_stage is not None:
-        return _given(plan.layers_per_stage, "--layers-per-stage", layers, plan)
+        return _given(plan.layers_per_stage, "layers_per_stage", layers, plan)
     dealt = _even(counted, plan.pp)
     return _without_ends(dealt, *_end_stages(plan), before, after)
 
@@ -57,7 +57,7 @@ def chunk_layers(plan: PlanFields, layers: int, trial: Callable[[Change], object
     plan. Raises UsageError if the chunks of a stage cannot share its layers equally and no word gives their numbers.
     """
     if plan.layers_per_chunk is not None:
-        return _given(plan.layers_per_chunk, "--layers-per-chunk", layers, plan)
+        return _given(plan.layers_per_chunk, "layers_per_chunk", layers, plan)
     before, after = COUNTED[plan.counted_ends]
     chunks, count, placement = plan.virtual_stages, plan.pp * plan.virtual_stages, plan.placement
     dealt = stage_layers(plan, layers)
@@ -103,11 +103,11 @@ def _by_stage(plan: PlanFields, chunks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sums)
 
 
-def _given(numbers: tuple[int, ...], option: str, layers: int, plan: PlanFields) -> tuple[int, ...]:
+def _given(numbers: tuple[int, ...], word: str, layers: int, plan: PlanFields) -> tuple[int, ...]:
     if sum(numbers) != layers:
-        parts = plan.pp if option == "--layers-per-stage" else len(numbers)
+        parts = plan.pp if word == "layers_per_stage" else len(numbers)
         raise UsageError(
-            f"{option} {_text(numbers)} has {sum(numbers)} layers, the model has {layers}; an even split is "
+            f"{Word(word, _text(numbers))} has {sum(numbers)} layers, the model has {layers}; an even split is "
             f"{_text(_even(layers, parts))}"
         )
     return numbers
@@ -115,13 +115,13 @@ def _given(numbers: tuple[int, ...], option: str, layers: int, plan: PlanFields)
 
 def _uneven(dealt: Sequence[int], layers: int, plan: PlanFields, trial: Callable[[Change], object]) -> Misfit:
     chunks, most = plan.virtual_stages, math.gcd(*dealt)
-    last = "" if most > 1 else "; other numbers need another --pp or --layers-per-stage"
+    last = "" if most > 1 else f"; other numbers need another {Word('pp')} or {Word('layers_per_stage')}"
     counted = [Way({"counted_ends": word}) for word in ("both", "loss", "embedding") if word != plan.counted_ends]
     apart = uneven_chunks(layers, plan.pp * chunks)
     return Misfit(
         f"{chunks} virtual stages do not divide the layers of each stage ({_text(sorted(set(dealt), reverse=True))})",
         chunk_ways(chunks, most),
-        [counted, Way({"layers_per_chunk": apart, **UNCOUNTED.change}, f"--layers-per-chunk {_text(apart)}")],
+        [counted, Way({"layers_per_chunk": apart, **UNCOUNTED.change}, str(Word("layers_per_chunk", _text(apart))))],
         last=last,
         trial=trial,
     )
@@ -138,11 +138,13 @@ def _check_stages(plan: PlanFields, layers: tuple[int, ...]) -> None:
     """Raise UsageError if explicit numbers of layers are not one for each stage."""
     text = _text(layers)
     if len(layers) != plan.pp:
-        raise UsageError(f"--layers-per-stage {text} has {len(layers)} stages, --pp {plan.pp}: they must agree")
+        raise UsageError(
+            f"{Word('layers_per_stage', text)} has {len(layers)} stages, {Word('pp', plan.pp)}: they must agree"
+        )
     if min(layers) < 1 and plan.layers_per_chunk is None:
         raise UsageError(
-            f"--layers-per-stage {text} has a stage without a layer: each needs at least 1 "
-            "(--layers-per-chunk takes 0 for the first chunk and the last one)"
+            f"{Word('layers_per_stage', text)} has a stage without a layer: each needs at least 1 "
+            f"({Word('layers_per_chunk')} takes 0 for the first chunk and the last one)"
         )
 
 
@@ -151,21 +153,21 @@ def _check_chunks(plan: PlanFields, layers: tuple[int, ...]) -> None:
     text, count = _text(layers), plan.pp * plan.virtual_stages
     if len(layers) != count:
         raise UsageError(
-            f"--layers-per-chunk {text} has {len(layers)} chunks, --pp {plan.pp} with --virtual-stages "
-            f"{plan.virtual_stages} has {count}: they must agree"
+            f"{Word('layers_per_chunk', text)} has {len(layers)} chunks, {Word('pp', plan.pp)} with "
+            f"{Word('virtual_stages', plan.virtual_stages)} has {count}: they must agree"
         )
     least = [int(0 < number < count - 1) for number in range(count)]
     empty = next((number for number in range(count) if layers[number] < least[number]), None)
     if empty is not None:
         raise UsageError(
-            f"--layers-per-chunk {text} has chunk {empty} with {layers[empty]} layers: each needs at least 1, "
+            f"{Word('layers_per_chunk', text)} has chunk {empty} with {layers[empty]} layers: each needs at least 1, "
             "the first one (embedding) and the last one (head) may have 0"
         )
     if plan.layers_per_stage is not None and plan.layers_per_stage != _by_stage(plan, layers):
         raise Misfit(
-            f"--layers-per-chunk {text} gives the stages {_text(_by_stage(plan, layers))} layers, --layers-per-stage "
-            f"{_text(plan.layers_per_stage)}",
-            ways=[Way({"layers_per_stage": None}, "leave --layers-per-stage out")],
+            f"{Word('layers_per_chunk', text)} gives the stages {_text(_by_stage(plan, layers))} layers, "
+            f"{Word('layers_per_stage', _text(plan.layers_per_stage))}",
+            ways=[Way({"layers_per_stage": None}, f"leave {Word('layers_per_stage')} out")],
         )
 
 

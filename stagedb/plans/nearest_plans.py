@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Words, value_text
 from stagedb.plans.aspects import PLAN_WORDS
 
 Change = Mapping[str, object]
@@ -24,13 +25,13 @@ TRIES = 256
 
 @dataclass(frozen=True)
 class Way:
-    """A change that may make a plan valid. text: shown in place of its options (`leave --ep out`)."""
+    """A change that may make a plan valid. text: shown in place of its options (`leave ep out`)."""
 
     change: Change
     text: str = ""
 
     def __str__(self) -> str:
-        return self.text or " ".join(_option(word, value) for word, value in self.change.items())
+        return self.text or str(Words(tuple(PLAN_WORDS[word].mention(value) for word, value in self.change.items())))
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ class Misfit(UsageError):
         """The same with a trial of its ways by a caller that knows more of the request."""
         return Misfit(self.reason, self.near, self.ways, self.lead, self.last, trial)
 
-    def __str__(self) -> str:
-        if self.on_command_line is not None:
-            return str(self.args[0])  # the text is in words of Python now
+    @property
+    def message(self) -> str:
+        """The reason, and the ways out that the rest of the plan allows."""
         near, ways = self._accepted(self.near), self._accepted(self.ways)
         if near or ways:
             first = [f"{self.lead} {' or '.join(near)}"] if near else []
@@ -109,9 +110,9 @@ class Misfit(UsageError):
         error = None if way is None else self._refused(way)
         if way is None or error is None:
             return ""
-        plain = " ".join(f"{word} {_plain(value)}" for word, value in way.change.items())
+        plain = " ".join(f"{word} {value_text(value)}" for word, value in way.change.items())
         # Only the reason: the ways of that error were tried with a change that is not made.
-        reason = error.reason if isinstance(error, Misfit) else str(error).partition(":")[0]
+        reason = error.reason if isinstance(error, Misfit) else error.message.partition(":")[0]
         return f"; a change of that alone is not enough, because with {plain} {reason}: change that too"
 
 
@@ -125,19 +126,10 @@ def tried_by(trial: Trial) -> Iterator[None]:
 
 
 def _with_verbs(first: list[str], ways: list[str]) -> list[str]:
-    """`take --a, or --b, or leave --c out, or take --d`."""
+    """`take a, or b, or leave c out, or take d`."""
     texts, taking = list(first), bool(first)
     for way in ways:
         leaves = way.startswith("leave ")
         texts.append(way if leaves or taking else f"take {way}")
         taking = not leaves
     return texts
-
-
-def _option(word: str, value: object) -> str:
-    flag = PLAN_WORDS[word].flag(value)
-    return flag if isinstance(value, bool) else f"{flag} {_plain(value)}"
-
-
-def _plain(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -7,6 +7,7 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.inputs import compose, read_text, shown
+from stagedb.mentions import Word
 from stagedb.plans.torch_orders import torch_orders
 from stagedb.schedules import order_text, parse_order
 
@@ -31,7 +32,7 @@ def read_schedule_file(path: Path) -> OrderFile:
     `stages` is a list of texts, or of lists of tasks, one for each stage. `chunk_placement` may be there too: a name,
     or a list of stages. Raises UsageError with the line of the fault.
     """
-    text = read_text(path, "schedule", _LARGEST, "--schedule")
+    text = read_text(path, "schedule", _LARGEST, str(Word("schedule")))
     if path.suffix.lower() == ".csv":
         return OrderFile(*torch_orders(path, text))
     # Nodes have their lines.

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects import LAYOUT_WORDS
 from stagedb.plans.nearest_plans import Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Task, pairs
 
-WITHOUT = Way({"overlap_experts": False}, "leave --overlap-experts out")
+WITHOUT = Way({"overlap_experts": False}, f"leave {Word('overlap_experts', True)} out")
 
 
 def check_overlap(plan: PlanFields) -> None:
@@ -18,7 +19,9 @@ def check_overlap(plan: PlanFields) -> None:
     check_needed(plan.workflow, [LAYOUT_WORDS["overlap_experts"]], plan, {})
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
-        raise Misfit("with ep 1 no tokens are exchanged, so that --overlap-experts hides nothing", near, [WITHOUT])
+        raise Misfit(
+            f"with ep 1 no tokens are exchanged, so that {Word('overlap_experts', True)} hides nothing", near, [WITHOUT]
+        )
     _check_schedule(plan)
     found = list(_pairs(plan))
     if not found:
@@ -55,9 +58,9 @@ def _with_pairs(plan: PlanFields) -> Iterator[Way]:
         numbers = (plan.virtual_stages, *range(2, 9)) if schedule.several_chunks else (1,)
         for number in dict.fromkeys(numbers):
             change = {**plain, "schedule": schedule.name, "virtual_stages": number}
-            texts = f"--schedule {schedule.name}" + (f" --virtual-stages {number}" if number > 1 else "")
-            yield Way(change, texts if schedule is not DEFAULT else f"--schedule {schedule.name} without chunks")
-            yield Way({**change, "global_batch_size": 2 * unit}, f"{texts} --global-batch-size {2 * unit}")
+            texts = str(Word("schedule", schedule.name)) + (f" {Word('virtual_stages', number)}" if number > 1 else "")
+            yield Way(change, texts if schedule is not DEFAULT else f"{Word('schedule', schedule.name)} without chunks")
+            yield Way({**change, "global_batch_size": 2 * unit}, f"{texts} {Word('global_batch_size', 2 * unit)}")
 
 
 def _pairs(plan: PlanFields) -> Iterator[tuple[Task, Task]]:

@@ -9,6 +9,7 @@ import re
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 
 _LETTERS = re.compile(r"[EtmL|()*\d,\s]*", re.ASCII)
 _REPEATED = re.compile(r"(?:\(([EtmL|]*)\)|([EtmL|]))\*(\d{1,4})", re.ASCII)
@@ -54,6 +55,6 @@ def _spelled_out(text: str) -> str:
 
 def _refusal(text: str, reason: str) -> UsageError:
     return UsageError(
-        f"{shown(text)} is no layout of a pipeline: {reason}. --layers-per-chunk takes numbers (1,2,2,0), or a text "
-        "such as Et|(tt|)*30mL"
+        f"{shown(text)} is no layout of a pipeline: {reason}. {Word('layers_per_chunk')} takes numbers (1,2,2,0), or "
+        "a text such as Et|(tt|)*30mL"
     )

@@ -7,12 +7,13 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.schedules import LOOP, PLACEMENTS, Order, map_text, mapped, placement_of, replay, stages_of
 
-UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
-UNPLACED = Way({"chunk_placement": None}, "leave --chunk-placement out")
+UNCHUNKED = Way({"virtual_stages": 1}, f"leave {Word('virtual_stages')} out")
+UNPLACED = Way({"chunk_placement": None}, f"leave {Word('chunk_placement')} out")
 
 
 def placed(plan: PlanFields) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def fitting_placement(orders: Sequence[Order]) -> str | None:
             return None if each is LOOP else name
     raise UsageError(
         f"{refused[0]}; so it is with chunks in loops over the stages, and those up and down them do not end either: "
-        "--chunk-placement sets the stage of each chunk"
+        f"{Word('chunk_placement')} sets the stage of each chunk"
     )
 
 
@@ -78,7 +79,8 @@ def _check_map(plan: PlanFields, text: str, chunks: int) -> None:
         raise UsageError(
             f"chunk_placement {shown(text)} has "
             + (f"{len(of)} chunks" if wrong is None else f"{counts[wrong]} chunks of stage {wrong}")
-            + f": --chunk-placement has each of the stages 0 to {pp - 1} (--pp) {chunks} times (--virtual-stages)"
+            + f": {Word('chunk_placement')} has each of the stages 0 to {pp - 1} ({Word('pp')}) {chunks} times "
+            f"({Word('virtual_stages')})"
         )
     for number, (one, other) in enumerate(pairwise(of)):
         if (other - one) % pp not in (0, 1, pp - 1):

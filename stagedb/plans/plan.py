@@ -10,6 +10,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
@@ -88,13 +89,13 @@ class Plan(PlanFields):
         check_clipping(self)
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
-                f"--recompute-every {self.recompute_every} has nothing to recompute: choose it with --recompute, "
-                "or leave --recompute-every out"
+                f"{Word('recompute_every', self.recompute_every)} has nothing to recompute: choose it with "
+                f"{Word('recompute')}, or leave {Word('recompute_every')} out"
             )
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
                 f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
-                "(--rank-order, innermost first)"
+                f"({Word('rank_order')}, innermost first)"
             )
         self._check_batch()
         check_schedule(self)
@@ -120,11 +121,13 @@ class Plan(PlanFields):
         ranks = typed.pop("ranks", None)
         if str(typed.get("schedule", "")).lower().endswith(ENDINGS):
             if "task_order" in typed:
-                raise UsageError("the plan gives its order of tasks twice: as task_order, and as a file (--schedule)")
+                raise UsageError(
+                    f"the plan gives its order of tasks twice: as task_order, and as a file ({Word('schedule')})"
+                )
             path = Path(typed["schedule"])
             found = read_schedule_file(path)
             if found.placement is not None and "chunk_placement" in typed:
-                raise UsageError(f"the plan places its chunks twice: in {path}, and with --chunk-placement")
+                raise UsageError(f"the plan places its chunks twice: in {path}, and with {Word('chunk_placement')}")
             placement = {} if found.placement is None else {"chunk_placement": found.placement}
             typed |= {"task_order": found.stages, "schedule": EXPLICIT, **placement}
         if "expert_load" in typed:
@@ -192,7 +195,7 @@ class Plan(PlanFields):
         if self.recompute_every > most:
             raise UsageError(
                 f"no stage has more than {most} layers, so that no layer is the {self.recompute_every}th: "
-                f"--recompute-every takes at most {most}"
+                f"{Word('recompute_every')} takes at most {most}"
             )
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
@@ -204,7 +207,7 @@ class Plan(PlanFields):
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
-                f"--seq-len takes at most {sizes['P']}"
+                f"{Word('seq_len')} takes at most {sizes['P']}"
             )
         check_experts(self, sizes)
         check_sequence(self)
@@ -300,7 +303,7 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     if given is not None and given != ranks // unit:
         raise Misfit(
             f"{ranks} ranks with {text} need dp {ranks // unit}, but the plan has dp {given}",
-            ways=[Way({"ranks": given * unit}), Way({"dp": None}, "leave --dp out")],
+            ways=[Way({"ranks": given * unit}), Way({"dp": None}, f"leave {Word('dp')} out")],
         )
     return int(ranks // unit)
 

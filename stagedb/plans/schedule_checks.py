@@ -5,6 +5,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
 from stagedb.plans.order_files import ENDINGS
 from stagedb.plans.placement_checks import UNCHUNKED, fitting_placement, placement_word
@@ -27,11 +28,11 @@ def check_schedule(plan: PlanFields) -> None:
     """Raise UsageError if a schedule does not suit the stages, chunks and micro-batches of a plan."""
     if plan.schedule not in (*SCHEDULES, EXPLICIT):
         raise UsageError(
-            f"unknown schedule {shown(plan.schedule)}: --schedule is one of {', '.join(SCHEDULES)}, "
-            f"or a file with orders of tasks ({', '.join(ENDINGS)})"
+            f"unknown schedule {shown(plan.schedule)}: {Word('schedule')} is one of {', '.join(SCHEDULES)}, or a file "
+            f"with orders of tasks ({', '.join(ENDINGS)})"
         )
     if plan.task_order and plan.schedule != EXPLICIT:
-        raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {plan.schedule}: leave one out")
+        raise UsageError(f"task_order goes with {Word('schedule', EXPLICIT)}, not with {plan.schedule}: leave one out")
     if plan.schedule in SCHEDULES:
         schedule = SCHEDULES[plan.schedule]
         _check_chunks(plan, schedule)
@@ -67,7 +68,7 @@ def check_messages(plan: PlanFields) -> None:
     reasons = {"pp": "no message goes between stages", "tp": "one rank sends the whole message"}
     for word, reason in reasons.items():
         if getattr(plan, word) == 1:
-            without = Way({"scatter_gather": False}, text="leave --scatter-gather out")
+            without = Way({"scatter_gather": False}, text=f"leave {Word('scatter_gather', True)} out")
             raise Misfit(f"with {word} 1 {reason}", ways=[[Way({word: number}) for number in range(2, 9)], without])
 
 
@@ -77,7 +78,9 @@ def explicit(plan: PlanFields) -> dict[str, Any]:
     Raises UsageError if the plan cannot run them.
     """
     if not plan.task_order:
-        raise UsageError(f"schedule {EXPLICIT} needs an order of tasks: name a file with it as --schedule FILE")
+        raise UsageError(
+            f"schedule {EXPLICIT} needs an order of tasks: name a file with it as {Word('schedule', 'FILE')}"
+        )
     orders = plan.orders()
     words: dict[str, Any] = {}
 
@@ -118,7 +121,7 @@ def _check_stages(plan: PlanFields, schedule: Schedule) -> None:
     stages = [way for n in range(2, 9) for way in _whole_groups(plan, schedule, {"pp": n})]
     without: Way | list[Way] = Way(PLAIN)
     if schedule.several_chunks:
-        both = Way({**UNCHUNKED.change, **PLAIN}, "leave --virtual-stages and --schedule out")
+        both = Way({**UNCHUNKED.change, **PLAIN}, f"leave {Word('virtual_stages')} and {Word('schedule')} out")
         # Chunks that the schedule implies go with it.
         without = [UNCHUNKED, *([Way(PLAIN)] if schedule.chunks is not None else []), both]
     raise Misfit(
@@ -172,14 +175,14 @@ def check_recomputed_halves(plan: PlanFields) -> None:
     if what == "none" or framework.splits_recomputed or not any(map(splits, plan.tasks())):
         return
     nothing: Change = {"recompute": "none", "recompute_every": 1, "early_stop": None}
-    without = Way({**nothing, "recompute_operators": (), "recompute_modules": ()}, "--recompute none")
+    without = Way({**nothing, "recompute_operators": (), "recompute_modules": ()}, str(Word("recompute", "none")))
     raise Misfit(
         f"schedule {plan.schedule} splits the backward, and under {framework.title} the second half of a backward "
         f"cannot read what the first has recomputed (recompute {what}): it runs a layer again for each group of "
         "weights, or raises an error",
         ways=[
             without,
-            Way({**PLAIN, **UNCHUNKED.change, "task_order": ()}, f"--schedule {DEFAULT.name} without chunks"),
+            Way({**PLAIN, **UNCHUNKED.change, "task_order": ()}, f"{Word('schedule', DEFAULT.name)} without chunks"),
         ],
     )
 

@@ -1,6 +1,7 @@
 """Sharding over data-parallel ranks in a plan: its checks, and what a runtime gathers in another way."""
 
 from stagedb.frameworks import Framework
+from stagedb.mentions import Word
 from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
@@ -8,14 +9,14 @@ from stagedb.schedules import ACTIVE, marks, splits
 
 
 def check_sharding(plan: PlanFields) -> None:
-    """Raise UsageError if `--zero` or `--hsdp` does not suit the ranks of dp and cp."""
+    """Raise UsageError if `zero` or `hsdp` does not suit the ranks of dp and cp."""
     zero, ranks = plan.options.zero, plan.dp * plan.cp
-    without = Way({"hsdp": 1}, "leave --hsdp out")
+    without = Way({"hsdp": 1}, f"leave {Word('hsdp')} out")
     if zero and ranks == 1:
         raise Misfit(
             f"zero {zero} with dp 1 has nothing to shard",
             [Numbers("dp", range(2, 65))],
-            [Way({"zero": 0}, "leave --zero out")],
+            [Way({"zero": 0}, f"leave {Word('zero')} out")],
             lead="take",
         )
     if plan.hsdp == 1:
@@ -36,7 +37,7 @@ def check_sharding(plan: PlanFields) -> None:
         raise Misfit(
             f"hsdp {plan.hsdp} makes a copy for each rank, so that ranks share nothing",
             [Numbers("hsdp", range(ranks - 1, 1, -1), fits)],
-            [Way({"zero": 0, "hsdp": 1}, "--zero 0 without --hsdp")],
+            [Way({"zero": 0, "hsdp": 1}, f"{Word('zero', 0)} without {Word('hsdp')}")],
             lead="take",
         )
     if not fits(plan.hsdp):
@@ -48,11 +49,11 @@ def check_sharding(plan: PlanFields) -> None:
 
 
 def check_parts(plan: PlanFields) -> None:
-    """Raise UsageError if `--reshard-to` does not suit the ranks: the limits of `fully_shard`, and experts."""
+    """Raise UsageError if `reshard_to` does not suit the ranks: the limits of `fully_shard`, and experts."""
     ranks, shards = plan.options.reshard_to, plan.shards
     if ranks is None:
         return
-    without = Way({"reshard_to": None}, "leave --reshard-to out")
+    without = Way({"reshard_to": None}, f"leave {Word('reshard_to')} out")
     if plan.tp > 1:
         raise Misfit(
             f"with tp {plan.tp} weights are distributed tensors, which {plan.options.framework.title} cannot reshard "
@@ -81,10 +82,10 @@ def check_parts(plan: PlanFields) -> None:
 
 
 def check_units(plan: PlanFields) -> None:
-    """Raise UsageError if `--expert-unit` does not suit the ranks of experts, or what runs at the same time."""
+    """Raise UsageError if `expert_unit` does not suit the ranks of experts, or what runs at the same time."""
     if not plan.options.expert_unit:
         return
-    without = Way({"expert_unit": False}, "leave --expert-unit out")
+    without = Way({"expert_unit": False}, f"leave {Word('expert_unit', True)} out")
     shards, within = plan.edp // plan.hsdp, f" of each of {plan.hsdp} copies" if plan.hsdp > 1 else ""
     if shards == 1:
         raise Misfit(
@@ -96,15 +97,15 @@ def check_units(plan: PlanFields) -> None:
     if plan.pp > 1 and plan.options.recompute in ("pointwise", "operators"):
         raise Misfit(
             f"with pp {plan.pp} the hooks of a unit of experts do not run in the backward as in its forward, which "
-            f"selective checkpoints of {plan.options.framework.title} refuse: --recompute {plan.options.recompute} "
-            "does not suit it",
-            ways=[Way({"recompute": "full", "recompute_operators": ()}, "--recompute full"), without],
+            f"selective checkpoints of {plan.options.framework.title} refuse: "
+            f"{Word('recompute', plan.options.recompute)} does not suit it",
+            ways=[Way({"recompute": "full", "recompute_operators": ()}, str(Word("recompute", "full"))), without],
         )
     if plan.overlap_experts:
         raise Misfit(
-            "a unit of experts is gathered where its layer's forward or backward begins, and --overlap-experts runs "
-            "two of them in turns",
-            ways=[Way({"overlap_experts": False}, "leave --overlap-experts out"), without],
+            "a unit of experts is gathered where its layer's forward or backward begins, and "
+            f"{Word('overlap_experts', True)} runs two of them in turns",
+            ways=[Way({"overlap_experts": False}, f"leave {Word('overlap_experts', True)} out"), without],
         )
 
 
@@ -167,7 +168,7 @@ def check_clipping(plan: PlanFields) -> None:
     """
     if not plan.options.clip_norm:
         return
-    without = Way({"clip_norm": False}, "leave --clip-norm out")
+    without = Way({"clip_norm": False}, f"leave {Word('clip_norm', True)} out")
     if plan.virtual_stages > 1:
         raise Misfit(
             f"with virtual_stages {plan.virtual_stages} a stage's chunks have one norm, and messages are by chunk",

@@ -18,6 +18,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import parse_json, read_document, shown
+from stagedb.mentions import Word
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.part import UserRegion
 
@@ -58,8 +59,8 @@ PLANNED: Mapping[str, str] = {
     **{region: why for part in PARTS for region, why in part.left.items()},
     "prediction": "which is column-parallel over tp",
     "gathered": "which is whole on all ranks of tp",
-    "ep": "which only partitions experts (--ep)",
-    "pp": "which splits layers (--layers-per-stage)",
+    "ep": f"which only partitions experts ({Word('ep')})",
+    "pp": f"which splits layers ({Word('layers_per_stage')})",
 }
 """Regions and mesh axes that the plan decides, with the words that they follow."""
 
@@ -74,7 +75,7 @@ class Strategy:
 
 def read_strategy(path: Path) -> str:
     """The text of a strategy's file (YAML or JSON). UsageError, which names file and key, if it is no strategy."""
-    content = read_document(path, "strategy", option="--strategy")
+    content = read_document(path, "strategy", option=str(Word("strategy")))
     return _text(_strategy(content, str(path)))
 
 

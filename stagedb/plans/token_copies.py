@@ -1,9 +1,9 @@
-"""How many copies of tokens go to ranks and nodes, where a token is sent once for each of them (`--dispatch`).
+"""How many copies of tokens go to ranks and nodes, where a token is sent once for each of them (`dispatch`).
 
-With a routing (`--routing`) they are counted. Without one they are the expected number where all choices are equally
+With a routing (`routing`) they are counted. Without one they are the expected number where all choices are equally
 likely, as exact fractions that are rounded up to whole copies of a rank's tokens of one micro-batch, for each rank or
 node. A token chooses its groups of experts first, if the model has some, each set of them equally likely. With another
-load of experts (`--expert-load`) the number is linear in the load of a rank or node, below and above its even share.
+load of experts (`expert_load`) the number is linear in the load of a rank or node, below and above its even share.
 """
 
 import math

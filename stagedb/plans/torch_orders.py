@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 
 _TASK = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,9})")
 _PAIR = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
@@ -31,7 +32,7 @@ def torch_orders(path: Path, text: str) -> tuple[tuple[str, ...], str]:
     try:
         cells = list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
-        raise UsageError(f"the schedule {path} is no CSV file: {error} (--schedule)") from error
+        raise UsageError(f"the schedule {path} is no CSV file: {error} ({Word('schedule')})") from error
     while cells and not any(map(str.strip, cells[-1])):
         cells.pop()
     rows = [list(_actions(f"{path}, line {line}", row)) for line, row in enumerate(cells, 1)]
@@ -41,11 +42,13 @@ def torch_orders(path: Path, text: str) -> tuple[tuple[str, ...], str]:
             if places.setdefault(chunk, stage) != stage:
                 raise UsageError(
                     f"{path}, line {stage + 1}: chunk {chunk} is on line {places[chunk] + 1} too: each chunk of the "
-                    "pipeline has one stage (--schedule)"
+                    f"pipeline has one stage ({Word('schedule')})"
                 )
     missing = next((chunk for chunk in range(len(places)) if chunk not in places), None)
     if missing is not None or not places:
-        raise UsageError(f"{path}: no line has tasks of chunk {missing or 0}, such as {missing or 0}F0 (--schedule)")
+        raise UsageError(
+            f"{path}: no line has tasks of chunk {missing or 0}, such as {missing or 0}F0 ({Word('schedule')})"
+        )
     return tuple(map(_order_text, rows)), ",".join(str(places[chunk]) for chunk in range(len(places)))
 
 

@@ -4,24 +4,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.plans.aspects.word import Word
+from stagedb.mentions import Word
+from stagedb.plans.aspects.word import PlanWord
 from stagedb.workflows import WORKFLOWS, Workflow
 
 
-def check_needed(workflow: Workflow, words: Iterable[Word], values: object, usual: Mapping[str, Any]) -> None:
+def check_needed(workflow: Workflow, words: Iterable[PlanWord], values: object, usual: Mapping[str, Any]) -> None:
     """Raise UsageError for a word with another value than the usual one, by field, that the workflow cannot use."""
     for word in words:
         value, needs = getattr(values, word.field), word.about.needs
         if value != usual.get(word.field, word.default) and not _has(workflow, needs):
             raise UsageError(
-                f"the workflow {workflow.name} has no {needs}, which {word.flag(value)} is for: leave it out, or take "
-                f"{workflows_with(needs)}"
+                f"the workflow {workflow.name} has no {needs}, which {word.switch(value)} is for: leave it out, or "
+                f"take {workflows_with(needs)}"
             )
 
 
 def workflows_with(needs: str) -> str:
     """Those that have what a word needs, as options."""
-    return " or ".join(f"--workflow {name}" for name, workflow in WORKFLOWS.items() if _has(workflow, needs))
+    return " or ".join(str(Word("workflow", name)) for name, workflow in WORKFLOWS.items() if _has(workflow, needs))
 
 
 def _has(workflow: Workflow, needs: str) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
-from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS, option
+from stagedb.mentions import Word
+from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.pipeline_layouts import is_layout, parse_layout_text
 
@@ -19,7 +20,6 @@ __all__ = [
     "OPTION_WORDS",
     "RANK_ORDER",
     "WORDS",
-    "option",
     "read_plan_file",
     "typed_words",
 ]
@@ -60,7 +60,7 @@ def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
 
 def read_plan_file(path: Path) -> dict[str, Any]:
     """The checked words of a YAML, JSON or TOML file (by its suffix), for `Plan.from_mapping`."""
-    words = read_document(path, "plan", (".yaml", ".yml", ".json", ".toml"), option="--plan")
+    words = read_document(path, "plan", (".yaml", ".yml", ".json", ".toml"), option=str(Word("plan")))
     if words is None:
         return {}
     if not isinstance(words, dict):
@@ -103,7 +103,7 @@ def _typed(word: str, kind: type, value: object) -> object:
         return value
     wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
     which = f": {shown(wrong)} is not a whole number" if kind is tuple and wrong is not None else ""
-    raise UsageError(f"{word} must be {_KINDS[kind]}, not {shown(value)}{which} ({option(word)})")
+    raise UsageError(f"{word} must be {_KINDS[kind]}, not {shown(value)}{which} ({Word(word)})")
 
 
 def joined_rows(rows: Sequence[object]) -> list[object]:
@@ -115,14 +115,14 @@ def joined_rows(rows: Sequence[object]) -> list[object]:
 
 def _shares(word: str, value: object) -> tuple[int | Fraction, ...]:
     if not isinstance(value, list | tuple):
-        raise UsageError(f"{word} must be a list of numbers, not {shown(value)} ({option(word)})")
+        raise UsageError(f"{word} must be a list of numbers, not {shown(value)} ({Word(word)})")
     found: list[int | Fraction] = []
     for each in value:
         number = share(each)
         if number is None:
             raise UsageError(
                 f"{word} must be a list of whole numbers or of shares, not {shown(value)}: {shown(each)} is neither "
-                f"({option(word)})"
+                f"({Word(word)})"
             )
         found.append(number)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The section of a report about what a step would gain: the what-ifs of `stagedb advise`."""
+"""The section of a report about what a step would gain: the what-ifs of `advise`."""
 
 from html import escape
 

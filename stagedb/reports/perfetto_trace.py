@@ -11,6 +11,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import OPTIONS, Word
 from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.node_graph import NO_STREAM, Reason
@@ -45,7 +46,9 @@ def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] |
     unknown words and stages.
     """
     if granularity not in (None, *GRANULARITIES):
-        raise UsageError(f"unknown granularity {shown(granularity)}: --granularity is {' or '.join(GRANULARITIES)}")
+        raise UsageError(
+            f"unknown granularity {shown(granularity)}: {Word('granularity')} is {' or '.join(GRANULARITIES)}"
+        )
     lanes = job.of_stages(stages)
     net = job.times.network
     nodes = sum(int(net.firsts[lane.number + 1] - net.firsts[lane.number]) for lane in lanes)
@@ -53,10 +56,11 @@ def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] |
     left_out = []
     if granularity is None and not fine:
         left_out.append(
-            f"operators ({nodes:,} of them; tasks are shown: --granularity op shows all, --only fewer stages)"
+            f"operators ({nodes:,} of them; tasks are shown: {OPTIONS.word(Word('granularity', 'op'))} shows all, "
+            f"{OPTIONS.word(Word('only'))} fewer stages)"
         )
     if len(lanes) < len(job.lanes):
-        left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes (--only)")
+        left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes ({OPTIONS.word(Word('only'))})")
     writer = _Writer(job, fine)
     for place, lane in enumerate(lanes):
         writer.lane(place, lane)

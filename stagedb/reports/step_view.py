@@ -6,6 +6,7 @@ from typing import Self
 
 from stagedb.errors import UsageError
 from stagedb.memory import ClassMemory
+from stagedb.mentions import Word
 from stagedb.systems import System
 from stagedb.timing import JobProfile, Lane, Scaling, StepTimes
 from stagedb.timing.figures_of_merit import Merit
@@ -60,5 +61,5 @@ class StepView:
         count = lanes[-1].stage + 1
         wrong = next((each for each in stages if not 0 <= each < count), None)
         if wrong is not None or not stages:
-            raise UsageError(f"there is no stage {wrong}: --only takes stages from 0 to {count - 1}")
+            raise UsageError(f"there is no stage {wrong}: {Word('only')} takes stages from 0 to {count - 1}")
         return tuple(lane for lane in lanes if lane.stage in stages)

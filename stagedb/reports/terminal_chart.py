@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stagedb.errors import UsageError
+from stagedb.mentions import OPTIONS, Word
 from stagedb.reports.spans import WORDS, Doing, covered, shares, spans
 from stagedb.reports.step_view import StepView
 from stagedb.workload.instance_columns import Ints
@@ -33,7 +34,8 @@ def draw(job: StepView, width: int, stages: Sequence[int] | None = None, color: 
     columns = width - margin
     if columns < NARROWEST:
         raise UsageError(
-            f"a chart of {width} columns leaves {max(columns, 0)} for time: it needs {NARROWEST + margin} (--width)"
+            f"a chart of {width} columns leaves {max(columns, 0)} for time: it needs {NARROWEST + margin} "
+            f"({Word('width')})"
         )
     marked = _marked(job, columns)
     lines = [_head(job, columns, margin)]
@@ -49,7 +51,7 @@ def draw(job: StepView, width: int, stages: Sequence[int] | None = None, color: 
     if usual * columns < job.times.step:
         lines += textwrap.wrap(
             f"A column is longer than most tasks ({span(usual)}): shorter work in it does not show. A larger "
-            "--width shows more.",
+            f"{OPTIONS.word(Word('width'))} shows more.",
             width,
         )
     return "".join(f"{line}\n" for line in lines)

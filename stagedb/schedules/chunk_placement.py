@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ def stages_of(text: str) -> tuple[int, ...]:
     words = text.split(",")
     if not all(word.strip().isascii() and word.strip().isdecimal() and len(word.strip()) < 8 for word in words):
         raise UsageError(
-            f"unknown chunk_placement {shown(text)}: --chunk-placement is {' or '.join(PLACEMENTS)}, or the stage of "
-            "each chunk in the order of a forward, such as 0,1,1,0"
+            f"unknown chunk_placement {shown(text)}: {Word('chunk_placement')} is {' or '.join(PLACEMENTS)}, or the "
+            "stage of each chunk in the order of a forward, such as 0,1,1,0"
         )
     return tuple(map(int, words))
 

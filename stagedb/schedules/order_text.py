@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.order_replay import replay
 from stagedb.schedules.task import Order, Task
@@ -58,7 +59,8 @@ def check_orders(
     """
     if len(orders) != stages:
         raise UsageError(
-            f"the schedule has the orders of {len(orders)} stages, the plan has pp {stages}: take --pp {len(orders)}"
+            f"the schedule has the orders of {len(orders)} stages, the plan has pp {stages}: take "
+            f"{Word('pp', len(orders))}"
         )
     chunks = 1 + max((task.chunk for order in orders for task in order), default=0)
     for stage, order in enumerate(orders):
@@ -92,9 +94,10 @@ def _check_order(stage: int, order: Order, microbatches: int, chunks: int, workf
         one = first(tasks)
         others = kinds.get(one.chunk, kinds[0])[1:]
         more = f"{' and '.join(kind.letter for kind in others)} for each of them"
+        only = f"nothing else ({Word('workflow', workflow.name)})"
         raise UsageError(
-            f"the schedule's stage {stage} {word} {order_text((one,))}: "
-            f"this plan has micro-batches 0 to {microbatches - 1} "
-            f"(--global-batch-size, --micro-batch-size and --dp set the number), chunks 0 to {chunks - 1}, and "
-            f"{more if others else f'nothing else (--workflow {workflow.name})'}"
+            f"the schedule's stage {stage} {word} {order_text((one,))}: this plan has micro-batches 0 to "
+            f"{microbatches - 1} ({Word('global_batch_size')}, {Word('micro_batch_size')} and {Word('dp')} set the "
+            f"number), chunks 0 to {chunks - 1}, and "
+            f"{more if others else only}"
         )

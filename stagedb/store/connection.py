@@ -13,6 +13,7 @@ import neo4j.exceptions
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs.stored_values import json_mapping
+from stagedb.mentions import Word
 from stagedb.store import free_queries as queries
 from stagedb.store import migrations
 from stagedb.store import store_targets as targets
@@ -220,7 +221,7 @@ class Store:
         if not rows:
             raise UsageError(
                 f"the database at {self.uri} holds data of another program, and stagedb leaves it alone: name another "
-                "one with --store or NEO4J_DATABASE"
+                f"one with {Word('store')} or NEO4J_DATABASE"
             )
         version, applied = rows[0]["version"], rows[0]["applied"]
         return int(applied if applied <= migrations.NEWEST else max(version, migrations.NEWEST))

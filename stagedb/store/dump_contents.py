@@ -272,7 +272,7 @@ class Contents:
             try:
                 self._check_mark(label, row, self._seen)
             except UsageError as error:
-                raise DumpError(str(error)) from None
+                raise DumpError(f"{error}") from None
         self.marks.append(MarkRows(label, rows))
         self.total[label] += len(rows)
 

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from stagedb.errors import UsageError
 from stagedb.inputs import parse_json, shown
+from stagedb.mentions import call
 from stagedb.store.dump_contents import (
     CheckMark,
     Contents,
@@ -165,7 +166,7 @@ def _mapping(line: bytes, where: str) -> dict[str, Any]:
 
 def _check_header(content: Mapping[str, Any], where: str) -> None:
     if set(content) != {"format", "version", "schema"} or content["format"] != FORMAT:
-        raise DumpError(f"{where}: this is no dump of a stagedb store: `stagedb store dump` makes one")
+        raise DumpError(f"{where}: this is no dump of a stagedb store: {call('store dump')} makes one")
     for name, known in READABLE.items():
         found = content[name]
         if type(found) is not int or found < 1:

@@ -85,7 +85,7 @@ def marks_of(
             try:
                 check_mark(label, row, wanted)
             except UsageError as error:
-                notice(f"left out: {error}")
+                notice(f"left out: {error!s}")
             else:
                 rows.append(row)
         if rows:

@@ -23,6 +23,7 @@ import psutil
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import parse_document, read_text, shown
+from stagedb.mentions import Word
 from stagedb.store.failures import check_disk
 from stagedb.store.private_directory import check_private
 
@@ -116,8 +117,8 @@ def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint
             return running(home) or _start(home, os.environ if environment is None else environment)
     except OSError as error:
         raise StagedbError(
-            f"cannot use {error.filename or home} for the embedded store: {error.strerror or error}. "
-            "Set STAGEDB_HOME to a directory that can be written, or name a server with --store"
+            f"cannot use {error.filename or home} for the embedded store: {error.strerror or error}. Set STAGEDB_HOME "
+            f"to a directory that can be written, or name a server with {Word('store')}"
         ) from error
 
 
@@ -216,7 +217,7 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
     process.wait()
     failed = StagedbError(
         f"the embedded engine {why} while starting in {home}: {_last_words(log)} (its log is {log}). Run the command "
-        "again; `--store bolt://…` uses a Neo4j server instead"
+        f"again; `{Word('store')} bolt://…` uses a Neo4j server instead"
     )
     check_disk(home, failed)
     raise failed

@@ -8,6 +8,7 @@ from pathlib import Path
 import neo4j.exceptions as driver
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import Word
 
 LEAST_FREE = 16 << 20
 """Free bytes that the embedded engine needs to make an empty store."""
@@ -130,8 +131,8 @@ def unreachable(error: Exception, uri: str, source: str) -> UsageError:
             "any certificate: it encrypts, and does not prove who answers"
         )
     return UnreachableError(
-        f"no store answers at {uri} (from {source}): {_message(error)}. Start the server, or name another "
-        "with --store; `--store embedded` needs none"
+        f"no store answers at {uri} (from {source}): {_message(error)}. Start the server, or name another with "
+        f"{Word('store')}; `{Word('store', 'embedded')}` needs none"
     )
 
 

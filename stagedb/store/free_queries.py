@@ -13,6 +13,7 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import check_unicode, shown
+from stagedb.mentions import Word
 from stagedb.store.cypher_tokens import returned, tokens
 from stagedb.store.failures import ConnectionLost, QueryEnded, is_out_of_memory, translated
 from stagedb.store.plain_values import Table, plain
@@ -163,7 +164,7 @@ def _explained(error: StagedbError, timeout: float) -> StagedbError:
         return UsageError("a query can only read, and this one writes: the store refused it")
     if "ParameterMissing" in code and cause.message is not None:
         missing = cause.message.partition(":")[2].strip() or "a parameter"
-        return UsageError(f"the query's parameters have no values: {missing} (--param KEY=VALUE)")
+        return UsageError(f"the query's parameters have no values: {missing} ({Word('param', 'KEY=VALUE')})")
     if code.startswith("Neo.ClientError.Statement"):
         return UsageError(f"the store does not understand the query: {cause.message}")
     return error
@@ -177,4 +178,4 @@ def _too_large(why: str) -> QueryEnded:
 
 
 def _too_long(timeout: float) -> QueryEnded:
-    return QueryEnded(f"the query was ended after {timeout:g} s: narrow it, or allow more time with --timeout")
+    return QueryEnded(f"the query was ended after {timeout:g} s: narrow it, or allow more time with {Word('timeout')}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input, new_event
 from stagedb.store.failures import ConnectionLost, ReadOnlyError
@@ -95,8 +96,8 @@ class Lease:
 
 def _parent_gone(kind: Kind, id: str) -> StagedbError:
     return StagedbError(
-        f"cannot finish {kind.lower()} {id}: its {_PARENTS[kind]} was removed meanwhile; "
-        "`stagedb ls` lists those that exist"
+        f"cannot finish {kind.lower()} {id}: its {_PARENTS[kind]} was removed meanwhile; {call('ls')} lists those "
+        "that exist"
     )
 
 
@@ -188,7 +189,8 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
         return False
     if not row and kind == "Graph" and (needed := store.read("lookup/complete_of", graph=id)):
         raise NeededError(
-            f"instance {needed[0]['id']} needs graph {id}: remove it first, with `stagedb rm {needed[0]['id']} --force`"
+            f"instance {needed[0]['id']} needs graph {id}: remove it first, with "
+            f"{call('rm', needed[0]['id'], force=True)}"
         )
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
@@ -283,7 +285,7 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
         )
         if not row:
             raise StagedbError(
-                f"cannot make {kind.lower()} {id}: its {_PARENTS[kind]} is gone, or is being deleted; `stagedb ls` "
+                f"cannot make {kind.lower()} {id}: its {_PARENTS[kind]} is gone, or is being deleted; {call('ls')} "
                 "lists those that exist"
             )
         if row.get("owner") == owner:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.store.profile_labels import PROFILE_LABELS
 from stagedb.store.schema import definitions
 from stagedb.store.team_labels import TEAM_LABELS
@@ -78,8 +79,8 @@ def pending(version: int) -> tuple[Migration, ...]:
     """The migrations that a store of this version (0: none yet) lacks. Raises UsageError for a newer store."""
     if version > NEWEST:
         raise UsageError(
-            f"the store was written by a newer stagedb (its schema is version {version}, this stagedb knows {NEWEST}): "
-            "upgrade stagedb, or name another store with --store"
+            f"the store was written by a newer stagedb (its schema is version {version}, this stagedb knows "
+            f"{NEWEST}): upgrade stagedb, or name another store with {Word('store')}"
         )
     return tuple(migration for migration in MIGRATIONS if migration.version > version)
 

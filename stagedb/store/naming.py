@@ -13,6 +13,7 @@ from typing import Literal
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import check_unicode, shown
+from stagedb.mentions import Word, call
 from stagedb.store.connection import Store
 from stagedb.store.events import new_event
 from stagedb.store.leases import Kind
@@ -82,7 +83,7 @@ def wanted_name(store: Store, word: str) -> Name:
     Raises UsageError for somebody else's space, and for a text that is no name.
     """
     text = word.strip()
-    check_unicode(text, "--name")
+    check_unicode(text, str(Word("name")))
     if not text or not text.isprintable() or len(text) > LONGEST_NAME:
         raise UsageError(f"{shown(word)} is not a name: a name has 1 to {LONGEST_NAME} printable characters")
     space, slash, rest = text.partition("/")
@@ -154,7 +155,7 @@ def remove_tag(store: Store, kind: Kind, id: str, tag: str) -> None:
     word = _tag(tag)
     event = new_event("untagged", kind, id, word)
     if not store.write(f"lifecycle/untag_{kind.lower()}", id=id, tag=word, user=current_user(), event=event):
-        raise UsageError(f"{kind.lower()} {id} has no tag {shown(word)}: `stagedb show {id}` prints its tags")
+        raise UsageError(f"{kind.lower()} {id} has no tag {shown(word)}: {call('show', id)} prints its tags")
 
 
 def add_note(store: Store, kind: Kind, id: str, text: str) -> None:
@@ -188,5 +189,5 @@ def is_word(text: str) -> bool:
 
 def _gone(kind: Kind, id: str) -> StagedbError:
     return StagedbError(
-        f"{kind.lower()} {id} was removed by another process meanwhile: `stagedb ls` lists what there is"
+        f"{kind.lower()} {id} was removed by another process meanwhile: {call('ls')} lists what there is"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import Word, call
 from stagedb.store import embedded
 from stagedb.store import store_targets as targets
 from stagedb.store.connection import Store
@@ -26,7 +27,7 @@ def connect(
     database: str | None = None,
     migrate: bool = False,
     insecure: bool = False,
-    option: str = "--store",
+    option: str = str(Word("store")),
     holder: str | None = None,
 ) -> Store:
     """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
@@ -44,7 +45,7 @@ def connect(
         todo = pending(version)
         if todo and version and not migrate and store.engine != "embedded":
             raise UsageError(
-                f"the store at {store.uri} waits for migration {described(todo)}: run `stagedb store migrate`"
+                f"the store at {store.uri} waits for migration {described(todo)}: run {call('store migrate')}"
             )
         if todo:
             store.migrate()
@@ -64,7 +65,7 @@ def open_store(
     home: Path | None = None,
     database: str | None = None,
     insecure: bool = False,
-    option: str = "--store",
+    option: str = str(Word("store")),
     holder: str | None = None,
 ) -> Store:
     """A connection to the store as it is, without changes: to look at a store before it is used.

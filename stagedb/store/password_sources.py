@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
+from stagedb.mentions import Word, call
 
 LONGEST: Final = 4_096
 """Bytes of the longest password."""
@@ -132,8 +133,8 @@ def _from_keyring(uri: str, username: str | None, where: str) -> str:
         raise _unusable(error) from None
     if not found:
         raise UsageError(
-            f"the keyring has no password of {username} for {uri} ({where}): `stagedb store add NAME {uri} --username "
-            f"{username} --keyring --force` asks for it"
+            f"the keyring has no password of {username} for {uri} ({where}): "
+            f"{call('store add', 'NAME', uri, username=username, keyring=True, force=True)} asks for it"
         )
     return str(found)
 
@@ -153,7 +154,9 @@ def keep(uri: str, username: str, password: str) -> None:
     except keyring.errors.KeyringError as error:
         raise _unusable(error) from None
     if not kept:
-        raise UsageError("the keyring did not keep the password: use --password-env or --password-file")
+        raise UsageError(
+            f"the keyring did not keep the password: use {Word('password_env')} or {Word('password_file')}"
+        )
 
 
 def forget(uri: str, username: str) -> bool:
@@ -175,7 +178,8 @@ def _keyring() -> Any:
         import keyring.errors
     except ImportError:
         raise UsageError(
-            "the keyring needs the package keyring: pip install keyring, or use --password-env or --password-file"
+            f"the keyring needs the package keyring: pip install keyring, or use {Word('password_env')} or "
+            f"{Word('password_file')}"
         ) from None
     return keyring
 
@@ -183,5 +187,6 @@ def _keyring() -> Any:
 def _unusable(error: Exception) -> UsageError:
     kind = type(error).__name__
     return UsageError(
-        f"this machine's keyring cannot be used ({kind}): start or unlock it, or use --password-env or --password-file"
+        f"this machine's keyring cannot be used ({kind}): start or unlock it, or use {Word('password_env')} or "
+        f"{Word('password_file')}"
     )

@@ -5,9 +5,11 @@ import stat
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 
 _ELSEWHERE = (
-    "STAGEDB_HOME to a directory of your own (one that does not exist yet is made), or name a server with --store"
+    "STAGEDB_HOME to a directory of your own (one that does not exist yet is made), or name a server with "
+    f"{Word('store')}"
 )
 
 
@@ -27,8 +29,8 @@ def check_private(directory: Path) -> None:
     if found.st_uid != me:
         raise UsageError(
             f"{directory} belongs to {user_text(found.st_uid)}, and this process is {user_text(me)}: the embedded "
-            f"store needs a directory of one's own. Set {_ELSEWHERE}. In a container: run it as the owner (--user), or "
-            "take a volume of its own"
+            f"store needs a directory of one's own. Set {_ELSEWHERE}. In a container: run it as the owner "
+            f"(--user), or take a volume of its own"
         )
     others = bool(found.st_mode & stat.S_IWOTH)
     if others or (found.st_mode & stat.S_IWGRP and not is_private_group(found.st_gid, me)):

@@ -8,6 +8,7 @@ from typing import Any
 
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
+from stagedb.mentions import OPTIONS, call, shown_in
 from stagedb.store.statements import Field, Statement
 
 _TYPES: Mapping[str, frozenset[type]] = {
@@ -77,7 +78,7 @@ def _whose(row: Mapping[str, Any]) -> str:
 
 def warn_of(damage: str) -> None:
     """Warn about damage that was left out; each text once in a process."""
-    warnings.warn(damage, DamageWarning, stacklevel=3)
+    warnings.warn(shown_in(OPTIONS, damage), DamageWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -92,7 +93,7 @@ def reading(what: str) -> Iterator[None]:
         raise DamagedError(f"{what} is damaged in the store ({reason}). {_WAY_OUT}") from error
 
 
-_WAY_OUT = "Somebody else changed it: remove it with `stagedb rm`, and make it again"
+_WAY_OUT = f"Somebody else changed it: remove it with {call('rm')}, and make it again"
 
 
 def sound(statement: Statement, rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import check_unicode, shown
+from stagedb.mentions import call
 from stagedb.store import free_queries
 from stagedb.store.connection import Store
 from stagedb.store.events import new_event
@@ -51,7 +52,7 @@ def parse_saved(name: Name, text: str) -> Statement:
         statement = parse(f"saved/{name}", text)
     except StagedbError as error:
         raise UsageError(
-            f"{str(error).replace(f'cypher/saved/{name}.cypher', f'query {name}')}; docs/queries.md shows a header"
+            f"{error.message.replace(f'cypher/saved/{name}.cypher', f'query {name}')}; docs/queries.md shows a header"
         ) from None
     if statement.mode != "reads":
         raise UsageError(f"query {name} {statement.mode}: only queries that read can be saved")
@@ -78,7 +79,7 @@ def forget_query(store: Store, name: Name) -> None:
     """Delete a saved query. Raises UsageError if there is none."""
     event = new_event("forgot", "query", str(name))
     if not store.write("team/forget_query", id=str(name), user=current_user(), event=event):
-        raise UsageError(f"the store has no saved query {name}: `stagedb queries` lists them")
+        raise UsageError(f"the store has no saved query {name}: {call('queries')} lists them")
 
 
 def saved_queries(store: Store) -> list[SavedQuery]:

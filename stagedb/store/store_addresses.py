@@ -4,6 +4,7 @@ import ipaddress
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 
 SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
 
@@ -39,9 +40,9 @@ def check_encrypted(uri: str, source: str) -> None:
         return
     raise UsageError(
         f"{source} is {uri}, and the password would cross the network unencrypted: use "
-        f"{parts.scheme}+s://{parts.netloc} ({parts.scheme}+ssc:// if the server signed its certificate itself), or an "
-        f"SSH tunnel to localhost. For a private network there is --insecure, {INSECURE}=1, or insecure = true in the "
-        "configuration file"
+        f"{parts.scheme}+s://{parts.netloc} ({parts.scheme}+ssc:// if the server signed its certificate itself), or "
+        f"an SSH tunnel to localhost. For a private network there is {Word('insecure')}, {INSECURE}=1, or insecure = "
+        "true in the configuration file"
     )
 
 

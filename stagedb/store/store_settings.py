@@ -18,6 +18,7 @@ import platformdirs
 
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, parse_document, read_text, shown
+from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource, Written
 from stagedb.store.private_directory import is_private_group, user_text
@@ -131,7 +132,7 @@ def read_project(path: Path, named: bool) -> Project:
         if key not in _OF_PROJECT:
             raise UsageError(
                 f"{file.place(key)}: a project file has no {shown(key)}, only {', '.join(_OF_PROJECT)}; passwords and "
-                "where they are belong into your own configuration (`stagedb store add`)"
+                f"where they are belong into your own configuration ({call('store add')})"
             )
         if not isinstance(value, str):
             raise UsageError(f"{file.place(key)}: {key} must be a text, not {shown(value)}")
@@ -148,7 +149,7 @@ def read_project(path: Path, named: bool) -> Project:
     return Project(file, *(found.get(key) for key in _OF_PROJECT))
 
 
-def named_store(name: str, settings: SettingsFile, option: str = "--store") -> NamedStore:
+def named_store(name: str, settings: SettingsFile, option: str = str(Word("store"))) -> NamedStore:
     """A store of the configuration file. option: what names it. Raises UsageError for an unknown or impossible one."""
     stores = settings.content.get("stores", {})
     table = stores.get(name) if isinstance(stores, dict) else None
@@ -158,7 +159,8 @@ def named_store(name: str, settings: SettingsFile, option: str = "--store") -> N
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
             f"no store named {shown(name)} in {settings.path} (it has {', '.join(known) or 'none'}){hint}: give "
-            f"{option} a URI such as bolt://host:7687, or {shown(EMBEDDED)}; `stagedb store add NAME URI` adds one"
+            f"{option} a URI such as bolt://host:7687, or {shown(EMBEDDED)}; {call('store add', 'NAME', 'URI')} adds "
+            "one"
         )
     source = f"[stores.{name}] of {settings.path}"
     right = all(isinstance(table[key], str) for key in _TEXTS if key in table)

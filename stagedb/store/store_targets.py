@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.places import embedded_home
 from stagedb.store.password_sources import password_of
@@ -77,7 +78,7 @@ def choose(
     project: Path | None = None,
     database: str | None = None,
     insecure: bool = False,
-    option: str = "--store",
+    option: str = str(Word("store")),
     holder: str | None = None,
 ) -> StoreTarget | None:
     """The server to use, or None for the embedded engine.
@@ -90,12 +91,12 @@ def choose(
     """
     allowed = _switch(environment, INSECURE) or insecure
     found = select(word, environment, config, project=project, option=option)
-    wanted = None if database is None else (checked_database(database, "--database"), "--database")
+    wanted = None if database is None else (checked_database(database, str(Word("database"))), str(Word("database")))
     if found.is_embedded:
         _check_no_database(found, wanted)
         return None
     if found.named is not None:
-        mine = option == "--store" and not environment.get("NEO4J_URI") and environment.get(DATABASE)
+        mine = option == str(Word("store")) and not environment.get("NEO4J_URI") and environment.get(DATABASE)
         outer = (checked_database(mine, DATABASE), DATABASE) if mine else found.database
         target = _from_named(found.named, environment, allowed)
     else:
@@ -111,8 +112,8 @@ def choose(
 def _check_no_database(found: Selection, wanted: tuple[str, str] | None) -> None:
     if asked := wanted or found.database:
         raise UsageError(
-            f"{asked[1]} names the database {shown(asked[0])}, and the embedded store has only one ({found.by}): leave "
-            "it out, or name a server with --store"
+            f"{asked[1]} names the database {shown(asked[0])}, and the embedded store has only one ({found.by}): "
+            f"leave it out, or name a server with {Word('store')}"
         )
 
 
@@ -123,13 +124,13 @@ def selected(word: str | None, environment: Mapping[str, str], database: str | N
     """
     found = select(word, environment, config_file(environment), project=project_file(environment))
     if found.is_embedded:
-        _check_no_database(found, None if database is None else (database, "--database"))
+        _check_no_database(found, None if database is None else (database, str(Word("database"))))
     return found
 
 
 def select(
     word: str | None, environment: Mapping[str, str], config: Path, *, project: Path | None = None,
-    option: str = "--store",
+    option: str = str(Word("store")),
 ) -> Selection:  # fmt: skip
     """Which store is meant.
 
@@ -181,7 +182,7 @@ def _by_name(name: str, settings: SettingsFile, by: str, source: str) -> Selecti
             f"{source} is neither the URI of a store nor the name of one: write a URI as bolt://host:7687, with the "
             "account in NEO4J_USERNAME and NEO4J_PASSWORD; a name has no @ : or /"
         )
-    option = by if by.startswith("-") else "--store"
+    option = by if by == source else str(Word("store"))
     return Selection(by, name, named_store(name, settings, option))
 
 
@@ -204,7 +205,8 @@ def _by_project(wish: Project, settings: SettingsFile) -> Selection:
         if wanted is not None and wanted != has:
             raise UsageError(
                 f"{wish.file.place(what)} wants {shown(wanted)}, and {found.source} has {shown(has)}: change the file "
-                "of the project if it is wrong, or add the other one under another name, and name it with --store"
+                "of the project if it is wrong, or add the other one under another name, and name it with "
+                f"{Word('store')}"
             )
     return Selection(place, found.name, found, database=_database(wish))
 
@@ -219,10 +221,11 @@ def _by_address(wish: Project, settings: SettingsFile, place: str) -> NamedStore
         return found[0]
     if found:
         names = ", ".join(each.name for each in found)
-        raise UsageError(f"{place} fits several of your stores ({names}): choose one with --store")
+        raise UsageError(f"{place} fits several of your stores ({names}): choose one with {Word('store')}")
     raise UsageError(
-        f"{place} wants the store at {wish.uri}, which you have not added: if you trust that server, run `stagedb "
-        f"store add {wish.store or 'NAME'} {wish.uri}` with your account, or name another one with --store"
+        f"{place} wants the store at {wish.uri}, which you have not added: if you trust that server, run "
+        f"{call('store add', wish.store or 'NAME', str(wish.uri))} with your account, or name another one with "
+        f"{Word('store')}"
     )
 
 
@@ -265,7 +268,7 @@ def _account_for(uri: str, environment: Mapping[str, str], option: str, holder: 
     if not username and environment.get("NEO4J_PASSWORD"):
         raise UsageError(
             f"{option} is {address}, and the account in NEO4J_USERNAME and NEO4J_PASSWORD belongs to {whose}: it is "
-            "sent to no other server. Give this one a name with its account: `stagedb store add NAME URI`"
+            f"sent to no other server. Give this one a name with its account: {call('store add', 'NAME', 'URI')}"
         )
     return {name: value for name, value in environment.items() if not name.startswith("NEO4J_")}
 

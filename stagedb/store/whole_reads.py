@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.failures import ConnectionLost, QueryEnded
 from stagedb.store.leases import Kind
@@ -19,9 +20,9 @@ ATTEMPTS = 3
 """How often a thing is read that others make again meanwhile."""
 
 _MISSING: Mapping[Kind, str] = {
-    "Graph": "the store has no graph {}: `stagedb ls` lists them, `stagedb build` makes one",
-    "Instance": "no instance {} in the store; `stagedb ls` lists them",
-    "Profile": "no profile {} in the store; `stagedb ls profiles` lists them",
+    "Graph": f"the store has no graph {{}}: {call('ls')} lists them, {call('build')} makes one",
+    "Instance": f"no instance {{}} in the store; {call('ls')} lists them",
+    "Profile": f"no profile {{}} in the store; {call('ls', 'profiles')} lists them",
 }
 
 Result = TypeVar("Result")
@@ -55,7 +56,7 @@ def read_whole(store: Store, kind: Kind, id: str, read: Callable[[], Result]) ->
         if after is None:
             raise RemovedError(
                 f"{kind.lower()} {shown(id)} was removed by another process while it was read: nothing was made from "
-                "it; `stagedb ls` lists what there is"
+                f"it; {call('ls')} lists what there is"
             )
         warnings.warn(
             f"{kind.lower()} {shown(id)} was made again by another process while it was read: it is read again",

@@ -15,6 +15,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.inputs import read_bytes, read_text, shown
 from stagedb.inputs.tabular_files import csv_table, parquet_table
+from stagedb.mentions import Word
 from stagedb.outputs import path_text
 from stagedb.systems.cost_model import Timed
 from stagedb.systems.strict_yaml import exact
@@ -170,9 +171,9 @@ def read_durations(path: Path) -> Durations:
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path_text(path)}: measured durations are read from .csv or .parquet files")
     if path.suffix == ".csv":
-        table = csv_table(read_text(path, "durations", _LARGEST, "--durations"), str(path))
+        table = csv_table(read_text(path, "durations", _LARGEST, str(Word("durations"))), str(path))
     else:
-        table = parquet_table(read_bytes(path, "durations", _LARGEST, "--durations"), str(path), _MOST_ROWS)
+        table = parquet_table(read_bytes(path, "durations", _LARGEST, str(Word("durations"))), str(path), _MOST_ROWS)
     _check_columns(path, table.columns)
     return Durations(
         _measured(_Row(f"{path}, {table.unit} {number}", dict(zip(table.columns, map(_text, cells), strict=True))))

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 
 Number = Fraction | float
 """An exact number. The only float is infinity."""
@@ -310,7 +311,8 @@ class System:
             spelled = " x ".join(str(each.size) for each in sized)
             raise UsageError(
                 f"the network of {self.name} has {spelled} = {places} places, and the job has {world} ranks: take "
-                "fewer ranks, or leave out the size of the outermost dimension in the system's file (--system)"
+                "fewer ranks, or leave out the size of the outermost dimension in the system's file "
+                f"({Word('system')})"
             )
         return filled(sized, world) if self.collectives.model == ASTRA_SIM else tuple(sized)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, read_text, shown
+from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.strict_yaml import Value, read_value
@@ -68,11 +69,10 @@ def load_system(word: str | Path) -> System:
         near = get_close_matches(word.lower(), system_names(), n=3, cutoff=0.4)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
-            f"unknown system {shown(word)}{hint}: --system takes a preset (`stagedb systems` lists them) or the "
-            "path of a "
-            "system's file"
+            f"unknown system {shown(word)}{hint}: {Word('system')} takes a preset ({call('systems')} lists them) or "
+            "the path of a system's file"
         )
-    return parse_system(read_text(path, "system", option="--system"), path_text(path), path.parent)
+    return parse_system(read_text(path, "system", option=str(Word("system"))), path_text(path), path.parent)
 
 
 def parse_system(text: str, where: str = "the system", folder: Path | None = None) -> System:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb.errors import UsageError
+from stagedb.mentions import OPTIONS, Word, shown_in
 from stagedb.systems import Dimension, System
 from stagedb.workload.instance_columns import Ints, Workload
 
@@ -30,9 +31,10 @@ class Straddle:
     use: int
 
     def __str__(self) -> str:
-        return (
+        return shown_in(
+            OPTIONS,
             f"{self.groups} of {self.of} groups of {self.axis} straddle two domains of {self.places} accelerators on "
-            f"{self.dimension}: with use: {self.use} of them (network, --system FILE) each group is in one"
+            f"{self.dimension}: with use: {self.use} of them (network, {Word('system', 'FILE')}) each group is in one",
         )
 
 
@@ -49,9 +51,11 @@ class JobPlacement:
     axes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return (
+        return shown_in(
+            OPTIONS,
             f"placed on {self.use} of the {self.places} accelerators of each domain of {self.dimension}, so that no "
-            f"group of {', '.join(self.axes)} straddles two (use: {self.places} in a --system FILE takes all)"
+            f"group of {', '.join(self.axes)} straddles two (use: {self.places} in a {Word('system', 'FILE')} takes "
+            "all)",
         )
 
 

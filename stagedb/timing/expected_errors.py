@@ -14,6 +14,7 @@ from importlib.resources import files
 
 import yaml
 
+from stagedb.mentions import OPTIONS, Word
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
@@ -135,7 +136,7 @@ def _unnamed(system: System, alike: Sequence[KindErrors], here: Sequence[KindErr
     reason = f"as {_steps(of.rows)} of {model} {where} are off without the name of their framework"
     if not here:
         reason += f": none on {_shown(system)} is known, so that yours may be further off"
-    return ExpectedError(of.rows, of.mean, of.worst, False, f"{reason} (--framework names yours)")
+    return ExpectedError(of.rows, of.mean, of.worst, False, f"{reason} ({OPTIONS.word(Word('framework'))} names yours)")
 
 
 def _is_known(system: System) -> bool:

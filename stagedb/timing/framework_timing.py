@@ -11,6 +11,7 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FrameworkProfile
+from stagedb.mentions import Word
 from stagedb.systems import System
 from stagedb.systems.system_files import STRETCHED
 
@@ -88,8 +89,8 @@ def as_used_by(
     """
     if system.overlap.framework not in ("", profile.name):
         raise UsageError(
-            f"the system {system.name} has overlap.framework {system.overlap.framework}: leave --framework "
-            f"{profile.name} out, or the key in the system's file"
+            f"the system {system.name} has overlap.framework {system.overlap.framework}: leave "
+            f"{Word('framework', profile.name)} out, or the key in the system's file"
         )
     hiding = profile.hides(kernels)
     overlap = replace(

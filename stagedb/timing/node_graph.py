@@ -13,6 +13,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import call
 from stagedb.systems import Dimension
 from stagedb.timing.lanes import Lane, find_lanes
 from stagedb.workload.instance_columns import (
@@ -249,8 +250,9 @@ def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[Cla
                 columns[group[0]], parts[group[0]], theirs
             ):
                 raise StagedbError(
-                    f"classes {lane.rank_class} and {lanes[group[0]].rank_class} share groups of axis {axis} and issue "
-                    "different collectives there: the instance is broken; remove it with `stagedb rm` and make it again"
+                    f"classes {lane.rank_class} and {lanes[group[0]].rank_class} share groups of axis {axis} and "
+                    f"issue different collectives there: the instance is broken; remove it with {call('rm')} and make "
+                    "it again"
                 )
             first[firsts[lane.number] + mine] = firsts[group[0]] + theirs
     found: Ints = np.unique(first, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -272,7 +274,7 @@ def _messages(
         source, target = (lanes[number] for number in wrong[0])
         raise StagedbError(
             f"what stage {source.stage} (class {source.rank_class}) sends is not what stage {target.stage} (class "
-            f"{target.rank_class}) receives: the instance is broken; remove it with `stagedb rm` and make it again"
+            f"{target.rank_class}) receives: the instance is broken; remove it with {call('rm')} and make it again"
         )
     return sent[:, 0], received[:, 0]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from stagedb import workflows
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import (
@@ -56,8 +57,8 @@ def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
     for op, ns in enumerate(took):
         if ns > LONGEST_RUN:
             raise UsageError(
-                f"one run of {columns.ops.name[op]} takes more than 36 years, longer than stagedb counts: look "
-                "for it in the system's file (--system), the measured durations and the scalings"
+                f"one run of {columns.ops.name[op]} takes more than 36 years, longer than stagedb counts: look for it "
+                f"in the system's file ({Word('system')}), the measured durations and the scalings"
             )
     return np.array(took, np.int64)
 

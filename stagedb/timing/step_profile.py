@@ -7,6 +7,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System
 from stagedb.timing.domain_straddles import JobPlacement, placed, remarks
@@ -68,7 +69,8 @@ def blocking_axes(given: str | Sequence[str], system: System) -> tuple[str, ...]
     names = {name.strip() for name in named} - {""}
     for name in sorted(names - set(GROUP_AXES)):
         raise UsageError(
-            f"unknown axis {shown(name)}: --blocking takes axes on which ranks communicate, {', '.join(GROUP_AXES)}"
+            f"unknown axis {shown(name)}: {Word('blocking')} takes axes on which ranks communicate, "
+            f"{', '.join(GROUP_AXES)}"
         )
     check_blocking(names, system.overlap.compute)
     return tuple(axis for axis in GROUP_AXES if axis in names)

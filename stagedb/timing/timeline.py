@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason
 from stagedb.workload.instance_columns import RING_AXES, Ints
@@ -103,7 +104,7 @@ def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", bloc
 def step_length(
     network: NodeGraph, durations: Sequence[Ints], compute: str = "out-of-order", blocking: Collection[str] = ()
 ) -> int:
-    """The step of `run_step` [ns], without what its timeline tells besides: in less than half of the time."""
+    """The step of `run_step` [ns], without its timeline: in less than half of the time."""
     _, edges, slots = _choices(network, compute, blocking)
     _, step = _run(network, edges[0], edges[1], network.lengths(durations), slots)
     _check_length(network, step)
@@ -132,8 +133,8 @@ def check_blocking(blocking: Collection[str], compute: str) -> None:
     """Raise UsageError if a compute stream cannot wait for communication because it has no issue order."""
     if blocking and compute == "out-of-order":
         raise UsageError(
-            "what blocks a compute stream has a place in its order of issue: --blocking needs a system that runs "
-            "in-order (overlap.compute), not out-of-order"
+            f"what blocks a compute stream has a place in its order of issue: {Word('blocking')} needs a system that "
+            "runs in-order (overlap.compute), not out-of-order"
         )
 
 
@@ -172,7 +173,7 @@ def _check_length(network: NodeGraph, step: int) -> None:
     if step * world > LONGEST_STEP:
         raise UsageError(
             f"a step of {step / 1e9:.3g} s on {world} ranks is longer than stagedb counts: look for what takes "
-            "so long in the system's file (--system), the measured durations and the scalings"
+            f"so long in the system's file ({Word('system')}), the measured durations and the scalings"
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.traces.encoded_class import rank_files
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def check_counts(request: "Request", ranks: int, nodes: int) -> None:
     if need > free:
         raise UsageError(
             f"the traces of {ranks:,} ranks take at least {need:,} bytes and {existing} has {free:,} free: name "
-            "another directory with --out, free some, or write less: --packed makes one small file, --only takes some "
-            "ranks"
+            f"another directory with {Word('out')}, free some, or write less: {Word('packed', True)} makes one small "
+            f"file, {Word('only')} takes some ranks"
         )
 
 
@@ -58,9 +59,9 @@ def check_files(out: Path, files: int) -> None:
     disk = os.statvfs(existing)
     if disk.f_files and files > disk.f_favail:
         raise UsageError(
-            f"the traces are {files:,} files and the disk of {existing} takes {disk.f_favail:,} more (`df -i`): name a "
-            "directory on another disk with --out, remove some files, or write less: --packed makes one file, --only "
-            "takes some ranks"
+            f"the traces are {files:,} files and the disk of {existing} takes {disk.f_favail:,} more (`df -i`): name "
+            f"a directory on another disk with {Word('out')}, remove some files, or write less: "
+            f"{Word('packed', True)} makes one file, {Word('only')} takes some ranks"
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory
+from stagedb.mentions import Word
 from stagedb.systems.measured_durations import Durations, Measured
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoding import op_name
@@ -65,13 +66,14 @@ def trace_durations(path: Path) -> Durations:
             if ns or (node.ns is not None and node.type != pb.COMM_RECV_NODE):
                 if node.recorded.get("kind") == "block" and node.ns is not None:
                     raise UsageError(
-                        f"{file}: node {node.name} holds several operators without their durations: "
-                        "export with --granularity op"
+                        f"{file}: node {node.name} holds several operators without their durations: export with "
+                        f"{Word('granularity', 'op')}"
                     )
                 spent[op_name(node.name, node.type)][_which(node)].add(_Spent(ns, 1, ns, ns))
     if not spent:
         raise UsageError(
-            f"no node of {path} has a duration (duration_micros): only traces of a run, or of `export --profile`, have"
+            f"no node of {path} has a duration (duration_micros): only traces of a run, or of `export "
+            f"{Word('profile')}`, have"
         )
     return Durations(row for name, each in spent.items() for row in _rows(path, name, each))
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError
+from stagedb.mentions import call
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import protobuf_columns as wire
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
@@ -63,8 +64,8 @@ class RankFields:
         lengths = {len(str(gid)) for gid in (gids.min(), gids.max())} if len(gids) else {1}
         if len(lengths) > 1:
             raise StagedbError(
-                "the ids of the instance's communicator groups have different lengths: "
-                "remove it with `stagedb rm` and make it again"
+                f"the ids of the instance's communicator groups have different lengths: remove it with {call('rm')} "
+                "and make it again"
             )
         digits = lengths.pop()
         begins, at = {}, 0

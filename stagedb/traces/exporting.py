@@ -6,6 +6,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.mentions import Word
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
@@ -97,6 +98,6 @@ def smaller(workload: Workload, traces: TraceSet, free: int, timing: NodeTiming 
     fits = []
     if traces.facts["granularity"] == "op":
         blocks = trace_set(workload, granularity="block", timing=timing).only(traces.ranks).bytes
-        fits += [f"--granularity block ({blocks:,} bytes)"] if blocks <= free else []
+        fits += [f"{Word('granularity', 'block')} ({blocks:,} bytes)"] if blocks <= free else []
     packed = packed_size(traces)
-    return fits + ([f"--packed (at most {packed:,} bytes)"] if packed <= free else [])
+    return fits + ([f"{Word('packed', True)} (at most {packed:,} bytes)"] if packed <= free else [])

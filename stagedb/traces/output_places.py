@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.outputs import check_path, path_text
 from stagedb.traces.own_files import others, own_files
 from stagedb.traces.packed_file import is_packed
@@ -59,17 +60,19 @@ def is_trace_set(directory: Path) -> bool:
 
 
 def _check(out: Path, force: bool, noun: str, kept: Callable[[Path, bool], str | None]) -> None:
-    check_path(out, "--out")
+    check_path(out, str(Word("out")))
     if os.path.lexists(out):
         # A name that cannot be given is refused below.
         reason = kept(out, force and not _is_nameless(out))
         if reason is not None:
-            even = ", which --force does not replace" if force else ""
-            raise TakenError(f"{path_text(out)} {reason}{even}: name another {noun} with --out")
+            even = f", which {Word('force', True)} does not replace" if force else ""
+            raise TakenError(f"{path_text(out)} {reason}{even}: name another {noun} with {Word('out')}")
         if not force:
-            raise TakenError(f"{out} exists: name another {noun} with --out, or replace it with --force")
+            raise TakenError(
+                f"{out} exists: name another {noun} with {Word('out')}, or replace it with {Word('force', True)}"
+            )
     if _is_nameless(out):
-        raise UsageError(f"{out} is no name that can be given: name another one with --out")
+        raise UsageError(f"{out} is no name that can be given: name another one with {Word('out')}")
 
 
 def _is_nameless(out: Path) -> bool:
@@ -121,7 +124,7 @@ def _kept_file(out: Path, force: bool) -> str | None:
     if stat.S_ISLNK(mode):
         return "is a symbolic link"
     if stat.S_ISDIR(mode):
-        return "is a directory, and --packed writes a file"
+        return f"is a directory, and {Word('packed', True)} writes a file"
     if not stat.S_ISREG(mode):
         return "exists and is no regular file"
     if not is_packed(out):

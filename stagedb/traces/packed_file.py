@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import open_regular
+from stagedb.mentions import call
 from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.packed_class import wrong_class, wrong_facts
@@ -46,7 +47,7 @@ _BLOCK = 1 << 20
 
 INDEX = "packed.json"
 
-WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
+WHAT = f"a packed set of Chakra execution traces: {call('unpack')} writes them"
 """The value in the index that identifies the file."""
 
 
@@ -175,7 +176,7 @@ class Packed:
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error, OSError):
             self._file.close()
             raise UsageError(
-                f"{path} is not a packed trace set, or its end is missing: `stagedb export --packed` writes one"
+                f"{path} is not a packed trace set, or its end is missing: {call('export', packed=True)} writes one"
             ) from None
         try:
             self.index = self._index()

@@ -21,6 +21,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UnfinishedError
 from stagedb.fault_injection import fault_point
+from stagedb.mentions import Word
 from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import DEFAULT, RankFiles, format_named
@@ -216,7 +217,7 @@ def explain(error: OSError, directory: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"no space left while writing {what}: nothing was kept; free some there, name a directory on another disk "
-            "with --out, or write fewer ranks with --only"
+            f"with {Word('out')}, or write fewer ranks with {Word('only')}"
         )
     if error.errno == errno.EFBIG:
         return f"{what} is larger than this shell lets a file be: nothing was kept; raise it with `ulimit -f unlimited`"
@@ -247,7 +248,7 @@ def main(lines: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             return 1
         except StagedbError as error:
-            send(error=str(error))
+            send(error=error.message)
             return 1
         except OSError as error:
             send(error=explain(error, target.directory))

@@ -6,6 +6,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.traces.protobuf_columns import Ints
 
 
@@ -19,13 +20,13 @@ def parse_ranks(text: str, world: int) -> Ints:
         match = re.fullmatch(r"\s*([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?\s*", part)
         if match is None:
             raise UsageError(
-                f"--only {shown(text)}: {shown(part)} is neither a rank nor a range such as 0-7 or 0-1023:8"
+                f"{Word('only', shown(text))}: {shown(part)} is neither a rank nor a range such as 0-7 or 0-1023:8"
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if first > last or last >= world:
-            raise UsageError(f"--only {shown(text)}: {part.strip()} is not within the ranks 0-{world - 1}")
+            raise UsageError(f"{Word('only', shown(text))}: {part.strip()} is not within the ranks 0-{world - 1}")
         if step < 1:
-            raise UsageError(f"--only {shown(text)}: {part.strip()} takes every 0th rank")
+            raise UsageError(f"{Word('only', shown(text))}: {part.strip()} takes every 0th rank")
         chosen.append(np.arange(first, last + 1, step, dtype=np.int64))
     return np.unique(np.concatenate(chosen))
 
@@ -39,9 +40,9 @@ def shard_ranks(text: str, world: int) -> str:
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     part, parts = (int(match[1]), int(match[2])) if match else (0, 0)
     if not part < parts:
-        raise UsageError(f"--shard {shown(text)} is not I/N with I from 0 to N-1, such as 0/4")
+        raise UsageError(f"{Word('shard', shown(text))} is not I/N with I from 0 to N-1, such as 0/4")
     if parts > world:
-        raise UsageError(f"--shard {shown(text)}: {world} ranks are not enough for {parts} parts")
+        raise UsageError(f"{Word('shard', shown(text))}: {world} ranks are not enough for {parts} parts")
     return f"{part * world // parts}-{(part + 1) * world // parts - 1}"
 
 

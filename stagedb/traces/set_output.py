@@ -11,6 +11,7 @@ from pathlib import Path
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import read_text, shown
+from stagedb.mentions import Word
 from stagedb.traces.bundle import SCRIPT, manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
 from stagedb.traces.disk_room import check_files, free_space, sizes_on_disk
@@ -85,21 +86,23 @@ class Request:
         else:
             self._check_directory()
         given: dict[Option, bool] = {
-            "--resume": self.resume,
-            "--compress": self.compress,
-            "--replay": bool(self.replay),
-            "--format": self.format != DEFAULT_FORMAT.name,
-            "--simulator": self.simulator is not None,
+            "resume": self.resume,
+            "compress": self.compress,
+            "replay": bool(self.replay),
+            "format": self.format != DEFAULT_FORMAT.name,
+            "simulator": self.simulator is not None,
         }
         simulator_named(self.simulator)
         format.check(given)
         if world < 2 and self.simulator is not None:
-            raise UsageError("a simulator takes 2 or more ranks: leave out --simulator, or export with more --ranks")
+            raise UsageError(
+                f"a simulator takes 2 or more ranks: leave out {Word('simulator')}, or export with more {Word('ranks')}"
+            )
         if only is not None:
             parse_ranks(only, world)
         if self.granularity not in GRANULARITIES:
             raise UsageError(
-                f"unknown granularity {shown(self.granularity)}: --granularity is {' or '.join(GRANULARITIES)}"
+                f"unknown granularity {shown(self.granularity)}: {Word('granularity')} is {' or '.join(GRANULARITIES)}"
             )
 
     def check_job(self, job: SimulatedJob) -> None:
@@ -194,9 +197,9 @@ def write_set(
 
     pool: the processes that write, if they are running. smaller: alternatives for the given number of free bytes.
     """
-    whole = traces.count == traces.world and "--replay" in request.written.takes
+    whole = traces.count == traces.world and "replay" in request.written.takes
     if request.replay and not whole:
-        raise UsageError("a replay needs all ranks: leave out --replay or --only")
+        raise UsageError(f"a replay needs all ranks: leave out {Word('replay', True)} or {Word('only')}")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
     extra = request.inputs(traces)
     files = {**extra, MANIFEST: manifest(traces, request.written, request.target(traces.world), extra)}
@@ -250,7 +253,10 @@ class _Work:
         """Write the missing files of a directory that was complete before. UsageError if it is of another export."""
         out = self.request.out
         if _text(out / MANIFEST) != self.files[MANIFEST] and not self._is_damaged(out):
-            raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
+            raise UsageError(
+                f"{out} is another export: name another directory with {Word('out')}, or leave out "
+                f"{Word('resume', True)}"
+            )
         with self.clock.stage("check"):
             files = self._rank_files()
             crcs = set_crcs(self.traces, files)
@@ -273,7 +279,11 @@ class _Work:
         replayed = self.replayed and bool(lack.names or self.request.replay)
         if replayed:
             with self.clock.stage("replay"):
-                _validate(out, f"and {out} has all of them: write them anew with --force, without --resume")
+                _validate(
+                    out,
+                    f"and {out} has all of them: write them anew with {Word('force', True)}, without "
+                    f"{Word('resume', True)}",
+                )
         return replace(self._summary(replayed), there=True, mended=lack.names)
 
     def _is_damaged(self, out: Path) -> bool:
@@ -367,11 +377,11 @@ def _check_space(request: Request, traces: TraceSet, extra: int, smaller: Callab
     if need <= free:
         return
     fit = 0 if files is None else int((free - extra) // max(sizes_on_disk(traces, files)))
-    ranks = [f"--only {format_ranks(traces.ranks[:fit])}"] if fit > 0 else []
+    ranks = [str(Word("only", format_ranks(traces.ranks[:fit])))] if fit > 0 else []
     fits = " or ".join([*smaller(free), *ranks]) or "nothing less"
     raise UsageError(
-        f"the traces take {need:,} bytes and {existing} has {free:,} free: name another directory with --out, or free "
-        f"some; what would fit is {fits}"
+        f"the traces take {need:,} bytes and {existing} has {free:,} free: name another directory with {Word('out')}, "
+        f"or free some; what would fit is {fits}"
     )
 
 

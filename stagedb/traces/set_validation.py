@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import is_directory, read_document, shown
+from stagedb.mentions import OPTIONS, Word
 from stagedb.outputs import path_text
 from stagedb.traces.bundle_rules import check_bundle
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
@@ -166,7 +167,13 @@ def _changed(directory: Path) -> Iterator[Fault]:
             yield Fault(found, None, "", "files", f"{name} cannot be read: {error.strerror}")
             continue
         if actual != crc:
-            yield Fault(found, None, "", "checksum", f"{name} was changed after it was written: `--resume` mends it")
+            yield Fault(
+                found,
+                None,
+                "",
+                "checksum",
+                f"{name} was changed after it was written: `{OPTIONS.word(Word('resume', True))}` mends it",
+            )
     for name in sorted({each.name for each in directory.iterdir()} - known.keys()):
         found = _rank_of(name)
         if found is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import is_directory, open_regular, read_document, shown
+from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.traces.bundle import write_texts
 from stagedb.traces.packed_index import groups_of, is_traffic, job_of, wrong_traffic
@@ -74,13 +75,13 @@ def _described(directory: Path, manifest: Mapping[str, Any]) -> SimulatedSet:
     if manifest["traces"] != "et" or only is not None or world < 2:
         raise UsageError(
             f"{path_text(directory)} has not what a simulator runs, the binary traces of all ranks of two or more: "
-            "export without --format, --only and --shard"
+            f"export without {Word('format')}, {Word('only')} and {Word('shard')}"
         )
     if not isinstance(name, str) or Path(name).name != name:
         raise ValueError(f"the name {name}")
     with open_regular(directory / f"{name}.0.et") as first:
         if first.read(2) == _GZIP:
-            raise UsageError("the simulator does not read gzipped traces: export without --compress")
+            raise UsageError(f"the simulator does not read gzipped traces: export without {Word('compress', True)}")
     groups = groups_file(directory / f"{name}.json")
     index = {"set": manifest, "files": {f"{name}.json": groups_text({str(gid): groups[gid] for gid in groups})}}
     traffic = manifest.get("traffic", [])
@@ -112,16 +113,16 @@ def find_program(simulator: Simulator, binary: str | Path | None) -> Path:
     if given is not None:
         program = shutil.which(str(given))
         if program is None:
-            source = "--with" if binary is not None else PROGRAM
+            source = str(Word("with")) if binary is not None else PROGRAM
             raise UsageError(f"cannot run {path_text(Path(given))}: {source} takes the simulator's program")
         return Path(program).resolve()
     program = shutil.which(simulator.program) or shutil.which(BUILT / simulator.program)
     if program is None:
         raise UsageError(
             f"the simulator {simulator.program} is not on this machine's search path. Build it once, with cmake and a "
-            f"C++ compiler: `git clone {SOURCE} --recurse-submodules`, then `{BUILD}`. "
-            f"The program is {BUILT / simulator.program}: this command "
-            f"finds it from the same folder, and --with PROGRAM or {PROGRAM}=PROGRAM name any other"
+            f"C++ compiler: `git clone {SOURCE} --recurse-submodules`, then `{BUILD}`. The program is "
+            f"{BUILT / simulator.program}: this command finds it from the same folder, and {Word('with', 'PROGRAM')} "
+            f"or {PROGRAM}=PROGRAM name any other"
         )
     return Path(program).resolve()
 
@@ -148,10 +149,10 @@ def simulate_set(found: SimulatedSet, program: Path, timeout: float = TIMEOUT) -
     if missing:
         last = " ".join(text[-400:].decode(errors="replace").split())
         advice = (
-            f"`stagedb validate {found.directory}` finds traces that hang"
+            f"{call('validate', str(found.directory))} finds traces that hang"
             if ends
-            else f"is {program} the program {found.simulator.program}? If so, "
-            f"`stagedb validate {found.directory}` finds what stops it"
+            else f"is {program} the program {found.simulator.program}? If so, {call('validate', str(found.directory))} "
+            "finds what stops it"
         )
         raise StagedbError(
             f"{len(missing)} of {job.world} ranks did not finish, the first is rank {missing[0]} (status {status}): "
@@ -177,7 +178,9 @@ def _run(command: list[str], place: Path, output: Path, timeout: float) -> int:
                 except subprocess.TimeoutExpired:
                     pass
                 if time.monotonic() > end:
-                    raise StagedbError(f"the simulator took more than {timeout:g} s: --timeout sets another limit")
+                    raise StagedbError(
+                        f"the simulator took more than {timeout:g} s: {Word('timeout')} sets another limit"
+                    )
                 if output.stat().st_size > LARGEST_OUTPUT:
                     raise StagedbError(f"the simulator printed more than {LARGEST_OUTPUT >> 20} MiB, and was ended")
         finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from stagedb.errors import Interrupted, StagedbError, UnfinishedError
+from stagedb.mentions import Word
 from stagedb.outputs import path_text
 from stagedb.traces.output_places import SEPARATOR, check_directory, check_file, unfinished
 
@@ -41,7 +42,9 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
         if not (resume and left and _adopt(left.pop(), partial)):
             partial.mkdir()
     except OSError as error:
-        raise StagedbError(f"cannot write to {out.parent}: {error.strerror}; name another with --out") from error
+        raise StagedbError(
+            f"cannot write to {out.parent}: {error.strerror}; name another with {Word('out')}"
+        ) from error
     for path in left:
         _remove(path)
     try:
@@ -52,8 +55,8 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
             partial.rmdir()
             raise
         kept = (
-            f"what is written so far is kept in {partial}: the same command with --resume goes on with it, and without "
-            "it starts again"
+            f"what is written so far is kept in {partial}: the same command with {Word('resume', True)} goes on with "
+            "it, and without it starts again"
         )
         if isinstance(error, UnfinishedError):
             raise UnfinishedError(f"{error}; {kept}") from None
@@ -105,7 +108,9 @@ def _partial(out: Path) -> Path:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StagedbError(f"cannot make {out.parent}: {error.strerror}; name another directory with --out") from error
+        raise StagedbError(
+            f"cannot make {out.parent}: {error.strerror}; name another directory with {Word('out')}"
+        ) from error
     me = psutil.Process()
     return unfinished(out, socket.gethostname(), me.pid, int(me.create_time()), secrets.token_hex(4))
 

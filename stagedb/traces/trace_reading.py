@@ -173,7 +173,7 @@ def _bytes(path: Path) -> bytes:
     try:
         data = read_bytes(path, "trace", _LARGEST)
     except UsageError as error:
-        raise TraceError(str(error)) from None
+        raise TraceError(f"{error}") from None
     if data[:2] != b"\x1f\x8b":
         return data
     try:

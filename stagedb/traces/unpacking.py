@@ -4,6 +4,7 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.traces.packed_file import Packed
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set
@@ -31,5 +32,5 @@ def _wanted(packed: Packed, only: str | None) -> TraceSet:
     ranks = parse_ranks(only, packed.world)
     traces = packed.traces(packed.classes_of(ranks)).only(ranks)
     if traces.count < len(ranks):
-        raise UsageError(f"{packed.path} holds {traces.count} of the {len(ranks)} ranks of --only {shown(only)}")
+        raise UsageError(f"{packed.path} holds {traces.count} of the {len(ranks)} ranks of {Word('only', shown(only))}")
     return traces

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from stagedb.errors import StagedbError
+from stagedb.mentions import Word
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.trace_rules import SMALLEST_ALL_GATHER
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
@@ -48,7 +49,7 @@ def _sizes(workload: Workload) -> Iterator[str]:
 def _larger(name: str, axis: str) -> str:
     """What makes a gathered part larger: parameters follow from the degree alone, activations from the sequence too."""
     if name.startswith("bucket.") or "dp" in axis:
-        return "take a lower --dp, --zero 0, or a larger model"
+        return f"take a lower {Word('dp')}, {Word('zero', 0)}, or a larger model"
     return f"take longer sequences or a lower {axis}"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
+from stagedb.mentions import Word
 
 LARGEST = 256 << 20
 """Bytes of a file of recorded models."""
@@ -51,7 +52,7 @@ class RecordedModel:
 
 def read_models(path: Path) -> list[RecordedModel]:
     """The records of a file. UsageError, with the place, for one that is not in the format."""
-    content = read_document(path, "recorded models", (".json",), LARGEST, "--models", constants=True)
+    content = read_document(path, "recorded models", (".json",), LARGEST, str(Word("models")), constants=True)
     if not isinstance(content, list):
         raise UsageError(f"{path}: recorded models are a list, not {shown(content)}")
     return [record_of(each, f"{path}: record {number}") for number, each in enumerate(content, start=1)]

@@ -14,6 +14,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
+from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.plans.graph_options import CP_KINDS
 from stagedb.schedules import EXPLICIT
@@ -72,7 +73,7 @@ _LARGEST = 256 << 20
 
 def read_records(path: Path) -> list[Record]:
     """The records of a file. UsageError if it is missing or is not a list of records."""
-    rows = read_document(path, "records", (".json",), _LARGEST, "--records")
+    rows = read_document(path, "records", (".json",), _LARGEST, str(Word("records")))
     if not isinstance(rows, list):
         raise UsageError(f"{path} is not a list of records")
     return [_record(path, place, row) for place, row in enumerate(rows)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import call
 from stagedb.models import Card, card_names, load_card
 
 MODELS: Mapping[str, str] = {"bloom": "bloom-176b"}
@@ -24,7 +25,7 @@ def named_card(word: str) -> Card:
     written, _, sizes = word.partition(" ")
     name = MODELS.get(written, written)
     if name not in card_names():
-        raise UsageError(f"model is {shown(written)}, and the library has no such card (`stagedb models`)")
+        raise UsageError(f"model is {shown(written)}, and the library has no such card ({call('models')})")
     card = load_card(name)
     if not sizes:
         return card

@@ -14,6 +14,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, FrameworkProfile, find_profile, usual_profile
 from stagedb.inputs import read_text, shown
 from stagedb.inputs.tabular_files import csv_table
+from stagedb.mentions import Word, call
 from stagedb.models import Card
 from stagedb.outputs import path_text
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
@@ -109,16 +110,16 @@ class StepJob:
 def read_steps(path: Path) -> tuple[StepRow, ...]:
     """The rows of a file. UsageError, with the missing column, if it is no such file."""
     where = path_text(path)
-    table = csv_table(read_text(path, "steps", _LARGEST, "--steps"), where)
+    table = csv_table(read_text(path, "steps", _LARGEST, str(Word("steps"))), where)
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise UsageError(
-            f"{where} has no column {missing[0]}: --steps takes the columns {', '.join(COLUMNS)}, and framework and "
-            "kernels if they are known"
+            f"{where} has no column {missing[0]}: {Word('steps')} takes the columns {', '.join(COLUMNS)}, and "
+            "framework and kernels if they are known"
         )
     rows = tuple(StepRow(line, dict(zip(table.columns, cells, strict=True))) for line, cells in table.rows)
     if not rows:
-        raise UsageError(f"{where} has no rows under its columns (--steps)")
+        raise UsageError(f"{where} has no rows under its columns ({Word('steps')})")
     return rows
 
 
@@ -199,6 +200,6 @@ def _system(row: StepRow) -> System:
     gpu = row.cells["gpu"]
     name = GPUS.get(gpu, gpu)
     if name not in system_names():
-        raise UsageError(f"gpu is {shown(gpu)}, and no preset is of this accelerator (`stagedb systems`)")
+        raise UsageError(f"gpu is {shown(gpu)}, and no preset is of this accelerator ({call('systems')})")
     known = (presets[name] for cluster, presets in CLUSTERS.items() if cluster in row.source and name in presets)
     return load_system(next(known, name))

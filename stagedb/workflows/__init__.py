@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.workflows.forward_only import FORWARD_ONLY
 from stagedb.workflows.training import TRAINING
 from stagedb.workflows.workflow import RECOMPUTE, TaskKind, Template, Workflow
@@ -54,7 +55,7 @@ TASK_KINDS = _by_name(kind for workflow in WORKFLOWS.values() for kind in workfl
 def find_workflow(name: str) -> Workflow:
     """The workflow of a name. Raises UsageError for an unknown name."""
     if name not in WORKFLOWS:
-        raise UsageError(f"unknown workflow {shown(name)}: --workflow is one of {', '.join(WORKFLOWS)}")
+        raise UsageError(f"unknown workflow {shown(name)}: {Word('workflow')} is one of {', '.join(WORKFLOWS)}")
     return WORKFLOWS[name]
 
 

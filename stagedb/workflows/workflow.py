@@ -112,7 +112,7 @@ class TaskKind:
 class Workflow:
     """The tasks of one step.
 
-    name: its word in a plan (`--workflow`). help: one line. kinds: the kinds of its tasks, in the order in which a
+    name: its word in a plan (`workflow`). help: one line. kinds: the kinds of its tasks, in the order in which a
     micro-batch runs them. A kind that runs once a step is last; the halves of a kind follow the kind.
     """
 

@@ -9,6 +9,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
+from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.workload.instance_columns import (
@@ -186,7 +187,7 @@ def ints(values: Sequence[int]) -> Ints:
     except OverflowError:
         raise UsageError(
             f"one operator of the plan has {max(values):.1e} FLOPs or bytes, more than the 64 bits that are counted: "
-            "take a smaller --seq-len or --micro-batch-size"
+            f"take a smaller {Word('seq_len')} or {Word('micro_batch_size')}"
         ) from None
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError
+from stagedb.mentions import Word, call
 from stagedb.workload.instance_columns import (
     CLOSED,
     COLLECTIVE,
@@ -236,7 +237,7 @@ class _Sequencer:
             at = int(np.flatnonzero(inside & (place[source] >= place[target]))[0])
             raise StagedbError(
                 f"class {self.columns.number}: {ops.name[target[at]]} waits for {ops.name[source[at]]}, which is "
-                "issued later in the same task: the instance is broken; remove it with `stagedb rm` and make it again"
+                f"issued later in the same task: the instance is broken; remove it with {call('rm')} and make it again"
             )
         field = np.where(kind == DATA, DATA_DEPS, CTRL_DEPS)
         chain = np.flatnonzero(_communicate(self.ops.type[rows]))
@@ -309,7 +310,7 @@ def _check_parts(columns: ClassColumns, parts: list[Ints]) -> None:
         first, second = (columns.ops.name[int(each[wrong[0]])] for each in (source, target))
         raise StagedbError(
             f"class {columns.number}: {second} waits for {first}, which is issued later in tasks that run together: "
-            "leave --overlap-experts out"
+            f"leave {Word('overlap_experts', True)} out"
         )
 
 

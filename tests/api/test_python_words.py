@@ -9,55 +9,51 @@ import pytest
 
 import stagedb
 from stagedb import api
-from stagedb.api.python_words import python_text
+from stagedb.api.python_words import KEYWORDS
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import OPTIONS, Word, Words, call, one_of, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS
 from stagedb.store import Store
 
 
 @pytest.mark.parametrize(
-    ("text", "python"),
+    ("message", "python"),
     [
-        ("tp is 0: --tp takes 1 or more", "tp is 0: tp takes 1 or more"),
-        ("or --global-batch-size 16 gives 11%", "or global_batch_size=16 gives 11%"),
-        ("try --tp 4 --pp 2, or less", "try tp=4, pp=2, or less"),
-        ("leave --sp out", "leave sp=True out"),
-        ("needs --no-expert-tp and --gather-logits", "needs expert_tp=False and loss_parallel=False"),
-        ("with --recompute full", "with recompute='full'"),
-        ("--recompute operators names none", "recompute='operators' names none"),
-        ("or --zero 3 --no-reshard.", "or zero=3, reshard=False."),
-        ("use --model llama3-8b with the options", "use model='llama3-8b' with the options"),
-        ("add --force to remove them too", "add force=True to remove them too"),
-        ("--model cannot both be given", "model cannot both be given"),
-        ("--only '9': no such rank", "only='9': no such rank"),
-        ("(--param KEY=VALUE, --instance, --profile)", "(params={KEY: VALUE}, instance, profile)"),
-        ("`stagedb ls` lists them", "`db.ls()` lists them"),
-        ("`stagedb memory 0123abcd` does that", "`db.memory('0123abcd')` does that"),
-        ("first, with `stagedb rm 0123abcd --force`", "first, with `db.rm('0123abcd', force=True)`"),
-        ("with `stagedb instantiate MODEL`", "with `db.instantiate(MODEL)`"),
-        ("`stagedb models` lists them", "`stagedb.api.models()` lists them"),
-        ("`stagedb export --packed` writes one", "`db.export(packed=True)` writes one"),
+        (f"tp is 0: {Word('tp')} takes 1 or more", "tp is 0: tp takes 1 or more"),
+        (f"or {Word('global_batch_size', 16)} gives 11%", "or global_batch_size=16 gives 11%"),
+        (f"try {Words((Word('tp', 4), Word('pp', 2)))}, or less", "try tp=4, pp=2, or less"),
+        (f"leave {Word('sp', True)} out", "leave sp=True out"),
         (
-            "use --format et, or --simulator astra-sim-analytical",
-            "use format='et', or simulator='astra-sim-analytical'",
+            f"needs {Word('expert_tp', False)} and {Word('loss_parallel', False, 'gather_logits')}",
+            "needs expert_tp=False and loss_parallel=False",
         ),
-        ("run `stagedb store migrate`", "run `stagedb store migrate`"),
-        ("a -- b, a--b and x-1", "a -- b, a--b and x-1"),
+        (f"with {Word('recompute', 'full')}", "with recompute='full'"),
+        (f"{Word('only', repr('9'))}: no such rank", "only='9': no such rank"),
+        (f"({Word('param', 'KEY=VALUE')}, {Word('instance')})", "(params={KEY: VALUE}, instance)"),
+        (f"{Word('layers_per_stage', (4, 0))} has a stage", "layers_per_stage='4,0' has a stage"),
+        (f"{call('ls')} lists them", "`db.ls()` lists them"),
+        (f"first, with {call('rm', '0123abcd', force=True)}", "first, with `db.rm('0123abcd', force=True)`"),
+        (f"with {call('instantiate', 'MODEL')}", "with `db.instantiate(MODEL)`"),
+        (f"{call('models')} lists them", "`stagedb.api.models()` lists them"),
+        (f"{call('export', packed=True)} writes one", "`db.export(packed=True)` writes one"),
+        (f"run {call('store check', repair=True)}", "run `stagedb store check --repair`"),
+        (f"take {one_of('recipe', ['torch', 'megatron', 'third'])}", "take recipe='torch', megatron or third"),
+        ("a -- b, --tp 4 in a file's name", "a -- b, --tp 4 in a file's name"),
     ],
 )
-def test_messages_have_keywords(text: str, python: str) -> None:
-    assert python_text(text) == python
+def test_messages_have_keywords(message: str, python: str) -> None:
+    assert shown_in(KEYWORDS, message) == python
 
 
 def test_an_error_has_both_texts(embedded_store: Store) -> None:
     db = api.Stagedb(embedded_store)
     with pytest.raises(UsageError, match=r"tp takes 1 or more") as failed:
         db.instantiate("llama3-8b", tp=0)
-    assert failed.value.on_command_line == "tp is 0: --tp takes 1 or more"
+    assert failed.value.text(OPTIONS) == "tp is 0: --tp takes 1 or more"
     assert "--" not in str(failed.value)
     with pytest.raises(UsageError, match=r"the nearest for this model is tp=4 or tp=6") as failed:
         db.instantiate("gpt2", tp=5)
-    assert "--tp" in str(failed.value.on_command_line)
+    assert "--tp" in failed.value.text(OPTIONS)
     with pytest.raises(UsageError, match=r"`db\.instantiate\(MODEL\)`"):
         db.query("classes")
     with pytest.raises(StagedbError, match=r"`stagedb.api.systems\(\)`"):

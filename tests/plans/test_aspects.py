@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, PLAN_WORDS
 from stagedb.plans.aspects.word import About, aspect, words_of
@@ -17,7 +18,7 @@ class Samples:
     count: Annotated[int, About("A number.", property="a number", least=2, unit="tokens")] = 4
     chance: Annotated[float | None, About("A share.", property="a share", unset="none")] = None
     way: Annotated[Literal["left", "right", "both"], About("A way.", property="a way", noun="direction")] = "left"
-    turned: Annotated[bool, About("A switch.", property="a switch", off="--straight")] = False
+    turned: Annotated[bool, About("A switch.", property="a switch", off="straight")] = False
     waits: Annotated[bool | None, About("Another.", property="another", unset="as usual")] = None
     sizes: Annotated[tuple[int, ...] | None, About("Sizes.", property="sizes", unset="even", filled=True)] = None
     names: Annotated[tuple[str, ...], About("Names.", property="names", metavar="NAME,…", name="named")] = ("a", "b")
@@ -64,7 +65,8 @@ def test_a_switch_that_is_off_has_another_option(word: str, value: object, optio
 
 
 def test_a_way_out_names_the_option_that_there_is() -> None:
-    assert str(Way({"loss_parallel": False, "sp": True, "tp": 2})) == "--gather-logits --sp --tp 2"
+    way = Way({"loss_parallel": False, "sp": True, "tp": 2})
+    assert shown_in(OPTIONS, str(way)) == "--gather-logits --sp --tp 2"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.store.store_settings import project_file
 from stagedb.store.store_targets import StoreTarget, choose, select
 
@@ -72,7 +73,7 @@ def test_the_option_goes_first_then_the_environment_the_project_and_the_user(con
         (None, {}),
     )
     assert [select(word, env, config, project=path).by for word, env in steps] == [
-        "--store",
+        str(Word("store")),
         "NEO4J_URI",
         f"{path}, line 1",
     ]

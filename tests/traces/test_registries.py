@@ -16,10 +16,10 @@ from tests.traces.synthetic import workload
 from tests.traces.written import export_workload
 
 WORDS: dict[str, dict[str, Any]] = {
-    "--compress": {"compress": True},
-    "--replay": {"replay": True},
-    "--resume": {"resume": True},
-    "--simulator": {"simulator": DEFAULT_SIMULATOR.name},
+    "compress": {"compress": True},
+    "replay": {"replay": True},
+    "resume": {"resume": True},
+    "simulator": {"simulator": DEFAULT_SIMULATOR.name},
 }
 FORMAT = [pytest.param(each, id=each.name) for each in (*FORMATS.values(), PACKED)]
 
@@ -39,7 +39,7 @@ def test_an_option_is_taken_or_refused_before_anything_is_made(
         export_workload(workload(), tmp_path / "out", **words_of(format), **WORDS[option])
         assert is_trace_set(tmp_path / "out")
     else:
-        with pytest.raises(UsageError, match=rf"leave out {option}"):
+        with pytest.raises(UsageError, match=rf"leave out --{option}"):
             request.check(8, None)
         assert list(tmp_path.iterdir()) == []
 
@@ -72,4 +72,4 @@ def test_unknown_names_are_refused_with_those_that_are_known(tmp_path: Path) -> 
         with pytest.raises(UsageError) as refused:
             Request(tmp_path / "out", **words).check(8, None)  # type: ignore[arg-type]
         assert all(name in str(refused.value) for name in names)
-    assert DEFAULT.takes == {"--format", *WORDS}
+    assert DEFAULT.takes == {"format", *WORDS}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, USUAL_HEADS, HeadAxes, core_of
 from stagedb.models.kinds.context import CONTEXT_WORDS, check_context, context_parameters, finished, gates_of
@@ -312,6 +313,6 @@ ATTENTION = LayerPart(
             {"head_dim": "attention and rotary positions read all values of a head"},
         )
     },
-    left={"attention_core": "which follows --cp-kind"},
+    left={"attention_core": f"which follows {Word('cp_kind')}"},
     buffers=_buffers,
 )

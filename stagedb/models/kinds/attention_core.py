@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
+from stagedb.mentions import Word
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.head_sizes import head_sizes
 from stagedb.models.kinds.part import Architecture, Values
@@ -110,8 +111,8 @@ def _fused_core(
     if style.explicit_mask:
         if rules["alibi"] or rules["softcap"] or chosen:
             raise UsageError(
-                f"{card.name} has scores that an explicit mask cannot express (ALiBi, a soft cap, or an indexer): take "
-                "--cp-kind ulysses"
+                f"{card.name} has scores that an explicit mask cannot express (ALiBi, a soft cap, or an indexer): "
+                f"take {Word('cp_kind', 'ulysses')}"
             )
         mask = t.activation("attn.mask", ("seq", "kseq"))
         t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
@@ -152,12 +153,14 @@ def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes)
         kind = "values with a size of their own" if heads.kv_heads == "kv_heads" else "latent attention"
         raise UsageError(
             f"{card.name} has {kind}, and rings and calls by part send keys and values of one size: take "
-            "--cp-kind ulysses"
+            f"{Word('cp_kind', 'ulysses')}"
         )
     for word, about in _REACH.items():
         if rules[word]:
             reads = "read all keys of other ranks" if word in ("window", "chunk_tokens") else "do not compute that"
-            raise UsageError(f"{card.name} has {about}, and rings and calls by part {reads}: take --cp-kind ulysses")
+            raise UsageError(
+                f"{card.name} has {about}, and rings and calls by part {reads}: take {Word('cp_kind', 'ulysses')}"
+            )
 
 
 def _shared_core(t: "Tracer", core: "ops.RingAttention | ops.PartAttention", qkv: "tuple[Tensor, ...]") -> "Tensor":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
+from stagedb.mentions import Word
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds import token_copies
 from stagedb.models.kinds.feed_forward import LEARNED
@@ -76,8 +77,8 @@ def routed(
     if style.dispatch != "copies":
         if before:
             raise UsageError(
-                f"{card.name} scales what each expert gets, so that a token differs for each of them: take --dispatch "
-                "copies"
+                f"{card.name} scales what each expert gets, so that a token differs for each of them: take "
+                f"{Word('dispatch', 'copies')}"
             )
         y = token_copies.sent_once(t, style, sent, weights, order, lambda x: _experts(t, card, style, x, bias))
         return y if size == "hidden" else _projected(t, style, "ffn.latent_back", y, "hidden")
@@ -381,9 +382,9 @@ EXPERTS = LayerPart(
     },
     planned=_planned,
     left={
-        "router": "which follows --ep and --sp",
-        "experts": "which follows --ep and --expert-tp",
-        **dict.fromkeys(token_copies.EXCHANGES, "which follows --ep and --dispatch"),
+        "router": f"which follows {Word('ep')} and {Word('sp', True)}",
+        "experts": f"which follows {Word('ep')} and {Word('expert_tp', True)}",
+        **dict.fromkeys(token_copies.EXCHANGES, f"which follows {Word('ep')} and {Word('dispatch')}"),
     },
     buffers=_buffers,
     routes=True,

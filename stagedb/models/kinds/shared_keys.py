@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
+from stagedb.mentions import Word
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.attention_core import HeadAxes, core_of, rescaled
@@ -70,9 +71,13 @@ SPARSE = _Blocks("sparse_ratio", "sparse_blocks", "sparse_keys", True)
 def _forward_with(behind: _Blocks | None) -> Forward:
     def forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
         if style.attention == "math":
-            raise UsageError(f"{card.name} has shared keys, whose attention is one kernel: take --attention fused")
+            raise UsageError(
+                f"{card.name} has shared keys, whose attention is one kernel: take {Word('attention', 'fused')}"
+            )
         if style.core is not None or style.explicit_mask:
-            raise UsageError(f"{card.name} has shared keys, whose attention is one kernel: take --cp-kind ulysses")
+            raise UsageError(
+                f"{card.name} has shared keys, whose attention is one kernel: take {Word('cp_kind', 'ulysses')}"
+            )
         t.enter("attention")
         sinks = t.weight("attn.sinks", ("heads",))
         size = int(values["rope_dim"])

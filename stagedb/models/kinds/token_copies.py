@@ -1,4 +1,4 @@
-"""Tokens sent to experts once for each rank or node (`--dispatch`): their operators, layouts and axes.
+"""Tokens sent to experts once for each rank or node (`dispatch`): their operators, layouts and axes.
 
     router      a copy of each token for each target            tokens on their own ranks
     exchange    the copies go to their targets                  all-to-all

@@ -9,6 +9,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.models.readers.classes import NO_CLASS, ConfigClass
 
 WITHOUT_EFFECT: Mapping[str, str] = {
@@ -117,7 +118,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "resid_pdrop",
             "residual_dropout",
         ),
-        "the plan decides dropout (--dropout)",
+        f"the plan decides dropout ({Word('dropout')})",
     ),
     **dict.fromkeys(
         ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "rms_norm_eps", "partial_norm_eps"),

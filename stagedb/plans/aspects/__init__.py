@@ -17,7 +17,7 @@ from stagedb.plans.aspects.pipeline import Pipeline, PipelineOptions
 from stagedb.plans.aspects.precision import Formats, PrecisionOptions
 from stagedb.plans.aspects.recompute import Recompute, RecomputeOptions
 from stagedb.plans.aspects.sharding import Sharding, ShardingOptions, TensorOptions
-from stagedb.plans.aspects.word import Word, aspect, option, words_of
+from stagedb.plans.aspects.word import PlanWord, aspect, words_of
 
 __all__ = [
     "ABSENT",
@@ -29,8 +29,7 @@ __all__ = [
     "Formats",
     "GraphAspects",
     "LayoutAspects",
-    "Word",
-    "option",
+    "PlanWord",
     "plain_words",
 ]
 
@@ -54,7 +53,7 @@ class LayoutAspects(Degrees, Batch, Pipeline, Context, Experts, Sharding, Recomp
     """Every word that lays a graph out over ranks, except the formats."""
 
 
-def _declared(class_: type) -> Mapping[str, Word]:
+def _declared(class_: type) -> Mapping[str, PlanWord]:
     return {word.name: word for word in words_of(class_)}
 
 
@@ -65,14 +64,14 @@ LAYOUT_WORDS = _declared(LayoutAspects)
 """The words that lay a graph out over ranks, except the formats."""
 
 FORMAT_WORDS = _declared(Formats)
-"""The words of number formats; `Word.field` is the class of tensors."""
+"""The words of number formats; `PlanWord.field` is the class of tensors."""
 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _by_aspect(words: Mapping[str, Word]) -> Mapping[str, Word]:
+def _by_aspect(words: Mapping[str, PlanWord]) -> Mapping[str, PlanWord]:
     aspects = list(dict.fromkeys(word.aspect for word in words.values()))
     return dict(sorted(words.items(), key=lambda item: aspects.index(item[1].aspect)))
 
@@ -88,7 +87,7 @@ ABSENT = frozenset(name for name, word in PLAN_WORDS.items() if word.about.absen
 """Words whose default an instance in a store does not have as a property."""
 
 
-def plain_words(words: Mapping[str, Word], values: object) -> dict[str, Any]:
+def plain_words(words: Mapping[str, PlanWord], values: object) -> dict[str, Any]:
     """The values of words as JSON values, without those that equal `LATER`."""
     held = {name: _plain(getattr(values, word.field)) for name, word in words.items()}
     return {name: value for name, value in held.items() if name not in LATER or value != LATER[name]}

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import About, aspect
 
 CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
@@ -15,7 +16,7 @@ class Context:
     ulysses: Annotated[
         int,
         About(
-            "With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N.",
+            f"With {Word('cp_kind', 'ulysses-ring')}: neighbours that exchange heads, in a ring over cp / N.",
             property="neighbours on cp that exchange heads, in a ring over the others",
             least=1,
         ),
@@ -29,8 +30,8 @@ class ContextOptions:
     cp_kind: Annotated[
         CpKind,
         About(
-            "How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses "
-            "or ulysses-ring.",
+            f"How the ranks of {Word('cp')} compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, "
+            "ulysses or ulysses-ring.",
             property="how ranks of cp compute attention",
             unset="torch: ring-allgather; megatron: ring-p2p",
             metavar="KIND",
@@ -45,8 +46,8 @@ class ContextOptions:
     cp_chunks: Annotated[
         CpChunks,
         About(
-            "Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) or "
-            "contiguous.",
+            f"Which part of a sequence a rank of {Word('cp')} has: balanced (a chunk from the front and one from the "
+            "back) or contiguous.",
             property="which part of the sequence a rank of cp has",
             unset="balanced if the kind allows it",
             metavar="KIND",

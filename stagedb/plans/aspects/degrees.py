@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import About, aspect
 
 RANK_ORDER = ("tp", "cp", "dp", "pp")
@@ -14,7 +15,7 @@ class World:
 
     ranks: Annotated[
         int | None,
-        About("World size; sets dp = N / (tp x pp x cp) if --dp is not given.", property="", unset=""),
+        About(f"World size; sets dp = N / (tp x pp x cp) if {Word('dp')} is not given.", property="", unset=""),
     ] = None
 
 
@@ -36,8 +37,8 @@ class Degrees:
     ep: Annotated[
         int,
         About(
-            "Expert parallelism, among the ranks of dp x cp (with --no-expert-tp also of tp): N divides them and the "
-            "experts.",
+            f"Expert parallelism, among the ranks of dp x cp (with {Word('expert_tp', False)} also of tp): N divides "
+            "them and the experts.",
             property="degree of expert parallelism",
             least=1,
             symbol="ep",
@@ -48,7 +49,7 @@ class Degrees:
         About(
             "Data parallelism.",
             property="degree of data parallelism",
-            unset="from --ranks, else 1",
+            unset=f"from {Word('ranks')}, else 1",
             least=1,
             symbol="dp",
         ),

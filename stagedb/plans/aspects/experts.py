@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import About, aspect
 
 
@@ -46,7 +47,7 @@ class Experts:
     node_ranks: Annotated[
         int,
         About(
-            "Ranks of ep that are one node, for --dispatch nodes.",
+            f"Ranks of ep that are one node, for {Word('dispatch', 'nodes')}.",
             property="ranks of ep that are one node, to which a token is sent once; absent: 1",
             symbol="epr",
             least=1,
@@ -75,8 +76,8 @@ class ExpertOptions:
     expert_tp: Annotated[
         bool,
         About(
-            "Tensor parallelism partitions each expert; or its ranks (with --sp) have whole experts, among those of "
-            "--ep.",
+            f"Tensor parallelism partitions each expert; or its ranks (with {Word('sp', True)}) have whole experts, "
+            f"among those of {Word('ep')}.",
             property="tensor parallelism partitions each expert",
         ),
     ] = True
@@ -94,8 +95,8 @@ class ExpertOptions:
     dispatch_dtype: Annotated[
         Literal["same", "fp8"],
         About(
-            "Format in which --dispatch ranks or nodes sends tokens to their experts; fp8 has a scale for each 128 "
-            "values, and results come back as they are.",
+            f"Format in which {Word('dispatch', 'ranks')} or nodes sends tokens to their experts; fp8 has a scale for "
+            "each 128 values, and results come back as they are.",
             property="format of tokens on their way to experts; absent: that of activations (same)",
             later=True,
             absent=True,
@@ -113,7 +114,7 @@ class ExpertOptions:
     expert_unit: Annotated[
         bool,
         About(
-            "With --zero 2 or 3, the experts of each layer are an FSDP unit of their own, next to the rest.",
+            f"With {Word('zero', 2)} or 3, the experts of each layer are an FSDP unit of their own, next to the rest.",
             property="experts are an FSDP unit of their own, next to the rest of their layer; absent: they are not",
             needs="gradients",
             later=True,

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import About, aspect
 
 FORMATS = ("bf16", "fp16", "fp32")
@@ -29,7 +30,7 @@ class Formats:
             property="number format of parameters",
             name="param_dtype",
             choices=FORMATS,
-            unset="--dtype; torch: fp32 with fp16",
+            unset=f"{Word('dtype')}; torch: fp32 with fp16",
             metavar="DTYPE",
         ),
     ] = "bf16"
@@ -103,10 +104,10 @@ class PrecisionOptions:
     matmul_dtype: Annotated[
         Literal["same", "fp8"],
         About(
-            "Operands of linear layers: in --dtype, or cast to fp8.",
+            f"Operands of linear layers: in {Word('dtype')}, or cast to fp8.",
             property="operands of matmuls of linear layers: same or fp8",
             noun="format of matmuls",
-            listed="same (as --dtype) or fp8",
+            listed=f"same (as {Word('dtype')}) or fp8",
         ),
     ] = "same"
     """Only linear layers inside layers. fp8 is e4m3 in the forward, e5m2 for gradients (Micikevicius et al. 2022)."""

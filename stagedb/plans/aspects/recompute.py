@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import About, aspect
 
 RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
@@ -32,7 +33,7 @@ class RecomputeOptions:
         Literal["none", "full", "core", "pointwise", "operators", "modules"],
         About(
             "What a layer's backward computes again: all, the attention core, all but matmuls, the operators that "
-            "--recompute-operators names, or Megatron-Core's modules that --recompute-modules names.",
+            f"{Word('recompute_operators')} names, or Megatron-Core's modules that {Word('recompute_modules')} names.",
             property="what the backward computes again: none, full, core, pointwise, operators or modules",
             needs="gradients",
         ),
@@ -62,7 +63,7 @@ class RecomputeOptions:
             absent=True,
         ),
     ] = ()
-    """Some of `RECOMPUTE_MODULES`, sorted, each once (Megatron-Core's `--recompute-modules`)."""
+    """Some of `RECOMPUTE_MODULES`, sorted, each once (as Megatron-Core's option)."""
     early_stop: Annotated[
         bool | None,
         About(

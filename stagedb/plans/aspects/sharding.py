@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import About, aspect
 
 
@@ -45,7 +46,7 @@ class TensorOptions:
         About(
             "Cross-entropy on vocabulary-parallel logits; without it, on gathered ones.",
             property="the loss works on logits that are partitioned over tp",
-            off="--gather-logits",
+            off="gather_logits",
         ),
     ] = True
     strategy: Annotated[
@@ -77,7 +78,7 @@ class ShardingOptions:
     reshard: Annotated[
         bool | None,
         About(
-            "With --zero 3, free gathered parameters after the forward.",
+            f"With {Word('zero', 3)}, free gathered parameters after the forward.",
             property="whether gathered parameters are freed after the forward; absent: yes",
             needs="gradients",
             unset="reshard",
@@ -87,7 +88,7 @@ class ShardingOptions:
     reshard_to: Annotated[
         int | None,
         About(
-            "With --zero 3, N neighbouring ranks keep all parameters from the forward to the backward.",
+            f"With {Word('zero', 3)}, N neighbouring ranks keep all parameters from the forward to the backward.",
             property="neighbouring ranks that keep all parameters from the forward to the backward; absent: all ranks "
             "that shard them",
             unit="ranks",

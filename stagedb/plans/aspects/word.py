@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_ori
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import OPTIONS, Word
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class About:
     unit: the unit of that property.
     unset: the value if the word is left out, as the help shows it; None shows the field's default.
     metavar: the help's placeholder for a value; None shows the choices, or a placeholder for the type.
-    off: the flag that turns a switch off; empty for `--no-WORD`.
+    off: the option that turns a switch off; empty for `no_WORD`.
     noun: the name of the word in a refusal of an unknown value; empty for the word itself.
     choices: the values, if the type is no `Literal`. listed: how a refusal lists them, if it explains one.
     least: the least valid number.
@@ -60,7 +61,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Word:
+class PlanWord:
     """A word of a plan, as a field of an aspect declares it.
 
     aspect: the file that declares it.
@@ -80,7 +81,7 @@ class Word:
     @property
     def option(self) -> str:
         """The word as an option of the command line."""
-        return option(self.name)
+        return OPTIONS.word(self.mention())
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -89,9 +90,15 @@ class Word:
 
     def flag(self, value: object) -> str:
         """The option that gives a value. A switch has another option for off."""
-        if self.kind is bool and value is False:
-            return self.about.off or option("no_" + self.name)
-        return self.option
+        return OPTIONS.word(self.switch(value))
+
+    def mention(self, value: object = None) -> Word:
+        """The word in a message, with its value if it is not None."""
+        return Word(self.name, value, self.about.off)
+
+    def switch(self, value: object) -> Word:
+        """The word in a message: a switch with its value, others without."""
+        return self.mention(value if self.kind is bool else None)
 
     @property
     def metavar(self) -> str | None:
@@ -118,9 +125,9 @@ class Word:
         """Raise UsageError for a value that is not among the choices, or below the least."""
         if self.choices and value not in self.choices:
             listed = self.about.listed or _either(self.choices)
-            raise UsageError(f"unknown {self.about.noun or self.name} {shown(value)}: {self.option} is {listed}")
+            raise UsageError(f"unknown {self.about.noun or self.name} {shown(value)}: {self.mention()} is {listed}")
         if self.about.least is not None and isinstance(value, int) and value < self.about.least:
-            raise UsageError(f"{self.name} is {value}: {self.option} takes {self.about.least} or more")
+            raise UsageError(f"{self.name} is {value}: {self.mention()} takes {self.about.least} or more")
 
     def _shown_default(self) -> str:
         if self.kind is bool:
@@ -139,12 +146,7 @@ def aspect(class_: type[T]) -> type[T]:
     return dataclass(frozen=True, init=False, repr=False, eq=False)(class_)
 
 
-def option(word: str) -> str:
-    """A word as an option of the command line."""
-    return "--" + word.replace("_", "-")
-
-
-def words_of(class_: type) -> Iterator[Word]:
+def words_of(class_: type) -> Iterator[PlanWord]:
     """The words that a dataclass declares, those of its bases after its own and in the order of the bases."""
     hints = get_type_hints(class_, include_extras=True)
     defaults = {field.name: field.default for field in dataclasses.fields(class_)}
@@ -156,11 +158,11 @@ def words_of(class_: type) -> Iterator[Word]:
                 yield _word(name, file, get_args(hints[name])[0], defaults[name], about)
 
 
-def _word(field: str, aspect: str, type_: Any, default: Any, about: About) -> Word:
+def _word(field: str, aspect: str, type_: Any, default: Any, about: About) -> PlanWord:
     several = get_origin(type_) is not Literal and NoneType in get_args(type_)
     held = next(each for each in get_args(type_) if each is not NoneType) if several else type_
     choices = about.choices or (get_args(held) if get_origin(held) is Literal else ())
-    return Word(about.name or field, field, aspect, _kind(held), several, choices, default, about)
+    return PlanWord(about.name or field, field, aspect, _kind(held), several, choices, default, about)
 
 
 def _kind(held: Any) -> type[Any]:

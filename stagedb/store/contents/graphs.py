@@ -8,6 +8,7 @@ from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.ir.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
+from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
 from stagedb.store.leases import building
@@ -49,8 +50,8 @@ def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
     if row["format"] != FORMAT:
         raise UsageError(
-            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "
-            "remove it with `stagedb rm` and build it again"
+            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: remove it with "
+            f"{call('rm')} and build it again"
         )
     return graph_of(
         {**row, "id": id},

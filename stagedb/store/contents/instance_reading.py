@@ -12,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.lowering.program import BucketWeights, Program
+from stagedb.mentions import call
 from stagedb.plans import Plan, RankLayout
 from stagedb.store import Store, layout_of, read_graph, read_whole, reading
 from stagedb.store.contents.instance_digests import check_digests, check_unchanged, groups_digest, ranks_digest
@@ -28,7 +29,7 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
     """The row of an instance. Raises UsageError if the store has none with this id."""
     rows = store.read("workload/instance", instance=instance)
     if not rows:
-        raise UsageError(f"no instance {shown(instance)} in the store; `stagedb ls` lists them")
+        raise UsageError(f"no instance {shown(instance)} in the store; {call('ls')} lists them")
     return rows[0]
 
 

@@ -31,6 +31,7 @@ from stagedb.lowering.statement_rows import (
     task_order_rows,
     task_rows,
 )
+from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, Plan
 from stagedb.schedules import splits
 from stagedb.store import Input, Lease, Store, ask_again, building, read_whole
@@ -73,7 +74,7 @@ def instantiate(
     for an existing instance makes it the newest of this user. progress: called with each stage of the copying, if there
     is something to copy. Raises UsageError if the store has no such graph, or if the plan does not suit it.
     """
-    check_unicode(name or "", "--name")
+    check_unicode(name or "", str(Word("name")))
     stored = read_graph_rows(store, graph)
     made = prepare(stored, plan)
     full = with_all_words(plan, stored.sizes)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import call
 from stagedb.store import Store, read_whole
 from stagedb.traces.node_durations import NodeTiming, RankPart
 from stagedb.traces.protobuf_columns import Ints
@@ -70,5 +71,5 @@ def _in_order(profile: str, columns: ClassColumns, row: Mapping[str, Any]) -> In
 def _unfit(profile: str, what: str) -> StagedbError:
     return StagedbError(
         f"profile {profile} has {what} than its instance has: another version of stagedb made it; remove it with "
-        "`stagedb rm` and profile again"
+        f"{call('rm')} and profile again"
     )

@@ -8,6 +8,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import json_list
+from stagedb.mentions import call
 from stagedb.store import Store
 from stagedb.systems import Durations, Measured, parse_system
 from stagedb.timing.profile_inputs import ProfileInputs
@@ -27,7 +28,7 @@ def read_profile(store: Store, profile: str) -> StoredProfile:
     """A profile of the store by its id. UsageError where there is none."""
     rows = store.read("profile/inputs", profile=profile)
     if not rows:
-        raise UsageError(f"no profile {shown(profile)} in the store; `stagedb ls profiles` lists them")
+        raise UsageError(f"no profile {shown(profile)} in the store; {call('ls', 'profiles')} lists them")
     (row,) = rows
     return StoredProfile(inputs_of(row), row["instance"], row["step"])
 

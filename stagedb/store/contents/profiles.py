@@ -15,6 +15,7 @@ from typing import Any
 
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
+from stagedb.mentions import Word
 from stagedb.store import Input, Lease, Store, ask_again, building, delete
 from stagedb.store.contents.memory import analyse
 from stagedb.store.contents.profile_proofs import OWN_TIMES, profile_digest
@@ -64,7 +65,7 @@ def record_profile(
     gets the number of rows written and the number of all rows. memory: what the fullest rank holds, in bytes, if it is
     known already. Raises StagedbError if the instance is not in the store or is being deleted.
     """
-    check_unicode(name or "", "--name")
+    check_unicode(name or "", str(Word("name")))
     found = profile_id(job)
     there = store.read("profile/figures", profile=found)
     if there and there[0] != {**there[0], **_figures(job)}:

@@ -12,6 +12,7 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.outputs import path_text, write_whole
 from stagedb.systems.system_files import load_system
 from stagedb.systems.tables.aiconfigurator import GPUS, VERSION, WHEEL, chosen, rows_of
@@ -49,7 +50,8 @@ def wheel_data(wheel: Path | None) -> Iterator[Path]:
         if data is None or not data.is_dir():
             where = "is not installed" if wheel is None else f"is not in {path_text(wheel)}"
             raise UsageError(
-                f"{WHEEL} {where}: get it with `pip download --no-deps {WHEEL}=={VERSION}`, and name its file (--wheel)"
+                f"{WHEEL} {where}: get it with `pip download --no-deps {WHEEL}=={VERSION}`, and name its file "
+                f"({Word('wheel')})"
             )
         yield data
 
@@ -70,7 +72,7 @@ def _unpack(wheel: Path, to: Path) -> None:
             for each in names:
                 archive.extract(each, to)
     except (OSError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path_text(wheel)} is no wheel: {error} (--wheel)") from None
+        raise UsageError(f"{path_text(wheel)} is no wheel: {error} ({Word('wheel')})") from None
 
 
 def import_wheel(gpu: str, wheel: Path | None, to: Path) -> Iterator[tuple[Path, int]]:
@@ -79,19 +81,21 @@ def import_wheel(gpu: str, wheel: Path | None, to: Path) -> Iterator[tuple[Path,
     gpu: a folder of the wheel. to: an existing directory. UsageError for an unknown accelerator or wheel.
     """
     if gpu not in PRESETS:
-        raise UsageError(f"{WHEEL} has no tables of {shown(gpu)} that stagedb reads: --gpu takes {', '.join(GPUS)}")
+        raise UsageError(
+            f"{WHEEL} has no tables of {shown(gpu)} that stagedb reads: {Word('gpu')} takes {', '.join(GPUS)}"
+        )
     preset = load_system(PRESETS[gpu])
     tables = []
     with wheel_data(wheel) as data:
         for each in chosen(gpu):
             rows, ns = rows_of(each, data)
             path = to / f"{gpu}-{each.operator}-{each.dtype}.npz"
-            write_whole(path, packed(table_of(each.operator, each.dtype, rows, ns)), "--out")
+            write_whole(path, packed(table_of(each.operator, each.dtype, rows, ns)), str(Word("out")))
             words = {"operator": each.operator, "dtype": each.dtype, "file": path.name, "source": each.source}
             tables.append({**words, **({"cast": each.cast} if each.cast else {})})
             yield path, len(ns)
     name = gpu.replace("_", "-")
     content = {**dataclasses.replace(preset, name=name, tables=()).to_dict(), "tables": tables}
     path = to / f"{name}.yaml"
-    write_whole(path, yaml.safe_dump(content, sort_keys=False, width=120).encode(), "--out")
+    write_whole(path, yaml.safe_dump(content, sort_keys=False, width=120).encode(), str(Word("out")))
     yield path, 0

@@ -19,6 +19,7 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.inputs import read_bytes, shown
 from stagedb.inputs.tabular_files import csv_table, parquet_table
+from stagedb.mentions import Word
 from stagedb.outputs import path_text
 from stagedb.systems.tables.grids import Floats, Grid
 from stagedb.systems.tables.measured_table import WIDTHS, MeasuredTable, table_of
@@ -48,14 +49,14 @@ def located(file: str) -> Path:
 
 def digest_of(file: str) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a table's file. UsageError if it cannot be read."""
-    return sha256(read_bytes(located(file), "table", _LARGEST, "--system")).hexdigest()[:16]
+    return sha256(read_bytes(located(file), "table", _LARGEST, str(Word("system")))).hexdigest()[:16]
 
 
 @lru_cache(maxsize=64)
 def load_table(file: str, operator: str, dtype: str, digest: str) -> MeasuredTable:
     """The table of a file. UsageError if it cannot be read, has other content, or is of another operator."""
     path = located(file)
-    data = read_bytes(path, "table", _LARGEST, "--system")
+    data = read_bytes(path, "table", _LARGEST, str(Word("system")))
     where = path_text(path)
     if sha256(data).hexdigest()[:16] != digest:
         raise UsageError(f"{where} is not the table that the system was read with: its content changed since")

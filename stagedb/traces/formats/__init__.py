@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.traces.formats.et_traces import ET
 from stagedb.traces.formats.json_traces import JSON
 from stagedb.traces.formats.packed_set import PACKED
@@ -21,7 +22,7 @@ FORMATS: Mapping[str, TraceFormat] = {
         PARQUET,
     )
 }
-"""Formats of directories, by the name that `--format` uses."""
+"""Formats of directories, by the name that `format` uses."""
 
 DEFAULT = ET
 """The format of a request that names none."""
@@ -44,5 +45,5 @@ def format_named(name: str) -> TraceFormat:
     """The format of this name. UsageError where there is none."""
     if name not in FORMATS:
         *most, last = FORMATS
-        raise UsageError(f"unknown format {shown(name)}: --format is {', '.join(most)} or {last}")
+        raise UsageError(f"unknown format {shown(name)}: {Word('format')} is {', '.join(most)} or {last}")
     return FORMATS[name]

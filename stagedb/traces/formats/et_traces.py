@@ -32,6 +32,6 @@ ET = TraceFormat(
     help="Chakra's binary traces",
     what="one a rank: {name}.<rank>.et",
     files=RankFiles("et"),
-    takes=frozenset({"--compress", "--format", "--replay", "--resume", "--simulator"}),
+    takes=frozenset({"compress", "format", "replay", "resume", "simulator"}),
     find=find,
 )

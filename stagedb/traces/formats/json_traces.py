@@ -4,6 +4,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
+from stagedb.mentions import Word
 from stagedb.traces.formats.trace_format import RankFiles, TraceFormat
 
 if TYPE_CHECKING:
@@ -47,6 +48,6 @@ JSON = TraceFormat(
     help="the same as JSON",
     what="one a rank: {name}.<rank>.json",
     files=RankFiles("json", as_json),
-    takes=frozenset({"--compress", "--format", "--resume", "--simulator"}),
-    refusal="--format json writes traces that a replay does not read",
+    takes=frozenset({"compress", "format", "resume", "simulator"}),
+    refusal=f"{Word('format', 'json')} writes traces that a replay does not read",
 )

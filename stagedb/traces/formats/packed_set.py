@@ -1,8 +1,9 @@
-"""One small file of a whole set, chosen by `--packed`. `unpack` writes the directory from it. See docs/packed.md."""
+"""One small file of a whole set, chosen by `packed`. `unpack` writes the directory from it. See docs/packed.md."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stagedb.mentions import Word, call
 from stagedb.traces.formats.trace_format import OneFile, TraceFormat
 
 if TYPE_CHECKING:
@@ -22,6 +23,6 @@ PACKED = TraceFormat(
     what="",
     files=OneFile(_write),
     takes=frozenset(),
-    refusal="--packed writes one file of plain traces, in one go",
-    way=", or give them to `stagedb unpack`",
+    refusal=f"{Word('packed', True)} writes one file of plain traces, in one go",
+    way=f", or give them to {call('unpack')}",
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.traces.formats.trace_format import ClassFiles, FoundTraces, TraceFormat
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _class_table(prefix: str, each: "ClassTraces") -> "tuple[pa.Table, dict[str,
     data = buffer.tobytes()
     trace = parse_trace(Path(class_file(prefix, each.key)), data)
     if trace.mistyped or trace.repeated:
-        raise StagedbError(f"class {each.key}: its nodes have attributes that a table cannot hold: use --format et")
+        raise StagedbError(
+            f"class {each.key}: its nodes have attributes that a table cannot hold: use {Word('format', 'et')}"
+        )
     role_of, roles = _roles(each, trace, data)
     kinds, microbatches = _tasks(each.facts["tasks"])
     columns: dict[str, Any] = {
@@ -192,7 +195,7 @@ def _roles(
             peer = begin // length - 1
             role = [*PEERS][peer] if 0 <= peer < len(PEERS) and begin % length == 0 else ""
         if not role or places.setdefault(role, (begin, length)) != (begin, length):
-            raise StagedbError(f"class {each.key}: node {row + 1} has no role of its own: use --format et")
+            raise StagedbError(f"class {each.key}: node {row + 1} has no role of its own: use {Word('format', 'et')}")
         found[row] = role
         if role not in values:
             own = each.ranks.values[:, begin : begin + length].astype(np.int64)
@@ -353,9 +356,9 @@ PARQUET = TraceFormat(
     help="tables of nodes for analysis, one a rank class",
     what="one table of nodes a rank class, and one of ranks: {name}.class-<key>.parquet, {name}.ranks.parquet",
     files=ClassFiles(write, size, lambda prefix, rank: f"rank {rank} of {prefix}{RANKS}"),
-    takes=frozenset({"--format"}),
-    refusal="--format parquet writes compressed tables that no simulator reads, in one go",
-    way=", or use --format et",
+    takes=frozenset({"format"}),
+    refusal=f"{Word('format', 'parquet')} writes compressed tables that no simulator reads, in one go",
+    way=f", or use {Word('format', 'et')}",
     simulated=False,
     find=find,
 )

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 
 if TYPE_CHECKING:
     from stagedb.traces.trace_reading import TraceColumns
     from stagedb.traces.trace_set import TraceSet
 
-Option = Literal["--compress", "--format", "--replay", "--resume", "--simulator"]
+Option = Literal["compress", "format", "replay", "resume", "simulator"]
 """Options of `export` that a format takes or refuses."""
 
 
@@ -79,8 +80,8 @@ class FoundTraces:
 class TraceFormat:
     """A form in which a trace set is written.
 
-    name: its word in `--format`. help: a description for the option's help. what: the manifest's description of the
-    set's files, with `{name}` for the set's name. takes: the options that it accepts; the others are refused with
+    name: its word in `format`. help: a description for the option's help. what: the manifest's description of the
+    set's files, with `{name}` for the set's name. takes: the words that it accepts; the others are refused with
     `refusal` (the reason) and `way` (what to do instead). simulated: whether a simulator's inputs are written next to
     the traces. find: returns the traces of a directory, None if it has no trace of this format; a format whose field is
     None cannot be read back.
@@ -97,8 +98,8 @@ class TraceFormat:
     find: Callable[[Path], FoundTraces | None] | None = None
 
     def check(self, given: Mapping[Option, bool]) -> None:
-        """Raise UsageError for given options that this format does not accept."""
-        refused = [option for option, is_given in given.items() if is_given and option not in self.takes]
+        """Raise UsageError for given words that this format does not accept."""
+        refused = [_mention(word) for word, is_given in given.items() if is_given and word not in self.takes]
         if refused:
             raise UsageError(f"{self.refusal}: leave out {' and '.join(refused)}{self.way}")
 
@@ -111,3 +112,7 @@ class TraceFormat:
         if isinstance(self.files, RankFiles):
             return self.files.file(prefix, rank)
         return self.files.place(prefix, rank) if isinstance(self.files, ClassFiles) else prefix
+
+
+def _mention(word: Option) -> str:
+    return str(Word(word, None if word in ("format", "simulator") else True))

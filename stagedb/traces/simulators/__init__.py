@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.traces.simulators.astra_analytical import ASTRA_ANALYTICAL
 from stagedb.traces.simulators.astra_congestion_aware import ASTRA_CONGESTION_AWARE
 from stagedb.traces.simulators.simulator import MESSAGE, Groups, SimulatedJob, Simulator, Traffic
 
 SIMULATORS: Mapping[str, Simulator] = {each.name: each for each in (ASTRA_ANALYTICAL, ASTRA_CONGESTION_AWARE)}
-"""Targets by the name that `--simulator` uses."""
+"""Targets by the name that `simulator` uses."""
 
 DEFAULT = ASTRA_ANALYTICAL
 """The target of a set that names none."""
@@ -34,5 +35,5 @@ def simulator_named(name: str | None) -> Simulator:
     if name is None:
         return DEFAULT
     if name not in SIMULATORS:
-        raise UsageError(f"unknown simulator {shown(name)}: --simulator is {' or '.join(SIMULATORS)}")
+        raise UsageError(f"unknown simulator {shown(name)}: {Word('simulator')} is {' or '.join(SIMULATORS)}")
     return SIMULATORS[name]

@@ -6,6 +6,7 @@ hop before it goes on.
 """
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.traces.simulators import astra_files as astra
 from stagedb.traces.simulators.network_levels import Level, levels
 from stagedb.traces.simulators.simulator import SimulatedJob, Simulator
@@ -19,13 +20,15 @@ IMPLEMENTATIONS = {"ring": "ring", "switch": "ring", "fully-connected": "direct"
 def _check(job: SimulatedJob) -> None:
     astra.check_rates(job)
     if job.world < 2:
-        raise UsageError("the congestion-aware network of ASTRA-sim takes 2 or more ranks: export with more --ranks")
+        raise UsageError(
+            f"the congestion-aware network of ASTRA-sim takes 2 or more ranks: export with more {Word('ranks')}"
+        )
     used = list(dict.fromkeys(each.links.name for each in levels(job.degrees, job.system)))
     if len(used) > 1:
         raise UsageError(
             f"{job.world} ranks on {job.system.name} use {' and '.join(used)}, and the congestion-aware network of "
-            "ASTRA-sim takes one dimension: use --simulator astra-sim-analytical, or fewer ranks, or a --system of "
-            "one dimension"
+            f"ASTRA-sim takes one dimension: use {Word('simulator', 'astra-sim-analytical')}, or fewer ranks, or a "
+            f"{Word('system')} of one dimension"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.traces.simulators.network_levels import SIMULATED_GB, Level
 from stagedb.traces.simulators.simulator import MESSAGE, SimulatedJob
 
@@ -51,7 +52,8 @@ def check_rates(job: SimulatedJob) -> None:
     ):
         if rate == math.inf:
             raise UsageError(
-                f"{job.system.name} has {what} .inf, which a simulator cannot take: export with another --system"
+                f"{job.system.name} has {what} .inf, which a simulator cannot take: export with another "
+                f"{Word('system')}"
             )
 
 

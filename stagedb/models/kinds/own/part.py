@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from stagedb.mentions import Word
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, BlockStep, OwnBlock
 from stagedb.models.kinds.own.shapes import Shapes, shapes_of
@@ -40,8 +41,8 @@ def check_tp(block: OwnBlock, card: Architecture, tp: int) -> None:
             fit = [tp for tp in range(tp, 0, -1) if not any(known % tp for known in (*sizes.values(), card.heads))]
             raise block.refused(
                 each.line,
-                f"tp {tp} cuts the axis {each.tp} of {each.name} into parts, and {size} is not divisible by {tp}: take "
-                f"--tp {fit[0]}, another size, or leave `tp` out of the parameter",
+                f"tp {tp} cuts the axis {each.tp} of {each.name} into parts, and {size} is not divisible by {tp}: "
+                f"take {Word('tp', fit[0])}, another size, or leave `tp` out of the parameter",
             )
 
 
