@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *("outputs", "inputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
-    *("build", "store", "instances", "workload", "memory", "timing", "advice", "traces", "reports", "api"),
-    *("validation", "serve", "cli"),
+    *("outputs", "inputs", "expressions", "collectives", "systems", "workflows", "ir", "models", "frameworks"),
+    *("schedules", "plans", "build", "store", "instances", "workload", "memory", "timing", "advice", "traces"),
+    *("reports", "api", "validation", "serve", "cli"),
 )
 """Each package may import those before it."""
 

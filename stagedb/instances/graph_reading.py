@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from stagedb.collectives import gathers
 from stagedb.errors import StagedbError
 from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
@@ -203,11 +204,12 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: fr
             evaluate(op["comm_out_bytes"], known, what=f"comm_out_bytes of {op['name']}"),
         )
 
-    gathers = op["kind"] == "all_gather"
     parts = plan.edp // plan.hsdp if op["name"] in apart else plan.shards
     template, policy = template_named(op["template"]), bucket_policy(op["bucket"])
     again = op["phase"] == RECOMPUTE
-    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes, op["name"] in apart, again)
+    return BucketOp(
+        op["name"], policy, op["order"], template, gathers(op["kind"]), parts, sizes, op["name"] in apart, again
+    )
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program, forward_of
@@ -39,7 +40,7 @@ def means_of(program: Program) -> tuple[tuple[str, int], ...]:
 
 def _fills_shared_buffer(op: SymOp) -> bool:
     """Whether a bucket's collective scatters gradients out of one padded buffer."""
-    return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None
+    return scatters(op.kind) and bucket_policy(op.bucket).extent is not None
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,11 @@ class Chunk:
 
     @cached_property
     def shared_buffer(self) -> tuple[int, int] | None:
-        """Elements of the buffer of gradients that are scattered for the optimizer, whole and this rank's part, or
-        None."""
-        scatters = [item for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
-        if not scatters:
+        """Elements of the buffer of gradients that are scattered for the optimizer, whole and a part, or None."""
+        found = [item for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
+        if not found:
             return None
-        buckets = [item.bucket for item in scatters if item.bucket is not None]
+        buckets = [item.bucket for item in found if item.bucket is not None]
         width = self.width("reduce")
         return sum(each.bytes_in for each in buckets) // width, sum(each.bytes_out for each in buckets) // width
 
@@ -270,7 +270,7 @@ class Chunk:
         return {
             self.program.resolve((member.weight, member.position)): (index, item)
             for index, item in enumerate(self.weights_items)
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.sharded
+            if item.bucket is not None and scatters(item.op.kind) and self.sharded
             for member in item.bucket.members
         }
 
@@ -393,7 +393,7 @@ class Chunk:
         task = self.inputs_task if which is Which.EVERY else self.weights_task
         over, members = self.over(task, self.unit(bucket)), frozenset(bucket.members)
         for index, item in enumerate(self.program.items[task]):
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and members == {*item.bucket.members}:
+            if item.bucket is not None and scatters(item.op.kind) and members == {*item.bucket.members}:
                 if which is Which.EVERY and item.op.when == "last":
                     return Moment(task, over, Which.EARLIER), Moment(task, index, Which.LAST, prepared=True)
                 return (Moment(task, index, which, prepared=True),)

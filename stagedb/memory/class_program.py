@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.collectives import gathers, resizes
 from stagedb.expressions import evaluate
 from stagedb.instances import is_at_end
 from stagedb.instances.stage_blocks import BUCKET, CUT
@@ -310,18 +311,12 @@ class _Making:
         op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.operand[row])
         if op.block == BUCKET:
             members = self.carried.get(row, ())
-            return Item(
-                op, row, position, bucket=BucketStorage(op.kind == "all_gather", size, int(ops.result[row]), members)
-            )
+            return Item(op, row, position, bucket=BucketStorage(gathers(op.kind), size, int(ops.result[row]), members))
         reads, writes = (
             tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
         )
         temporary = int(origins.temporary[row])
-        if (
-            self.plan.options.framework.memory.rearranges
-            and op.axis == "tp"
-            and op.kind in ("all_gather", "reduce_scatter")
-        ):
+        if self.plan.options.framework.memory.rearranges and op.axis == "tp" and resizes(op.kind):
             temporary = max(size, int(ops.result[row]))
         if self.plan.options.expert_unit and leaves_experts(op.name) and self.env["E"] > self.plan.ep:
             # It is in a hook, for which the call of the experts holds their result next to the copy that it sends. That

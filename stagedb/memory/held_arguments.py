@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from stagedb.collectives import gathers
 from stagedb.memory.class_program import Item, Key, Program
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.workflows import TaskKind
@@ -21,7 +22,7 @@ def held_arguments(
     last: dict[tuple[int, str], int] = {}
     for index, item in enumerate(items):
         last |= dict.fromkeys(((item.position, _part(item)), (item.position, _call(item))), index)
-    sources = {key: item.reads for item in items if item.op.kind == "all_gather" for key in item.writes}
+    sources = {key: item.reads for item in items if gathers(item.op.kind) for key in item.writes}
     for item in items:
         part = _part(item)
         for key in item.reads if part and item.bucket is None else ():

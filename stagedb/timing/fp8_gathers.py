@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from stagedb.collectives import gathers
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, ClassColumns
 
 SHARDS = "shards"
@@ -54,7 +55,7 @@ def casts_made(columns: ClassColumns, ranks: int) -> dict[int, int]:
 
 def _may_be(columns: ClassColumns, op: int) -> bool:
     ops = columns.ops
-    return bool(ops.kind[op] == "all_gather" and ops.axis[op] == "tp" and not ops.dtype[op].startswith("fp8"))
+    return bool(gathers(ops.kind[op]) and ops.axis[op] == "tp" and not ops.dtype[op].startswith("fp8"))
 
 
 def _casts(name: str) -> bool:

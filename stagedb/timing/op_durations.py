@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb import workflows
+from stagedb.collectives import exchanges
 from stagedb.errors import UsageError
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.plans import FORMAT_BYTES
@@ -176,7 +177,7 @@ def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position, si
             # It waits for the fullest member of its group, and sends only its own part.
             own = costs.placed(ops.kind[op], int(ops.operand[op]), position.groups[ops.axis[op]])
             timed = replace(timed, wires=own.wires)
-        if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
+        if exchanges(ops.kind[op]) and ops.result[op] > ops.size[op]:
             # With an uneven load the fullest experts receive more than each rank sends, and all ranks wait for them.
             return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), position.groups[ops.axis[op]]).ns)
         return timed

@@ -5,6 +5,7 @@ torchtitan's models do so until SDPA is called with enable_gqa (`repeat_kv` in t
 The ring of context-parallel ranks then sends keys, values and their gradients for all heads.
 """
 
+from stagedb.collectives import ALL_GATHER
 from stagedb.systems.system import Accelerator, inverse
 from stagedb.timing.ring_merges import turn_of
 from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ops
@@ -13,7 +14,7 @@ REPEATED = "repeated"
 """The word of `overlap.keys` for it."""
 
 _TURN = ".turn."
-_SENT = (".all_gather", ".exchange.", ".return.")
+_SENT = (f".{ALL_GATHER.name}", ".exchange.", ".return.")
 _BYTES = 2
 """Bytes an element of keys and values, which are in a half-precision format."""
 

@@ -10,15 +10,15 @@ from itertools import pairwise
 
 import rustworkx
 
+from stagedb.collectives import KINDS
 from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.issue_order import issue_order
 from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
 
-SIMULATED = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER)
-SMALLEST_ALL_GATHER = 256
-"""Bytes. A share smaller than its number of chunks never ends."""
+SIMULATED = {pb.CollectiveCommType.Value(each.comm_type): each for each in KINDS.values()}
+"""The kinds that simulators run, by their `comm_type`."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
 UNREAD = ("phase", "kind", "axis", "dtype", "duration_ns")
@@ -126,7 +126,7 @@ def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups
     kind, size = trace.attributes["comm_type"][index], trace.attributes["comm_size"][index]
     if kind not in SIMULATED:
         yield index, "collective", f"comm_type is {'missing' if kind is None else kind}"
-    least = SMALLEST_ALL_GATHER if kind == pb.ALL_GATHER else 1
+    least = SIMULATED[kind].smallest if kind in SIMULATED else 1
     if size is None or size < least:
         yield index, "collective", f"comm_size is {'missing' if size is None else size}, not {least} bytes or more"
     text = trace.attributes["pg_name"][index]

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from stagedb.collectives import KINDS
 from stagedb.errors import StagedbError
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.trace_rules import SMALLEST_ALL_GATHER
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
 from stagedb.workload.issue_order import Sequence
 
-SIMULATED = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")
 _MOST = 5
 
 
@@ -36,12 +35,13 @@ def _sizes(workload: Workload) -> Iterator[str]:
         for row in np.flatnonzero((ops.type != COMPUTE) & (ops.size < 1)).tolist():
             yield f"{_op(columns, row)} moves {ops.size[row]} bytes"
         for row in np.flatnonzero(ops.type == COLLECTIVE).tolist():
-            if ops.kind[row] not in SIMULATED:
-                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(SIMULATED)} only"
-            elif ops.kind[row] == "all_gather" and 1 <= ops.size[row] < SMALLEST_ALL_GATHER:
+            kind = KINDS.get(ops.kind[row])
+            if kind is None:
+                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(KINDS)} only"
+            elif 1 <= ops.size[row] < kind.smallest:
                 yield (
                     f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "
-                    f"{SMALLEST_ALL_GATHER} never ends in a simulator: {_larger(ops.name[row], ops.axis[row])}"
+                    f"{kind.smallest} never ends in a simulator: {_larger(ops.name[row], ops.axis[row])}"
                 )
 
 

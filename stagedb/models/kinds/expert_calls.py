@@ -2,6 +2,7 @@
 
 import re
 
+from stagedb.collectives import ALL_TO_ALL
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 
 _INSIDE = re.compile(rf"\.(ffn\.dispatch|ffn\.back|{EXPERT_MATMULS})\b|\.ffn\.combine\.input_gradient\.")
@@ -15,4 +16,4 @@ def in_experts(name: str) -> bool:
 
 def leaves_experts(name: str) -> bool:
     """Whether an operator of this name sends back what experts have made, in a forward or in one that runs again."""
-    return f".{EXPERT_MATMULS}.w2.all_to_all." in name
+    return f".{EXPERT_MATMULS}.w2.{ALL_TO_ALL.name}." in name
