@@ -34,8 +34,9 @@ class CollectiveKind:
 
     name: of the operators' `kind`. before, after: what a member passes in, and what it gets. passes: how often the
     buffer goes around the group. comm_type: its name in Chakra's schema. steps: what it runs over the dimensions of a
-    network, innermost first, by their numbers of members and the bytes passed in. smallest: bytes that a member must
-    pass in so that it ends in a simulator. tables: what tables of measured latencies call it, too.
+    network, innermost first, by their numbers of members and the bytes passed in. simulated: what the files of
+    simulators call it; None: they do not run it. smallest: bytes that a member must pass in so that it ends there.
+    tables: what tables of measured latencies call it; empty: none has it.
     """
 
     name: str
@@ -44,13 +45,9 @@ class CollectiveKind:
     passes: int
     comm_type: str
     steps: Callable[[Sequence[int], Fraction], list[Step]]
+    simulated: str | None = None
     smallest: int = 1
     tables: tuple[str, ...] = ()
-
-    @property
-    def simulated(self) -> str:
-        """What the files of simulators call it."""
-        return self.name.replace("_", "-")
 
     @property
     def reduces(self) -> bool:

@@ -45,14 +45,56 @@ def _exchanged(members: Sequence[int], size: Fraction) -> list[Step]:
     return [(ALL_TO_ALL, at, size) for at in range(len(members))]
 
 
-ALL_REDUCE = CollectiveKind("all_reduce", HeldAs.SHARE, HeldAs.WHOLE, 2, "ALL_REDUCE", _reduced)
-ALL_GATHER = CollectiveKind("all_gather", HeldAs.PART, HeldAs.WHOLE, 1, "ALL_GATHER", _gathered, smallest=256)
-"""A share that is smaller than its number of chunks never ends in ASTRA-sim."""
-REDUCE_SCATTER = CollectiveKind("reduce_scatter", HeldAs.SHARE, HeldAs.PART, 1, "REDUCE_SCATTER", _scattered)
-ALL_TO_ALL = CollectiveKind("all_to_all", HeldAs.PART, HeldAs.PART, 1, "ALL_TO_ALL", _exchanged, tables=("alltoall",))
+ALL_REDUCE = CollectiveKind(
+    name="all_reduce",
+    before=HeldAs.SHARE,
+    after=HeldAs.WHOLE,
+    passes=2,
+    comm_type="ALL_REDUCE",
+    steps=_reduced,
+    simulated="all-reduce",
+    tables=("all_reduce",),
+)
+
+ALL_GATHER = CollectiveKind(
+    name="all_gather",
+    before=HeldAs.PART,
+    after=HeldAs.WHOLE,
+    passes=1,
+    comm_type="ALL_GATHER",
+    steps=_gathered,
+    simulated="all-gather",
+    smallest=256,  # a part that is smaller than its number of chunks never ends in ASTRA-sim
+    tables=("all_gather",),
+)
+
+REDUCE_SCATTER = CollectiveKind(
+    name="reduce_scatter",
+    before=HeldAs.SHARE,
+    after=HeldAs.PART,
+    passes=1,
+    comm_type="REDUCE_SCATTER",
+    steps=_scattered,
+    simulated="reduce-scatter",
+    tables=("reduce_scatter",),
+)
+
+ALL_TO_ALL = CollectiveKind(
+    name="all_to_all",
+    before=HeldAs.PART,
+    after=HeldAs.PART,
+    passes=1,
+    comm_type="ALL_TO_ALL",
+    steps=_exchanged,
+    simulated="all-to-all",
+    tables=("all_to_all", "alltoall"),
+)
 
 KINDS: Mapping[str, CollectiveKind] = {each.name: each for each in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)}
 """All kinds by name, in the order in which files and messages list them."""
+
+SIMULATED: Mapping[str, CollectiveKind] = {each.simulated: each for each in KINDS.values() if each.simulated}
+"""The kinds that simulators run, by their names there."""
 
 
 def kind_between(before: HeldAs, after: HeldAs) -> CollectiveKind:

@@ -149,11 +149,14 @@ class Costs:
         return Timed(_whole(simulated.time()), simulated.rule, slowest, wires)
 
     def _measured(self, modelled: Timed, kind: str, size: int, placement: Placement) -> Timed:
-        """The time of a table within the innermost dimension; beyond it, the model's after the start of a kernel."""
+        """The time of a table within the innermost dimension; beyond it, the model's after the start of a kernel.
+
+        The same for a kind that no table has.
+        """
         table = self._tables.table("collective", "bf16") if placement.spans else None
         if table is None or not size:
             return modelled
-        if len(placement.spans) > 1 or placement.spans[0].dimension > 0:
+        if len(placement.spans) > 1 or placement.spans[0].dimension > 0 or kind not in COLLECTIVE_KINDS:
             return replace(modelled, ns=modelled.ns + math.floor(table.floor + 0.5))
         sizes = COLLECTIVE_KINDS.index(kind), placement.members, KINDS[kind].whole(size, placement.members)
         rows = {name: np.array([value], np.float64) for name, value in zip(COLLECTIVE.columns, sizes, strict=True)}

@@ -10,14 +10,14 @@ from itertools import pairwise
 
 import rustworkx
 
-from stagedb.collectives import KINDS
+from stagedb.collectives import SIMULATED
 from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.issue_order import issue_order
 from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
 
-SIMULATED = {pb.CollectiveCommType.Value(each.comm_type): each for each in KINDS.values()}
+COMM_TYPES = {pb.CollectiveCommType.Value(each.comm_type): each for each in SIMULATED.values()}
 """The kinds that simulators run, by their `comm_type`."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
@@ -124,9 +124,9 @@ def _check_compute(trace: TraceColumns, index: int, *, timed: bool) -> Found:
 
 def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups, world: int) -> Found:
     kind, size = trace.attributes["comm_type"][index], trace.attributes["comm_size"][index]
-    if kind not in SIMULATED:
+    if kind not in COMM_TYPES:
         yield index, "collective", f"comm_type is {'missing' if kind is None else kind}"
-    least = SIMULATED[kind].smallest if kind in SIMULATED else 1
+    least = COMM_TYPES[kind].smallest if kind in COMM_TYPES else 1
     if size is None or size < least:
         yield index, "collective", f"comm_size is {'missing' if size is None else size}, not {least} bytes or more"
     text = trace.attributes["pg_name"][index]

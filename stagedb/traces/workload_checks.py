@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from stagedb.collectives import KINDS
+from stagedb.collectives import KINDS, SIMULATED
 from stagedb.errors import StagedbError
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
@@ -36,8 +36,9 @@ def _sizes(workload: Workload) -> Iterator[str]:
             yield f"{_op(columns, row)} moves {ops.size[row]} bytes"
         for row in np.flatnonzero(ops.type == COLLECTIVE).tolist():
             kind = KINDS.get(ops.kind[row])
-            if kind is None:
-                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(KINDS)} only"
+            if kind is None or kind.simulated is None:
+                runs = ", ".join(each.name for each in SIMULATED.values())
+                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {runs} only"
             elif 1 <= ops.size[row] < kind.smallest:
                 yield (
                     f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "

@@ -158,7 +158,7 @@ def _experts(read: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _collective(read: Mapping[str, Any]) -> Mapping[str, Any]:
     names = {other: each.name for each in KINDS.values() for other in each.tables}
-    numbers = [COLLECTIVES.index(names.get(name, name)) for name in read["op_name"].tolist()]
+    numbers = [COLLECTIVES.index(names[name]) for name in read["op_name"].tolist()]
     wide = np.where(read["nccl_dtype"] == "half", 2, 1)
     return {"collective": np.array(numbers), "ranks": read["num_gpus"], "bytes": read["message_size"] * wide}
 

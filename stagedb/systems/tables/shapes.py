@@ -11,7 +11,7 @@ from stagedb.systems.tables.grids import Floats
 Columns = Mapping[str, Floats]
 """Columns of a table by name: one value a row."""
 
-COLLECTIVES = tuple(sorted(KINDS))
+COLLECTIVES = tuple(sorted(each.name for each in KINDS.values() if each.tables))
 """Collectives of a table, in the order of their numbers in its column `collective`."""
 
 UNBOUNDED = float(1 << 22)

@@ -5,7 +5,7 @@ system. Each link carries one message at a time. A message through a switch, or 
 hop before it goes on.
 """
 
-from stagedb.collectives import KINDS
+from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
 from stagedb.traces.simulators import astra_files as astra
 from stagedb.traces.simulators.network_levels import Level, levels
@@ -37,7 +37,7 @@ def network(job: SimulatedJob) -> Level:
 
 def _system(job: SimulatedJob) -> str:
     implementation = IMPLEMENTATIONS[network(job).links.kind]
-    kinds = {name: ["direct1" if kind.exchanges else implementation] for name, kind in KINDS.items()}
+    kinds = {name: ["direct1" if kind.exchanges else implementation] for name, kind in SIMULATED.items()}
     return astra.system_text(job, kinds)
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stagedb.collectives import KINDS
+from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
 from stagedb.traces.simulators.network_levels import SIMULATED_GB, Level
 from stagedb.traces.simulators.simulator import MESSAGE, SimulatedJob
@@ -86,7 +86,7 @@ def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]],
         "endpoint-delay": ENDPOINT_DELAY,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": splits,
-        **{f"{each.simulated}-implementation": list(implementations[each.name]) for each in KINDS.values()},
+        **{f"{each}-implementation": list(implementations[each]) for each in SIMULATED},
         "collective-optimization": "localBWAware",
         "local-mem-bw": memory,
         "peak-perf": float(peak(job)),

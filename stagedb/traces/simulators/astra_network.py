@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stagedb.collectives import KINDS, exchanges
+from stagedb.collectives import KINDS, SIMULATED, exchanges
 from stagedb.systems.astra_sim import at_once
 from stagedb.systems.cost_model import Costs, Transfer
 from stagedb.systems.group_placement import Along, Placement
@@ -155,7 +155,7 @@ def _implementations(count: int, world: int, loads: Sequence[_Load], *, direct: 
     if count > 1 and exchanging and all(load.members < world for load in exchanging):
         # With one implementation for each level the simulator would pass their bytes on around a ring.
         exchange = ("oneDirect1",)
-    return {name: exchange if kind.exchanges else reductions for name, kind in KINDS.items()}
+    return {name: exchange if kind.exchanges else reductions for name, kind in SIMULATED.items()}
 
 
 def _splits(
