@@ -15,7 +15,7 @@ from stagedb.instances.class_digests import Member
 from stagedb.instances.expert_units import ExpertSpan, spans
 from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
-from stagedb.models.further_tokens import depth_of
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.token_copies import COPY_SYMBOLS
@@ -228,7 +228,7 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
     inside: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     opened: dict[str, int] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
-        depth, template = depth_of(op["name"]), template_named(op["template"])
+        depth, template = op_facts(op["name"]).depth, template_named(op["template"])
         # A collective has the name of what it passes on, and may come after the layer.
         if depth is not None and op["type"] == "compute" and not template.once:
             inside.setdefault((op["block"], depth), []).append(op)
@@ -296,7 +296,7 @@ def _weights(
                 buckets=buckets,
                 gathers=gathers,
                 readers=readers,
-                part=None if (depth := depth_of(row["name"])) is None else depth - 1,
+                part=None if (depth := tensor_facts(row["name"], "weight").depth) is None else depth - 1,
             )
         )
     return {block: tuple(rows) for block, rows in weights.items()}

@@ -12,8 +12,7 @@ from stagedb.memory.held_arguments import held_arguments
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.sharded_unit import Unit
 from stagedb.memory.split_graphs import SplitGraph
-from stagedb.models.further_tokens import depth_of
-from stagedb.models.kinds.experts import EXPERT_MATMULS
+from stagedb.models.named_facts import tensor_facts
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import ACTIVE, SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -98,11 +97,11 @@ class Chunk:
 
     def unit_of(self, key: Key) -> Unit | None:
         """The unit of a weight or its gradient; None outside layers."""
-        name, position = key
+        (name, position), tensors = key, self.program.tensors
+        facts = tensor_facts(name, tensors[name].role)
         if self.program.layers[position] is not None:
-            return Unit.of_layer(position, name, self.plan.options.expert_unit)
-        depth = depth_of(name)
-        return None if depth is None else Unit(position, depth)
+            return Unit.of_layer(position, facts, self.plan.options.expert_unit)
+        return None if facts.depth is None else Unit(position, facts.depth)
 
     def layer_of(self, unit: Unit | None) -> int | None:
         return None if unit is None else self.program.layers[unit.position]
@@ -203,7 +202,7 @@ class Chunk:
             kind: {
                 forward_of(item): index
                 for index, item in enumerate(self.program.items[kind])
-                if whole and item.op.type is OpType.COMPUTE and "_gradient" in item.op.name
+                if whole and item.op.type is OpType.COMPUTE and item.facts.origin is not None
             }
             for kind in self.kinds
         }
@@ -221,7 +220,7 @@ class Chunk:
     def _expert(self, item: Item, position: int | None = None) -> bool:
         """Whether an operator is a gradient of a matmul of experts, at a position if there is one."""
         within = position is None or item.position == position
-        return within and f"{EXPERT_MATMULS}." in item.op.name and "_gradient" in item.op.name and not item.message
+        return within and item.facts.of_experts and item.facts.origin is not None and not item.message
 
     @cached_property
     def modelled(self) -> int:

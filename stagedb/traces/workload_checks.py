@@ -9,6 +9,7 @@ import numpy as np
 
 from stagedb.collectives import KINDS, SIMULATED
 from stagedb.errors import StagedbError
+from stagedb.instances.stage_blocks import BUCKET
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
 from stagedb.workload.issue_order import Sequence
@@ -42,13 +43,13 @@ def _sizes(workload: Workload) -> Iterator[str]:
             elif 1 <= ops.size[row] < kind.smallest:
                 yield (
                     f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "
-                    f"{kind.smallest} never ends in a simulator: {_larger(ops.name[row], ops.axis[row])}"
+                    f"{kind.smallest} never ends in a simulator: {_larger(columns.origins.block[row], ops.axis[row])}"
                 )
 
 
-def _larger(name: str, axis: str) -> str:
+def _larger(block: str, axis: str) -> str:
     """What makes a gathered part larger: parameters follow from the degree alone, activations from the sequence too."""
-    if name.startswith("bucket.") or "dp" in axis:
+    if block == BUCKET or "dp" in axis:
         return "take a lower --dp, --zero 0, or a larger model"
     return f"take longer sequences or a lower {axis}"
 

@@ -12,6 +12,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
+from stagedb.models.named_facts import op_facts, turn_of
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.store import DamagedError, Store, json_mapping, layout_of, read_whole, reading
@@ -186,6 +187,8 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
         towards=direction,
         step=steps(axis, type_, peer, direction),
         dims=tuple(tuple(map(int, row["dims"][at])) for at in order),
+        turn=np.array([turn_of(row["sym"][at], row["name"][at], row["block"][at]) for at in order], np.int64),
+        facts=tuple(op_facts(row["sym"][at].partition("/")[2]) for at in order),
     )
 
 
