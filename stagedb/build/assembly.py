@@ -11,9 +11,10 @@ from stagedb.build.edges import data_edges, either, with_bypasses, without_repea
 from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
 from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
+from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.operators import Redistribution, dump
+from stagedb.ir.operators import SLICE, Redistribution, dump
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -254,19 +255,19 @@ def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, si
         name=f"cut.gather_{word}",
         block="cut",
         template=template,
-        kind="all_gather",
+        kind=ALL_GATHER.name,
         phase=template.phase,
         when=When.EVERY,
         order=0,
         reads=(part.name,),
         writes=(row.name,),
         work=Collective("tp", part.bytes, row.bytes, row.dtype),
-        semantics=dump(Redistribution("all_gather", "tp", source="seq")),
+        semantics=dump(Redistribution(ALL_GATHER.name, "tp", source="seq")),
     )
     yield gather, [row]
     whole = _cut_tensor(f"send_{word}", tensor, layout, sizes)
     send = _end("send", word, template, whole, part.bytes)
-    yield dataclasses.replace(send, semantics=dump(Redistribution("slice", "tp", target="seq"))), [whole]
+    yield dataclasses.replace(send, semantics=dump(Redistribution(SLICE, "tp", target="seq"))), [whole]
 
 
 def _cut_tensor(name: str, like: Tensor, layout: Layout, sizes: Sizes) -> SymTensor:

@@ -31,10 +31,10 @@ from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import recomputed_with
 from stagedb.models.kinds import LayerKind, streams
-from stagedb.models.kinds.expert_calls import in_experts
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
 from stagedb.models.kinds.token_copies import EXCHANGES
+from stagedb.models.named_facts import in_experts
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.strategies import kept, rules

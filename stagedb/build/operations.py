@@ -10,7 +10,7 @@ from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number, smallest, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import AdamW, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, dump
+from stagedb.ir.operators import SHARE, SLICE, AdamW, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, dump
 from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation
@@ -47,7 +47,7 @@ def sym_op(
         return _exchange(op, move, sizes, layouts, common)
     if isinstance(move, ExchangeTokens):
         return _tokens(op, move, sizes, layouts, common)
-    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move not in ("slice", "share")):
+    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.collective is not None):
         return _collective(op, move, sizes, layouts, common)
     return _compute(op, sizes, layouts, reduction_rules, tie, common)
 
@@ -113,7 +113,7 @@ def _tokens(
     )
 
 
-LOCAL: Mapping[str, str] = {"slice": "slice", "share": "elementwise"}
+LOCAL: Mapping[str, str] = {SLICE: "slice", SHARE: "elementwise"}
 """The kinds of the redistributions that a rank does alone."""
 
 

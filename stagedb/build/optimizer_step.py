@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from stagedb.build.block import LaidOut, cut
 from stagedb.build.costs import Sizes
 from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
+from stagedb.collectives import ALL_REDUCE
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import AdamW, Redistribution
+from stagedb.ir.operators import SLICE, AdamW, Redistribution
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows.training import STEP
 
@@ -81,14 +82,14 @@ def step(
 
 
 def _in_step(grad: Tensor) -> Operation:
-    return Operation(grad.name, Redistribution("slice", "tp"), (grad,), (), "step", STEP, grad.name)
+    return Operation(grad.name, Redistribution(SLICE, "tp"), (grad,), (), "step", STEP, grad.name)
 
 
 def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, grad: Tensor, axis: str) -> Tensor:
-    name = f"{grad.name}.all_reduce.{axis}"
+    name = f"{grad.name}.{ALL_REDUCE.name}.{axis}"
     reduced = Tensor(name, grad.axes, grad.dtype, grad.role)
     layouts[name] = layouts[grad.name].with_(axis, None)
-    step.append(Operation(name, Redistribution("all_reduce", axis), (grad,), (reduced,), "step", STEP, name))
+    step.append(Operation(name, Redistribution(ALL_REDUCE.name, axis), (grad,), (reduced,), "step", STEP, name))
     return reduced
 
 

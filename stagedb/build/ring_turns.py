@@ -17,6 +17,7 @@ another order, with equal numbers of tokens.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import number, symbol
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
@@ -121,10 +122,10 @@ class _Ring:
         packed = self.tensor("keys", KEYS, k.dtype, k)
         before = [self.emit("pack", PackKeys(), (k, v), (packed,))]
         if self.gathered:
-            whole = self.tensor("keys.all_gather", KEYS, k.dtype, k)
+            whole = self.tensor(f"keys.{ALL_GATHER.name}", KEYS, k.dtype, k)
             self.layouts[whole.name] = self.layouts[k.name].with_(self.axis, None)
-            gather = Redistribution("all_gather", self.axis, source="seq")
-            return [*before, self.emit("all_gather", gather, (packed,), (whole,))], [], [whole]
+            gather = Redistribution(ALL_GATHER.name, self.axis, source="seq")
+            return [*before, self.emit(gather.move, gather, (packed,), (whole,))], [], [whole]
         came = self.tensor("keys.came", KEYS, k.dtype, k)
         move = Exchange(self.axis) if self.passing == "sent" else Rotate(self.axis, last=False)
         return before, [self.emit("exchange", move, (packed, came), (came,), (came,))], [packed, came]

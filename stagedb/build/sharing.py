@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stagedb.build.costs import CLASS_BYTES
+from stagedb.collectives import ALL_REDUCE, CollectiveKind
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.symbolic_graph import Collective, SymOp, When
@@ -59,7 +60,7 @@ class BucketRule:
     """
 
     name: str
-    kind: str
+    kind: CollectiveKind
     rule: str
     axis: str
     template: Template
@@ -80,13 +81,14 @@ class BucketRule:
         """Bytes that one weight adds to operand and result: it has `elements`, or `shard` of them on a rank."""
         if self.norms:
             return CLASS_BYTES[self.dtype], CLASS_BYTES[self.dtype]
-        if self.kind == "all_reduce":
+        if not self.kind.resizes:
             whole = (symbol("shard") if self.parts else symbol("elements")) * CLASS_BYTES[self.dtype]
             return whole, whole
         part, shards = symbol("shard") * CLASS_BYTES[self.dtype], EXPERT_SHARDS if self.axis == "edp" else SHARDS
+        whole = part * shards
         if self.axis == "dp_reshard" and self.members is not None:
-            return part * shards / self.members, part * shards
-        return (part, part * shards) if self.kind == "all_gather" else (part * shards, part)
+            part = whole / self.members
+        return self.kind.sizes(part, whole)
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def reducing(reduction_rules: ReductionRules, weight: Layout, partial: tuple[str
 
 def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
     """All buckets, in the order in which they are issued if they are due at the same time."""
-    heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", STEP, parts=reduction_rules.sharded)
+    heads = BucketRule(REPLICATED_HEADS, ALL_REDUCE, "one", "kv", STEP, parts=reduction_rules.sharded)
     return (
         *reduction_rules.parameters,
         *reduction_rules.partial,
@@ -176,7 +178,7 @@ def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
             name=bucket.name,
             block="bucket",
             template=bucket.template,
-            kind=bucket.kind,
+            kind=bucket.kind.name,
             phase=RECOMPUTE if bucket.again else bucket.template.phase,
             when=bucket.when,
             order=order,

@@ -8,7 +8,7 @@ import numpy as np
 
 from stagedb.build.block import LaidOut
 from stagedb.ir.layouts import Layout, Partial, Partitioned
-from stagedb.ir.operators import Array, RankPlace, Redistribution
+from stagedb.ir.operators import SLICE, Array, RankPlace, Redistribution
 from stagedb.ir.tensors import Operation, Tensor
 
 MESH = ("dp", "cp", "tp")
@@ -85,12 +85,12 @@ class SimulatedRanks:
         for at, rank in enumerate(self.ranks):
             members = [{**rank, move.mesh_axis: member} for member in range(self.degrees[move.mesh_axis])]
             shares = [value[self.ranks.index(member)] for member in members]
-            if move.move == "slice":
+            if move.collective is not None:
+                whole = move.collective.put_together(shares, axes.index(move.source) if move.source else None)
+            elif move.move == SLICE:
                 whole = value[at]
-            elif move.move in ("all_reduce", "reduce_scatter"):
-                whole = np.sum(shares, axis=0)
             else:
-                whole = np.concatenate(shares, axis=axes.index(move.source or ""))
+                raise ValueError(f"a {move.move} over {move.mesh_axis} has no meaning for ranks that hold all of it")
             if move.target:
                 whole = np.split(whole, len(members), axis=axes.index(move.target))[rank[move.mesh_axis]]
             out.append(whole)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stagedb.build.sharing import BucketRule, ReductionRules
+from stagedb.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, CollectiveKind
 from stagedb.expressions import Expression, number, smallest, symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, NORM, ONE, ROOT, UNIT_AT_END
@@ -77,7 +78,7 @@ def _norms(options: GraphOptions) -> tuple[BucketRule, ...]:
 
 
 def _norm(word: str, axis: str) -> BucketRule:
-    return BucketRule(f"bucket.norms.{word}", "all_reduce", ONE.name, axis, STEP, dtype="param", norms=True)
+    return BucketRule(f"bucket.norms.{word}", ALL_REDUCE, ONE.name, axis, STEP, dtype="param", norms=True)
 
 
 def _norms_apart(norms: tuple[BucketRule, ...], divided: Expression, options: GraphOptions) -> tuple[BucketRule, ...]:
@@ -109,7 +110,7 @@ def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]
     rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
     return {
-        axis: BucketRule(f"bucket.gradients.{axis}", "all_reduce", rule, axis, WEIGHT_GRADIENT, _when(options))
+        axis: BucketRule(f"bucket.gradients.{axis}", ALL_REDUCE, rule, axis, WEIGHT_GRADIENT, _when(options))
         for axis in axes
     }
 
@@ -153,7 +154,7 @@ def _units(bucket: BucketRule, divided: Expression, options: GraphOptions) -> tu
             replace(one, axis="edp", only=apart, members=None),
             replace(one, name=f"{one.name}.whole", only=together),
         ]
-    if options.recompute == "full" and bucket.kind == "all_gather" and bucket.template.differentiates:
+    if options.recompute == "full" and bucket.kind.gathers and bucket.template.differentiates:
         experts += [replace(each, name=f"{each.name}.again", again=True) for each in experts]
     return (replace(bucket, name=f"{bucket.name}.dense", of="dense"), *experts)
 
@@ -161,12 +162,12 @@ def _units(bucket: BucketRule, divided: Expression, options: GraphOptions) -> tu
 def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:
     partial: tuple[BucketRule, ...] = ()
     if framework.sequence_parallel_gradients == "one":
-        partial = (BucketRule("bucket.gradients.tp", "all_reduce", ONE.name, "tp", STEP, parts=options.zero == 3),)
+        partial = (BucketRule("bucket.gradients.tp", ALL_REDUCE, ONE.name, "tp", STEP, parts=options.zero == 3),)
     if options.zero == 0:
         return ReductionRules((_reduced(options, framework),), partial=partial)
     if options.zero == 1:
         rule = framework.buckets.optimizer.name
-        update = BucketRule("bucket.parameters.update", "all_gather", rule, "dp", STEP, dtype="param")
+        update = BucketRule("bucket.parameters.update", ALL_GATHER, rule, "dp", STEP, dtype="param")
         return ReductionRules(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
     if framework.partial_in_backward:
         partial = tuple(_partial(turn) for turn in _turns(options, framework))
@@ -208,16 +209,16 @@ def _when(options: GraphOptions) -> When:
 def _reduced(options: GraphOptions, framework: Framework) -> BucketRule:
     rule = framework.buckets.gradients.name
     members = None if options.cp_grad_sync else symbol("dp")
-    return BucketRule("bucket.gradients.dp", "all_reduce", rule, "dp", WEIGHT_GRADIENT, _when(options), members=members)
+    return BucketRule("bucket.gradients.dp", ALL_REDUCE, rule, "dp", WEIGHT_GRADIENT, _when(options), members=members)
 
 
 def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
-    if framework.optimizer_sharding == "all_reduce":
+    if not framework.optimizer_sharding.scatters:
         return (_reduced(options, framework),)
     backward, rule = WEIGHT_GRADIENT, framework.buckets.optimizer.name
     return (
-        BucketRule("bucket.gradients.scatter", "reduce_scatter", rule, "dp", backward, When.LAST),
-        BucketRule("bucket.gradients.replicas", "all_reduce", rule, "dp_replicate", backward, When.LAST, parts=True),
+        BucketRule("bucket.gradients.scatter", REDUCE_SCATTER, rule, "dp", backward, When.LAST),
+        BucketRule("bucket.gradients.replicas", ALL_REDUCE, rule, "dp_replicate", backward, When.LAST, parts=True),
     )
 
 
@@ -228,22 +229,22 @@ def _partial(turn: _Turn) -> BucketRule:
     """
     name, rule = f"bucket.gradients.tp{turn.suffix}", EACH_AT_END if turn.at_end else EACH
     dtype = "reduce" if turn.when is When.LAST else "grad"
-    return BucketRule(name, "all_reduce", rule.name, "tp", WEIGHT_GRADIENT, turn.when, dtype, turn.only)
+    return BucketRule(name, ALL_REDUCE, rule.name, "tp", WEIGHT_GRADIENT, turn.when, dtype, turn.only)
 
 
 def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     """Units are reduced where their backward ends, or after all of them. The rest is reduced over replicas."""
 
-    def bucket(turn: _Turn, word: str, kind: str, axis: str) -> BucketRule:
+    def bucket(turn: _Turn, word: str, kind: CollectiveKind, axis: str) -> BucketRule:
         name = f"bucket.gradients.{word}{turn.suffix}"
         rule = (UNIT_AT_END if turn.at_end else framework.buckets.units).name
-        parts = kind == "all_reduce"
+        parts = not kind.resizes
         return BucketRule(name, kind, rule, axis, WEIGHT_GRADIENT, turn.when, only=turn.only, parts=parts)
 
     return tuple(
         bucket(turn, *words)
         for turn in _turns(options, framework)
-        for words in (("scatter", "reduce_scatter", "dp"), ("replicas", "all_reduce", "dp_replicate"))
+        for words in (("scatter", REDUCE_SCATTER, "dp"), ("replicas", ALL_REDUCE, "dp_replicate"))
     )
 
 
@@ -255,7 +256,7 @@ def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, 
     """
 
     def gather(name: str, rule: str, template: Template, when: When, only: Expression | None) -> BucketRule:
-        return BucketRule(f"bucket.parameters.{name}", "all_gather", rule, "dp", template, when, "act", only)
+        return BucketRule(f"bucket.parameters.{name}", ALL_GATHER, rule, "dp", template, when, "act", only)
 
     every, units, again = When.EVERY, framework.buckets.units.name, framework.buckets.regathered.name
     open_, alone = _stays_open(options, framework), ALONE

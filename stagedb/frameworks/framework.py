@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from stagedb.collectives import CollectiveKind
 from stagedb.frameworks.bucket_policies import Bucketing
 
 
@@ -172,7 +173,7 @@ class Framework:
     cuts_columns: bool
     expert_units: bool
     reshards_to: bool
-    optimizer_sharding: Literal["all_reduce", "reduce_scatter"]
+    optimizer_sharding: CollectiveKind
     partial_in_backward: bool
     pipelined_sync: Literal["last", "every"]
     sequence_parallel_gradients: Literal["each", "one"]

@@ -1,5 +1,6 @@
 """Megatron-LM, and NeMo on top of it, with Transformer Engine's kernels and context parallelism."""
 
+from stagedb.collectives import REDUCE_SCATTER
 from stagedb.frameworks.bucket_policies import ONE, Bucketing
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 
@@ -48,7 +49,7 @@ MEGATRON = Framework(
     cuts_columns=False,
     expert_units=False,
     reshards_to=False,
-    optimizer_sharding="reduce_scatter",
+    optimizer_sharding=REDUCE_SCATTER,
     partial_in_backward=False,
     pipelined_sync="every",
     # `_allreduce_layernorm_grads`.

@@ -1,5 +1,6 @@
 """PyTorch's public distributed APIs: DTensor tensor-parallel plans, DDP, FSDP2, `torch.distributed.pipelining`."""
 
+from stagedb.collectives import ALL_REDUCE
 from stagedb.frameworks.bucket_policies import DDP, Bucketing
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 from stagedb.mentions import Word
@@ -55,7 +56,7 @@ TORCH = Framework(
     # `fully_shard(reshard_after_forward=N)`.
     reshards_to=True,
     # ZeroRedundancyOptimizer leaves DDP's all-reduce as it is.
-    optimizer_sharding="all_reduce",
+    optimizer_sharding=ALL_REDUCE,
     # FSDP2 on DTensors.
     partial_in_backward=True,
     # `torch.distributed.pipelining` calls `set_requires_gradient_sync` for the last micro-batch.

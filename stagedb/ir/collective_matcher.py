@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stagedb.collectives import HeldAs, kind_between
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
-from stagedb.ir.operators import Add, Einsum, JoinLast, Quantize, Redistribution, Rotary
+from stagedb.ir.operators import SHARE, SLICE, Add, Einsum, JoinLast, Quantize, Redistribution, Rotary
 from stagedb.ir.redistribution_order import by_way_of, next_move
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
@@ -259,20 +260,23 @@ def _turns(have: Layout, want: Layout) -> list[str]:
 
 def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
     """The collective, or local slice, that changes one placement on a mesh axis into another."""
-    match have, goal:
-        case Partial(reduction), None:
-            return Redistribution("all_reduce", mesh_axis, reduces=reduction)
-        case Partial(reduction), Partitioned(axis):
-            return Redistribution("reduce_scatter", mesh_axis, target=axis, reduces=reduction)
-        case Partitioned(axis), None:
-            return Redistribution("all_gather", mesh_axis, source=axis)
-        case Partitioned(source), Partitioned(target):
-            return Redistribution("all_to_all", mesh_axis, source=source, target=target)
-        case None, Partitioned(axis):
-            return Redistribution("slice", mesh_axis, target=axis)
-        case None, Partial():
-            return Redistribution("share", mesh_axis)
-    raise ValueError(f"no redistribution on {mesh_axis} from {have} to {goal}")
+    source = have.axis if isinstance(have, Partitioned) else None
+    target = goal.axis if isinstance(goal, Partitioned) else None
+    if have is None and goal is not None:
+        return Redistribution(SHARE if target is None else SLICE, mesh_axis, target=target)
+    try:
+        kind = kind_between(_held(have), _held(goal))
+    except LookupError:
+        raise ValueError(f"no redistribution on {mesh_axis} from {have} to {goal}") from None
+    reduces = have.reduction if isinstance(have, Partial) else "sum"
+    return Redistribution(kind.name, mesh_axis, source, target, reduces)
+
+
+def _held(placement: Placement | None) -> HeldAs:
+    """What each rank of a mesh axis has of a tensor."""
+    if placement is None:
+        return HeldAs.WHOLE
+    return HeldAs.PART if isinstance(placement, Partitioned) else HeldAs.SHARE
 
 
 def _gradient_templates(operations: list[Operation]) -> list[Operation]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from stagedb.collectives import gathers
 from stagedb.errors import StagedbError
 from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
@@ -14,7 +15,7 @@ from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.lowering.class_digests import Member
 from stagedb.lowering.expert_units import ExpertSpan, spans
 from stagedb.lowering.stage_blocks import BUCKET, Block
-from stagedb.models.further_tokens import depth_of
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.token_copies import COPY_SYMBOLS
@@ -191,11 +192,12 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: fr
             evaluate(op["comm_out_bytes"], known, what=f"comm_out_bytes of {op['name']}"),
         )
 
-    gathers = op["kind"] == "all_gather"
     parts = plan.edp // plan.hsdp if op["name"] in apart else plan.shards
     template, policy = template_named(op["template"]), bucket_policy(op["bucket"])
     again = op["phase"] == RECOMPUTE
-    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes, op["name"] in apart, again)
+    return BucketOp(
+        op["name"], policy, op["order"], template, gathers(op["kind"]), parts, sizes, op["name"] in apart, again
+    )
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:
@@ -214,7 +216,7 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
     inside: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     opened: dict[str, int] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
-        depth, template = depth_of(op["name"]), template_named(op["template"])
+        depth, template = op_facts(op["name"]).depth, template_named(op["template"])
         # A collective has the name of what it passes on, and may come after the layer.
         if depth is not None and op["type"] == "compute" and not template.once:
             inside.setdefault((op["block"], depth), []).append(op)
@@ -280,7 +282,7 @@ def _weights(graph: GraphRows, ops: Mapping[str, Mapping[str, Any]], values: _Va
                 buckets=buckets,
                 gathers=gathers,
                 readers=readers,
-                part=None if (depth := depth_of(row["name"])) is None else depth - 1,
+                part=None if (depth := tensor_facts(row["name"], "weight").depth) is None else depth - 1,
             )
         )
     return {block: tuple(rows) for block, rows in weights.items()}

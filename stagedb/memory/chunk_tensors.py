@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
@@ -11,8 +12,7 @@ from stagedb.memory.held_arguments import held_arguments
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.sharded_unit import Unit
 from stagedb.memory.split_graphs import SplitGraph
-from stagedb.models.further_tokens import depth_of
-from stagedb.models.kinds.experts import EXPERT_MATMULS
+from stagedb.models.named_facts import tensor_facts
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import ACTIVE, SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -39,7 +39,7 @@ def means_of(program: ChunkProgram) -> tuple[tuple[str, int], ...]:
 
 def _fills_shared_buffer(op: SymOp) -> bool:
     """Whether a bucket's collective scatters gradients out of one padded buffer."""
-    return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None
+    return scatters(op.kind) and bucket_policy(op.bucket).extent is not None
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Chunk:
 
     def unit_of(self, key: Key) -> Unit | None:
         """The unit of a weight or its gradient; None outside layers."""
-        name, position = key
+        (name, position), tensors = key, self.program.tensors
+        facts = tensor_facts(name, tensors[name].role)
         if self.program.layers[position] is not None:
-            return Unit.of_layer(position, name, self.plan.options.expert_unit)
-        depth = depth_of(name)
-        return None if depth is None else Unit(position, depth)
+            return Unit.of_layer(position, facts, self.plan.options.expert_unit)
+        return None if facts.depth is None else Unit(position, facts.depth)
 
     def layer_of(self, unit: Unit | None) -> int | None:
         return None if unit is None else self.program.layers[unit.position]
@@ -115,12 +115,11 @@ class Chunk:
 
     @cached_property
     def shared_buffer(self) -> tuple[int, int] | None:
-        """Elements of the buffer of gradients that are scattered for the optimizer, whole and this rank's part, or
-        None."""
-        scatters = [item for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
-        if not scatters:
+        """Elements of the buffer of gradients that are scattered for the optimizer, whole and a part, or None."""
+        found = [item for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
+        if not found:
             return None
-        buckets = [item.bucket for item in scatters if item.bucket is not None]
+        buckets = [item.bucket for item in found if item.bucket is not None]
         width = self.width("reduce")
         return sum(each.bytes_in for each in buckets) // width, sum(each.bytes_out for each in buckets) // width
 
@@ -203,7 +202,7 @@ class Chunk:
             kind: {
                 forward_of(item): index
                 for index, item in enumerate(self.program.items[kind])
-                if whole and item.op.type is OpType.COMPUTE and "_gradient" in item.op.name
+                if whole and item.op.type is OpType.COMPUTE and item.facts.origin is not None
             }
             for kind in self.kinds
         }
@@ -221,7 +220,7 @@ class Chunk:
     def _expert(self, item: Item, position: int | None = None) -> bool:
         """Whether an operator is a gradient of a matmul of experts, at a position if there is one."""
         within = position is None or item.position == position
-        return within and f"{EXPERT_MATMULS}." in item.op.name and "_gradient" in item.op.name and not item.message
+        return within and item.facts.of_experts and item.facts.origin is not None and not item.message
 
     @cached_property
     def modelled(self) -> int:
@@ -270,7 +269,7 @@ class Chunk:
         return {
             self.program.resolve((member.weight, member.position)): (index, item)
             for index, item in enumerate(self.weights_items)
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.sharded
+            if item.bucket is not None and scatters(item.op.kind) and self.sharded
             for member in item.bucket.members
         }
 
@@ -393,7 +392,7 @@ class Chunk:
         task = self.inputs_task if which is Which.EVERY else self.weights_task
         over, members = self.over(task, self.unit(bucket)), frozenset(bucket.members)
         for index, item in enumerate(self.program.items[task]):
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and members == {*item.bucket.members}:
+            if item.bucket is not None and scatters(item.op.kind) and members == {*item.bucket.members}:
                 if which is Which.EVERY and item.op.when == "last":
                     return Moment(task, over, Which.EARLIER), Moment(task, index, Which.LAST, prepared=True)
                 return (Moment(task, index, which, prepared=True),)

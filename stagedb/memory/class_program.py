@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.collectives import gathers, resizes
 from stagedb.expressions import evaluate
+from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.copies import is_at_end
 from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.share_place import FIRST, SharePlace
-from stagedb.models.kinds.expert_calls import leaves_experts
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
@@ -73,6 +75,11 @@ class Item:
     message: int = 0
     bucket: BucketStorage | None = None
 
+    @property
+    def facts(self) -> OpFacts:
+        """What its operator is to the model."""
+        return op_facts(self.op.name)
+
 
 Forward = tuple[str, int]
 """A forward operator, by name and position."""
@@ -80,7 +87,7 @@ Forward = tuple[str, int]
 
 def forward_of(item: Item) -> Forward:
     """The forward operator that an operator of a backward belongs to."""
-    return item.op.name.rpartition("_gradient")[0].rpartition(".")[0] or item.op.name, item.position
+    return item.facts.origin or item.op.name, item.position
 
 
 @dataclass(frozen=True)
@@ -246,7 +253,7 @@ class _Making:
         found = set()
         for row in self.rows:
             sym = origins.sym[row]
-            if self.ops[sym].loop is None or self.columns.ops.name[row].endswith(".0"):
+            if self.ops[sym].loop is None or self.columns.ops.turn[row] == 0:
                 found.add((sym, int(origins.position[row])))
         return found
 
@@ -311,20 +318,15 @@ class _Making:
         op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.operand[row])
         if op.block == BUCKET:
             members = self.carried.get(row, ())
-            return Item(
-                op, row, position, bucket=BucketStorage(op.kind == "all_gather", size, int(ops.result[row]), members)
-            )
+            return Item(op, row, position, bucket=BucketStorage(gathers(op.kind), size, int(ops.result[row]), members))
         reads, writes = (
             tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
         )
         temporary = int(origins.temporary[row])
-        if (
-            self.plan.options.framework.memory.rearranges
-            and op.axis == "tp"
-            and op.kind in ("all_gather", "reduce_scatter")
-        ):
+        if self.plan.options.framework.memory.rearranges and op.axis == "tp" and resizes(op.kind):
             temporary = max(size, int(ops.result[row]))
-        if self.plan.options.expert_unit and leaves_experts(op.name) and self.env["E"] > self.plan.ep:
+        returns = op_facts(op.name).experts is InExperts.RETURN
+        if self.plan.options.expert_unit and returns and self.env["E"] > self.plan.ep:
             # It is in a hook, for which the call of the experts holds their result next to the copy that it sends. That
             # of a single expert is in the order of ranks already.
             temporary += size
@@ -333,7 +335,8 @@ class _Making:
     def parts(self) -> Iterator[tuple[str, int, int, bool]]:
         """Bytes of a rank's part of each sharded tensor, padded and its own, and whether it is cut along columns."""
         for name, tensor in self.tensors.items():
-            owner = self.tensors[name.rpartition(".")[0]] if tensor.role == "optimizer_state" else tensor
+            of = tensor_facts(name, tensor.role).owner
+            owner = tensor if of is None else self.tensors[of]
             parameter = owner.parameter
             if parameter is None or parameter.shard is None or not self.present(owner):
                 continue

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from stagedb.collectives import scatters
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import BucketStorage, Item
@@ -22,7 +23,7 @@ def collected(chunk: Chunk) -> Iterator[Life]:
             continue
         if item.bucket.gathers:
             yield from _gathered_again(chunk, index, item.op, item.bucket)
-        elif item.op.kind == "reduce_scatter" and chunk.sharded:
+        elif scatters(item.op.kind) and chunk.sharded:
             yield from _scattered(chunk, index, item.op, item.bucket)
 
 
@@ -143,7 +144,7 @@ def _let_go(chunk: Chunk, index: int) -> int:
 
 
 def _scatters(item: Item) -> bool:
-    return item.bucket is not None and item.op.kind == "reduce_scatter"
+    return item.bucket is not None and scatters(item.op.kind)
 
 
 def _gathers(item: Item) -> bool:

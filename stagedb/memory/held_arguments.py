@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from stagedb.collectives import gathers
 from stagedb.memory.class_program import ChunkProgram, Item, Key
-from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.workflows import TaskKind
 
 
@@ -21,7 +21,7 @@ def held_arguments(
     last: dict[tuple[int, str], int] = {}
     for index, item in enumerate(items):
         last |= dict.fromkeys(((item.position, _part(item)), (item.position, _call(item))), index)
-    sources = {key: item.reads for item in items if item.op.kind == "all_gather" for key in item.writes}
+    sources = {key: item.reads for item in items if gathers(item.op.kind) for key in item.writes}
     for item in items:
         part = _part(item)
         for key in item.reads if part and item.bucket is None else ():
@@ -37,14 +37,13 @@ def held_arguments(
 
 def _part(item: Item) -> str:
     """The part of a layer that an operator of it is in: `attn` or `ffn`; empty for norms, sums and all others."""
-    words = item.op.name.split(".")
-    return words[1] if len(words) > 2 and words[1] in ("attn", "ffn") and words[2] not in ("add", "residual") else ""
+    return item.facts.part or "" if item.facts.call else ""
 
 
 def _of_experts(item: Item) -> bool:
-    return f".{EXPERT_MATMULS}." in item.op.name
+    return item.facts.of_experts
 
 
 def _call(item: Item) -> str:
     """The call of a layer's module that an operator is in: of `layer.ffn.w2.reduce_scatter.tp`, `layer.ffn.w2`."""
-    return ".".join(item.op.name.split(".")[:3])
+    return item.facts.call or ""

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
+from stagedb.ir.facts import TensorFacts
 from stagedb.memory.class_program import Item
-from stagedb.models.further_tokens import depth_of
-from stagedb.models.kinds.expert_calls import in_experts
 
 
 @dataclass(frozen=True)
@@ -20,13 +19,13 @@ class Unit:
     experts: bool = False
 
     @classmethod
-    def of_layer(cls, position: int, weight: str, apart: bool) -> "Unit":
+    def of_layer(cls, position: int, weight: TensorFacts, apart: bool) -> "Unit":
         """The unit of a layer's weight. apart: experts are one of their own."""
-        return cls(position, experts=apart and in_experts(weight))
+        return cls(position, experts=apart and weight.experts)
 
     def has(self, item: Item) -> bool:
         """Whether an operator is one of the unit."""
         inside = item.bucket is None and item.position == self.position
         if self.experts:
-            return inside and in_experts(item.op.name)
-        return inside and (not self.depth or (item.message == 0 and depth_of(item.op.name) == self.depth))
+            return inside and item.facts.experts is not None
+        return inside and (not self.depth or (item.message == 0 and item.facts.depth == self.depth))

@@ -25,7 +25,7 @@ class SplitGraph:
 
     def _differentiating(self, kind: TaskKind) -> Iterator[tuple[int, Item]]:
         for index, item in enumerate(self.program.items[kind]):
-            if item.op.type is OpType.COMPUTE and "_gradient" in item.op.name:
+            if item.op.type is OpType.COMPUTE and item.facts.origin is not None:
                 yield index, item
 
     @cached_property

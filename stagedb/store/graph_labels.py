@@ -1,5 +1,6 @@
 """Labels and relationships of symbolic graphs. `stagedb build` writes them."""
 
+from stagedb.collectives import ALL_GATHER
 from stagedb.models.kinds import PARTS
 from stagedb.plans.aspects import GRAPH_WORDS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
@@ -96,7 +97,7 @@ GRAPH_LABELS = (
             Property("block", "string", "the block that it is in, `cut` for messages between stages, or `bucket`"),
             Property("template", "string", "forward, input_gradient, weight_gradient or step"),
             Property("type", "string", "compute, collective, send or recv"),
-            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
+            Property("kind", "string", f"what it does: matmul, attention, {ALL_GATHER.name} …"),
             Property("phase", "string", "forward, backward, recompute or optimizer"),
             Property("when", "string", "for which micro-batches it runs: every, first or last"),
             Property("order", "integer", "issue order inside its block and template"),

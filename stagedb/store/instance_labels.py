@@ -1,5 +1,6 @@
 """Labels and relationships of instances. `stagedb instantiate` writes them."""
 
+from stagedb.collectives import ALL_GATHER
 from stagedb.plans.aspects import FORMAT_WORDS, LAYOUT_WORDS
 from stagedb.store.graph_labels import DEP_KIND, options
 from stagedb.store.schema_forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
@@ -102,7 +103,7 @@ INSTANCE_LABELS = (
             Property("block", "string", "block of the symbolic op"),
             Property("layer", "integer?", "layer, counted over the chunks of the stage; absent outside layers"),
             Property("type", "string", "compute, collective, send or recv"),
-            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
+            Property("kind", "string", f"what it does: matmul, attention, {ALL_GATHER.name} …"),
             Property("phase", "string", "forward, backward, recompute or optimizer"),
             Property("when", "string", "for which micro-batches it runs: every, first or last"),
             Property("flops", "integer", "of one run on one rank", "flop"),

@@ -1,5 +1,6 @@
 """Labels and relationships of profiles: a step's lanes, op times, task times and critical path."""
 
+from stagedb.collectives import ALL_GATHER
 from stagedb.store.schema_forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
 
 _PROFILE = Property("profile", "string", "id of the profile that it belongs to")
@@ -85,7 +86,7 @@ PROFILE_LABELS = (
             Property("index", "integer", "index of the op in its class"),
             Property("name", "string", "name of the op"),
             Property("type", "string", "compute, collective, send or recv"),
-            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
+            Property("kind", "string", f"what it does: matmul, attention, {ALL_GATHER.name} …"),
             Property("phase", "string", "forward, backward, recompute or optimizer"),
             Property("axis", "string?", "mesh axis that it communicates on"),
             Property("block", "string", "block of the symbolic op"),

@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 
+from stagedb.collectives import CollectiveKind
 from stagedb.systems.group_placement import Along, Placement, differences
 from stagedb.systems.ring_order import ring_order
 from stagedb.systems.spread import Spread
@@ -35,7 +36,7 @@ class Phase:
     """What one part does in one dimension. data: bytes that a rank holds before it, the input shard of a gather."""
 
     along: Along
-    kind: str
+    kind: CollectiveKind
     data: Fraction
 
 
@@ -49,7 +50,7 @@ class SimulatedCollective:
 
     network: Network
     memory: Fraction
-    kind: str
+    kind: CollectiveKind
     size: int
     placement: Placement
     parts: int
@@ -57,14 +58,14 @@ class SimulatedCollective:
     @property
     def whole(self) -> Fraction:
         """Bytes of its largest buffer. Efficiencies of messages follow from it."""
-        return Fraction(self.size * self.placement.members if self.kind == "all_gather" else self.size)
+        return Fraction(self.kind.whole(self.size, self.placement.members))
 
     @property
     def rule(self) -> str:
         """The algorithm: `ring`, `direct`, or `hierarchical`."""
-        if self._by_dimension and len(self.placement.spans) > 1 and self.kind != "all_to_all":
+        if self._by_dimension and len(self.placement.spans) > 1 and not self.kind.exchanges:
             return "hierarchical"
-        return "direct" if self.kind == "all_to_all" or at_once(self.network) else "ring"
+        return "direct" if self.kind.exchanges or at_once(self.network) else "ring"
 
     def time(self) -> Fraction:
         """ns until the last member has the result."""
@@ -80,13 +81,14 @@ class SimulatedCollective:
         found: dict[int, Fraction] = defaultdict(Fraction)
         if self._by_dimension:
             for each in self._phases(part):
-                sent = _messages(each.along.members, each.kind) * _message(each.data, each.along.members, each.kind)
+                n = each.along.members
+                sent = each.kind.messages(n) * each.kind.message(each.data, n)
                 found[each.along.dimension] += count * sent
             return found
         n = self.placement.members
-        sent = count * _messages(n, self.kind) * _message(part, n, self.kind)
+        sent = count * self.kind.messages(n) * self.kind.message(part, n)
         links = Counter(dimension for dimension, _ in self._links)
-        if self.kind == "all_to_all":
+        if self.kind.exchanges:
             links = self._pairs
         return {dimension: sent * Fraction(times, links.total()) for dimension, times in links.items()}
 
@@ -94,7 +96,7 @@ class SimulatedCollective:
     def _cut(self) -> tuple[Fraction, int]:
         """Bytes of a part, and the number of parts."""
         world, part = math.prod(each.places for each in self.network), self.size // self.parts
-        if self.kind != "all_gather" and part < world:
+        if not self.kind.gathers and part < world:
             return Fraction(world), self.parts
         return (Fraction(part), -(-self.size // part)) if part else (Fraction(self.size), 1)
 
@@ -104,38 +106,22 @@ class SimulatedCollective:
         return self.placement.members == math.prod(each.places for each in self.network)
 
     def _phases(self, data: Fraction) -> list[Phase]:
-        """The phases of a part in order: an all-reduce scatters from the inside out, and gathers on the way back."""
-        spans, found = list(self.placement.spans), []
-        if self.kind == "all_to_all":
-            return [Phase(each, self.kind, data) for each in spans]
-        if self.kind == "all_gather":
-            for each in reversed(spans):
-                found.append(Phase(each, self.kind, data))
-                data *= each.members
-            return found
-        turning = 1 if self.kind == "all_reduce" else 0
-        for each in spans[: len(spans) - turning]:
-            found.append(Phase(each, "reduce_scatter", data))
-            data /= each.members
-        if turning:
-            found.append(Phase(spans[-1], "all_reduce", data))
-            for each in reversed(spans[:-1]):
-                found.append(Phase(each, "all_gather", data))
-                data *= each.members
-        return found
+        """The phases of a part in order."""
+        spans = self.placement.spans
+        steps = self.kind.steps([each.members for each in spans], data)
+        return [Phase(spans[at], kind, size) for kind, at, size in steps]
 
     def _phase(self, phase: Phase) -> Fraction:
         """ns of a part in a phase."""
         links = self._links if not self._by_dimension else _row(self.network, phase.along)
         n, kind = len(links), phase.kind
-        message = _message(phase.data, n, kind)
-        charge = REDUCED * message * self.memory if kind in ("all_reduce", "reduce_scatter") else Fraction(0)
+        message = kind.message(phase.data, n)
+        charge = REDUCED * message * self.memory if kind.reduces else Fraction(0)
         if at_once(self.network):
-            passes = 2 if kind == "all_reduce" else 1
-            return (passes + 1) * self._endpoint + passes * self._link(links[0], message) + charge
-        if kind == "all_to_all":
+            return (kind.passes + 1) * self._endpoint + kind.passes * self._link(links[0], message) + charge
+        if kind.exchanges:
             return n * self._endpoint + self._exchange(phase.along, message)
-        steps = _messages(n, kind)
+        steps = kind.messages(n)
         waits = {link: self._link(link, message) for link in set(links)}
         return (steps + 1) * self._endpoint + longest([waits[link] for link in links], steps) + (n - 1) * charge
 
@@ -204,15 +190,6 @@ def at_once(network: Network) -> bool:
     """
     used = [each for each in network if each.places > 1]
     return len(used) == 1 and used[0].kind == "fully-connected"
-
-
-def _message(data: Fraction, n: int, kind: str) -> Fraction:
-    return data if kind == "all_gather" else data / n
-
-
-def _messages(n: int, kind: str) -> int:
-    """Messages that a member sends."""
-    return (2 if kind == "all_reduce" else 1) * (n - 1)
 
 
 def _row(network: Network, along: Along) -> tuple[Link, ...]:

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from stagedb.collectives import KINDS, CollectiveKind
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
@@ -139,9 +140,8 @@ class Costs:
         if collectives.model != ASTRA_SIM or not placement.spans:
             modelled = time_placed(self.network, kind, size, placement, collectives.parts)
             return self._measured(modelled, kind, size, placement)
-        _check_collective(kind, size)
-        memory = inverse(self.system.accelerator.bandwidth)
-        simulated = SimulatedCollective(self.network, memory, kind, size, placement, collectives.parts)
+        memory, found = inverse(self.system.accelerator.bandwidth), _collective(kind, size)
+        simulated = SimulatedCollective(self.network, memory, found, size, placement, collectives.parts)
         slowest = Spread(self.network, placement).slowest(simulated.whole)
         sent = simulated.sent()
         crosses = sorted({*sent, *(each.dimension for each in placement.spans)})
@@ -149,14 +149,16 @@ class Costs:
         return Timed(_whole(simulated.time()), simulated.rule, slowest, wires)
 
     def _measured(self, modelled: Timed, kind: str, size: int, placement: Placement) -> Timed:
-        """The time of a table within the innermost dimension; beyond it, the model's after the start of a kernel."""
+        """The time of a table within the innermost dimension; beyond it, the model's after the start of a kernel.
+
+        The same for a kind that no table has.
+        """
         table = self._tables.table("collective", "bf16") if placement.spans else None
         if table is None or not size:
             return modelled
-        if len(placement.spans) > 1 or placement.spans[0].dimension > 0:
+        if len(placement.spans) > 1 or placement.spans[0].dimension > 0 or kind not in COLLECTIVE_KINDS:
             return replace(modelled, ns=modelled.ns + math.floor(table.floor + 0.5))
-        whole = size * placement.members if kind == "all_gather" else size
-        sizes = COLLECTIVE_KINDS.index(kind), placement.members, whole
+        sizes = COLLECTIVE_KINDS.index(kind), placement.members, KINDS[kind].whole(size, placement.members)
         rows = {name: np.array([value], np.float64) for name, value in zip(COLLECTIVE.columns, sizes, strict=True)}
         return replace(modelled, ns=math.floor(float(table.ns(rows)[0]) + 0.5), rule="table:collective")
 
@@ -202,13 +204,12 @@ def time_placed(network: Network, kind: str, size: int, placement: Placement, pa
 
     parts: the most parts that a collective over several dimensions is cut into.
     """
-    _check_collective(kind, size)
+    found = _collective(kind, size)
     if not placement.spans:
-        return Timed(0, next(each.name for each in ALGORITHMS if kind in each.kinds))
+        return Timed(0, next(each.name for each in ALGORITHMS if found in each.kinds))
     spread = Spread(network, placement, parts)
-    whole = Fraction(size * placement.members if kind == "all_gather" else size)
-    passes = 2 if kind == "all_reduce" else 1
-    times = [(each.time(spread, whole, passes), each) for each in ALGORITHMS if each.runs(kind, spread)]
+    whole, passes = Fraction(found.whole(size, placement.members)), found.passes
+    times = [(each.time(spread, whole, passes), each) for each in ALGORITHMS if each.runs(found, spread)]
     taken, fastest = min(times, key=lambda pair: pair[0])  # the first of those that are equally fast
     wires = tuple(
         (spread.dimension(each).name, _whole(passes * share * whole))
@@ -217,11 +218,13 @@ def time_placed(network: Network, kind: str, size: int, placement: Placement, pa
     return Timed(_whole(taken), fastest.name, spread.slowest(whole), wires)
 
 
-def _check_collective(kind: str, size: int) -> None:
+def _collective(kind: str, size: int) -> CollectiveKind:
+    """The kind of this name. UsageError for an unknown one, and for a size below 0."""
     if kind not in COLLECTIVES:
         raise UsageError(f"a collective {shown(kind)} has no cost; the cost model has {', '.join(COLLECTIVES)}")
     if size < 0:
         raise UsageError(f"a collective with {size} bytes has no duration")
+    return KINDS[kind]
 
 
 def time_transfer(network: Network, transfer: Transfer) -> Timed:

@@ -15,7 +15,6 @@ from importlib.resources import files
 import yaml
 
 from stagedb.mentions import OPTIONS, Word
-from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
 from stagedb.workload.instance_columns import Workload
@@ -90,7 +89,7 @@ def expected_errors() -> tuple[KindErrors, ...]:
 
 def has_experts(workload: Workload) -> bool:
     """Whether a step runs matmuls of experts."""
-    return any(f"{EXPERT_MATMULS}." in name for columns in workload.classes for name in columns.ops.name)
+    return any(each.of_experts for columns in workload.classes for each in columns.ops.facts)
 
 
 def expected_error(system: System, experts: bool) -> ExpectedError:

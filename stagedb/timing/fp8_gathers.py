@@ -8,13 +8,15 @@ from collections import defaultdict
 
 import numpy as np
 
+from stagedb.collectives import gathers
+from stagedb.ir.facts import Casts
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, ClassColumns
 
 SHARDS = "shards"
 """The word of `overlap.casts` for it."""
 
-CASTS = (".cast_input", ".cast_gradient")
-"""Parts of the names of operators that cast what is gathered."""
+_CASTS = (Casts.INPUT, Casts.GRADIENT)
+"""Casts of what is gathered."""
 
 
 def gathered_casts(columns: ClassColumns) -> dict[int, tuple[int, ...]]:
@@ -28,7 +30,11 @@ def gathered_casts(columns: ClassColumns) -> dict[int, tuple[int, ...]]:
     for source, target in zip(edges.source[data].tolist(), edges.target[data].tolist(), strict=True):
         if ops.type[target] == COMPUTE and ops.template[target] == ops.template[source]:
             readers[source].append(target)
-    return {gather: tuple(found) for gather, found in readers.items() if all(_casts(ops.name[each]) for each in found)}
+    return {
+        gather: tuple(found)
+        for gather, found in readers.items()
+        if all(ops.facts[each].casts in _CASTS for each in found)
+    }
 
 
 def casts_made(columns: ClassColumns, ranks: int) -> dict[int, int]:
@@ -42,7 +48,7 @@ def casts_made(columns: ClassColumns, ranks: int) -> dict[int, int]:
     made: set[tuple[int, int]] = set()
     found: dict[int, int] = {}
     for op in np.flatnonzero(ops.type == COMPUTE).tolist():
-        if not _casts(ops.name[op]):
+        if ops.facts[op].casts not in _CASTS:
             continue
         source = shared[op] if op in shared else int(edges.source[data & (edges.target == op)].min(initial=-1))
         key = (source, int(ops.template[op]))
@@ -54,8 +60,4 @@ def casts_made(columns: ClassColumns, ranks: int) -> dict[int, int]:
 
 def _may_be(columns: ClassColumns, op: int) -> bool:
     ops = columns.ops
-    return bool(ops.kind[op] == "all_gather" and ops.axis[op] == "tp" and not ops.dtype[op].startswith("fp8"))
-
-
-def _casts(name: str) -> bool:
-    return any(part in name for part in CASTS)
+    return bool(gathers(ops.kind[op]) and ops.axis[op] == "tp" and not ops.dtype[op].startswith("fp8"))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.ir.facts import Casts
 from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.systems import System
 from stagedb.systems.system import inverse
@@ -29,8 +30,6 @@ from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, EVERY, TEMPLA
 
 TABLE, FUSED, APART = "table:", "fused", "apart"
 _WEIGHTS = TEMPLATES.index(WEIGHT_GRADIENT.name)
-CAST_WEIGHT, CAST_INPUT, AGAIN = ".cast_weight", ".cast_input", ".again"
-"""Parts of the names of operators that cast the operands of a matmul."""
 
 
 def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations, system: System) -> JobDurations:
@@ -47,13 +46,13 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
         ns = lane.ns.copy()
         made = casts_made(by_number[number], int(workload.plan.get("tp", 1))) if overlap.casts == SHARDS else {}
         for op in np.flatnonzero(ops.type == COMPUTE).tolist():
-            name = ops.name[op]
+            casts = ops.facts[op].casts
             if op in made:
                 ns[op] = ns[op] // made[op] if made[op] else 0
-            elif overlap.casts == FUSED and CAST_INPUT in name:
+            elif overlap.casts == FUSED and casts is Casts.INPUT:
                 ns[op] = 0
-            elif overlap.casts and CAST_WEIGHT in name:
-                ns[op] = 0 if AGAIN in name else ns[op] // microbatches
+            elif overlap.casts and casts in (Casts.WEIGHT, Casts.WEIGHT_AGAIN):
+                ns[op] = 0 if casts is Casts.WEIGHT_AGAIN else ns[op] // microbatches
             elif lane.rule[op].startswith(TABLE):
                 ns[op] = round(int(ns[op]) * factors.get(_measured(ops, op), 1))
             if overlap.sums and ops.template[op] == _WEIGHTS and ops.kind[op] == "matmul":

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stagedb.collectives import gathers, resizes
 from stagedb.systems import System
 from stagedb.timing.lanes import Lane, group_of
 from stagedb.timing.op_durations import JobDurations, LaneDurations
@@ -76,7 +77,7 @@ def _chunked(columns: ClassColumns, ns: Ints, members: Mapping[str, int]) -> Non
     free = {op: int(ns[op]) for op in range(len(ops)) if ops.type[op] == COMPUTE and ops.flops[op] > 0}
     for op in np.flatnonzero(ops.type == COLLECTIVE).tolist():
         ranks = members.get(ops.axis[op], 0)
-        if ranks < 2 or ops.kind[op] not in ("all_gather", "reduce_scatter"):
+        if ranks < 2 or not resizes(ops.kind[op]):
             continue
         direct = near[op]
         casts = [each for each in direct if ops.type[each] == COMPUTE and ops.kind[each] == "cast"]
@@ -99,14 +100,14 @@ def _in_buckets(columns: ClassColumns, ns: Ints, reduced: int, gathered: int) ->
     for op in np.flatnonzero(ops.type == COLLECTIVE).tolist():
         if ops.axis[op] not in DATA_AXES or (ops.when[op] != LAST and not once[op]):
             continue
-        gathers = bool(once[op])
-        bucket = gathered if gathers else reduced
-        if not bucket or (gathers and ops.kind[op] != "all_gather"):
+        after = bool(once[op])
+        bucket = gathered if after else reduced
+        if not bucket or (after and not gathers(ops.kind[op])):
             continue
         chunk = int(ops.chunk[op])
-        cover = forward if gathers else backward
-        own = free.setdefault((chunk, gathers), int(ns[computes & cover & (ops.chunk == chunk)].sum()))
+        cover = forward if after else backward
+        own = free.setdefault((chunk, after), int(ns[computes & cover & (ops.chunk == chunk)].sum()))
         pieces = max(1, -(-max(int(ops.operand[op]), int(ops.result[op])) // bucket))
         saved = min(int(ns[op]) * (pieces - 1) // pieces, own)
-        free[chunk, gathers] = own - saved
+        free[chunk, after] = own - saved
         ns[op] -= saved

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb import workflows
+from stagedb.collectives import exchanges
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
-from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import (
     Costs,
@@ -36,7 +36,7 @@ from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
 from stagedb.timing.repeated_keys import REPEATED, ring_repeats
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Ops, Workload
 
 RINGS = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 """Kinds of context parallelism in which a rank computes with the keys of one rank after the other."""
@@ -177,7 +177,7 @@ def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position, si
             # It waits for the fullest member of its group, and sends only its own part.
             own = costs.placed(ops.kind[op], int(ops.operand[op]), position.groups[ops.axis[op]])
             timed = replace(timed, wires=own.wires)
-        if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
+        if exchanges(ops.kind[op]) and ops.result[op] > ops.size[op]:
             # With an uneven load the fullest experts receive more than each rank sends, and all ranks wait for them.
             return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), position.groups[ops.axis[op]]).ns)
         return timed
@@ -199,9 +199,9 @@ def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
         int(ops.flops[op]),
         int(ops.bytes[op]),
         dims,
-        grouped=f"{EXPERT_MATMULS}." in ops.name[op],
+        grouped=ops.facts[op].of_experts,
         weights=bool(_WEIGHTS[ops.template[op]]),
-        causal=not (rings and kind.startswith("attention") and not _own_turn(ops.name[op], ops.dims[op])),
+        causal=not (rings and kind.startswith("attention") and not _own_turn(ops, op)),
     )
 
 
@@ -217,16 +217,16 @@ def unmasked_flops(columns: ClassColumns, op: int, cp_kind: str) -> int:
     return work.flops * (2 * queries * keys - few * (few - 1)) // (2 * queries * keys)
 
 
-def _own_turn(name: str, dims: Sequence[int]) -> bool:
-    """Whether a turn of a ring has the rank's own keys: a forward's first one, whose name ends with 0.
+def _own_turn(ops: Ops, op: int) -> bool:
+    """Whether a turn of a ring has the rank's own keys: a forward's first one. What takes no turns has them.
 
     A backward may take the turns in another order. Where chunks are balanced, only the own turn has as many queries as
     keys.
     """
-    last = name.rpartition(".")[2]
-    if not last.isdecimal() or len(dims) < 5 or dims[3] != dims[4]:
-        return not last.isdecimal()
-    return int(last) == 0 or ".input_gradient." in name
+    turn, dims = int(ops.turn[op]), ops.dims[op]
+    if turn < 0 or len(dims) < 5 or dims[3] != dims[4]:
+        return turn < 0
+    return turn == 0 or ops.facts[op].origin is not None
 
 
 def _representative_ranks(

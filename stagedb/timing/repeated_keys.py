@@ -6,32 +6,25 @@ The ring of context-parallel ranks then sends keys, values and their gradients f
 """
 
 from stagedb.systems.system import Accelerator, inverse
-from stagedb.timing.ring_merges import turn_of
 from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ops
 
 REPEATED = "repeated"
 """The word of `overlap.keys` for it."""
 
-_TURN = ".turn."
-_SENT = (".all_gather", ".exchange.", ".return.")
 _BYTES = 2
 """Bytes an element of keys and values, which are in a half-precision format."""
 
 
 def ring_repeats(columns: ClassColumns) -> dict[int, int]:
     """For each collective of a ring, how many times more it sends with repeated keys."""
-    ops = columns.ops
-    groups = {
-        ops.name[op].rpartition(_TURN)[0]: ops.dims[op][1] // ops.dims[op][2]
-        for op in range(len(ops))
-        if _TURN in ops.name[op] and _is_grouped(ops, op)
-    }
-    found = {}
-    for op in range(len(ops)) if groups else ():
-        ring = next((ops.name[op].rpartition(word)[0] for word in _SENT if word in ops.name[op]), "")
-        if ops.type[op] == COLLECTIVE and ring in groups:
-            found[op] = groups[ring]
-    return found
+    ops, layers = columns.ops, columns.origins.layer
+
+    def ring(op: int) -> tuple[int, int, str | None]:
+        return int(ops.chunk[op]), int(layers[op]), ops.facts[op].ring
+
+    rings = [op for op in range(len(ops)) if ops.facts[op].ring is not None]
+    groups = {ring(op): ops.dims[op][1] // ops.dims[op][2] for op in rings if _is_grouped(ops, op)}
+    return {op: groups[ring(op)] for op in rings if ops.type[op] == COLLECTIVE and ring(op) in groups}
 
 
 def repeat_ns(ops: Ops, op: int, accelerator: Accelerator) -> int:
@@ -39,7 +32,7 @@ def repeat_ns(ops: Ops, op: int, accelerator: Accelerator) -> int:
 
     In a ring that is part of the first turn.
     """
-    if not _is_grouped(ops, op) or turn_of(ops.name[op]):
+    if not _is_grouped(ops, op) or ops.turn[op] > 0:
         return 0
     batch, heads, kv_heads, _, keys, width = ops.dims[op][:6]
     size = 2 * _BYTES * batch * (heads + kv_heads) * keys * width

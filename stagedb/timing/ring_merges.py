@@ -7,17 +7,12 @@ Where only half of the rows take part, the halves are joined again. `fused` is T
 (context_parallel.py): one kernel of torch.compile reads a result and adds it to the sum, in the kernel's own format.
 """
 
-import re
 from collections.abc import Sequence
 
 from stagedb.systems.system import MERGES, Accelerator, inverse
 from stagedb.workload.instance_columns import Ops
 
 _, FUSED = MERGES
-_BACKWARD = ".input_gradient."
-_TURN = re.compile(r"\.turn(?:\.recompute)?\.(?P<number>[0-9]+)")
-"""How the name of a turn ends. A recomputed forward takes its turns again."""
-
 _NARROW, _WIDE = 2, 4
 """Bytes an element of what a kernel returns, and of PyTorch's sums."""
 
@@ -30,20 +25,13 @@ _JOINED = 2 * _WIDE
 _SUMMED, _FIRST = 3 * _NARROW, 2 * _NARROW
 
 
-def turn_of(name: str) -> int | None:
-    """The number of a ring's turn, from 0; None for an operator that is none."""
-    found = _TURN.search(name)
-    return int(found["number"]) if found and found.end() == len(name) else None
-
-
 def merge_ns(ops: Ops, op: int, merges: str, repeated: bool, accelerator: Accelerator) -> int:
     """ns that an op takes to merge a turn of a ring; 0 for an op that is none. repeated: keys have all heads."""
-    turn = turn_of(ops.name[op])
-    if turn is None or len(ops.dims[op]) < 6:
+    if ops.facts[op].ring is None or len(ops.dims[op]) < 6:
         return 0
     batch, heads, kv_heads, *sizes = ops.dims[op]
     dims = batch, heads, heads if repeated else kv_heads, *sizes
-    size = moved(dims, turn == 0, _BACKWARD in ops.name[op], merges)
+    size = moved(dims, ops.turn[op] == 0, ops.facts[op].origin is not None, merges)
     return round(size / accelerator.memory.at(max(size, 1)) * inverse(accelerator.bandwidth))
 
 

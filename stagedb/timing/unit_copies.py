@@ -10,6 +10,7 @@ is another one, and divided before it.
 
 import numpy as np
 
+from stagedb.collectives import gathers, resizes
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems.system import Accelerator, inverse
 from stagedb.timing.hidden_communication import DATA_AXES
@@ -25,23 +26,23 @@ def add_copies(columns: ClassColumns, ns: Ints, copies: str, dtype: str, acceler
     ops, edges = columns.ops, columns.edges
     data = edges.kind == DATA
     for op in np.flatnonzero(ops.type == COLLECTIVE).tolist():
-        if ops.axis[op] not in DATA_AXES or ops.kind[op] not in ("all_gather", "reduce_scatter"):
+        if ops.axis[op] not in DATA_AXES or not resizes(ops.kind[op]):
             continue
-        gathers = ops.kind[op] == "all_gather"
-        near = edges.target[data & (edges.source == op)] if gathers else edges.source[data & (edges.target == op)]
+        after = gathers(ops.kind[op])
+        near = edges.target[data & (edges.source == op)] if after else edges.source[data & (edges.target == op)]
         kernels = [each for each in near.tolist() if ops.type[each] == COMPUTE and ops.when[each] == ops.when[op]]
         if not near.size:
             continue
         pace = inverse(accelerator.bandwidth)
-        if not gathers and not kernels:
+        if not after and not kernels:
             # Reduced once a step: each micro-batch adds its gradients to a sum in the format of the reduction.
             makers = [each for each in near.tolist() if ops.type[each] == COMPUTE]
             added = _elements(columns, op) * (FORMAT_BYTES[dtype] + 2 * FORMAT_BYTES[ops.dtype[op]])
             if makers:
                 ns[max(makers)] += round(added / accelerator.memory.at(max(added, 1)) * pace)
-        moved = _gathered(int(ops.result[op]), copies) if gathers else _reduced(columns, op, copies, dtype)
+        moved = _gathered(int(ops.result[op]), copies) if after else _reduced(columns, op, copies, dtype)
         took = round(moved / accelerator.memory.at(max(moved, 1)) * pace)
-        ns[(min(kernels) if gathers else max(kernels)) if kernels else op] += took
+        ns[(min(kernels) if after else max(kernels)) if kernels else op] += took
 
 
 def _gathered(size: int, copies: str) -> int:

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.timing.lanes import Lane
@@ -18,7 +19,7 @@ from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, SEND, ClassCo
 
 SELECTORS: Mapping[str, str] = {
     "compute": "what computes; of a kind, such as compute:matmul",
-    "collective": "collectives; of an axis or a kind, such as collective:tp or collective:all_gather",
+    "collective": f"collectives; of an axis or a kind, such as collective:tp or collective:{ALL_GATHER.name}",
     "send": "messages between stages and around rings; of an axis, such as send:pp",
     "phase": "everything of a phase, such as phase:backward",
     "stage": "everything on a pipeline stage, such as stage:3",

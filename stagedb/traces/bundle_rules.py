@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.systems.ring_order import ring_order
@@ -23,7 +24,6 @@ NETWORK, SYSTEM = "network.yml", "system.json"
 
 TOPOLOGIES = ("Ring", "Switch", "FullyConnected")
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 _IMPLEMENTATION = re.compile(
     r"ring|oneRing|doubleBinaryTree|halvingDoubling|oneHalvingDoubling|(?P<one>oneD|d)irect(?P<window>\d*)"
@@ -87,7 +87,7 @@ def _network(described: Any) -> _Network:
 
 def _check_implementations(system: Mapping[str, Any], network: _Network) -> Iterator[Fault]:
     """One a level, or a single one for all ranks together. To all at once only where each has a link to each other."""
-    for collective in COLLECTIVES:
+    for collective in SIMULATED:
         name = f"{collective}-implementation"
         words = system.get(name)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stagedb.collectives import exchanges
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.workload.class_columns import issued_on, with_largest
 from stagedb.workload.instance_columns import ClassColumns, Ints
@@ -21,5 +22,5 @@ def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 def _exchanges(columns: ClassColumns) -> Ints:
     """The all-to-alls on the axis of experts, in issue order."""
     rows = issued_on(columns.ops, TOKEN_AXES)
-    found: Ints = rows[np.array([columns.ops.kind[row] == "all_to_all" for row in rows.tolist()], bool)]
+    found: Ints = rows[np.array([exchanges(columns.ops.kind[row]) for row in rows.tolist()], bool)]
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.collectives import KINDS
 from stagedb.errors import StagedbError
 from stagedb.mentions import call
 from stagedb.traces import chakra_pb2 as pb
@@ -23,17 +24,7 @@ from stagedb.workload.issue_order import CTRL_DEPS, DATA_DEPS, NodeLayout, Seque
 VERSION = "0.0.4"
 """The version of Chakra's schema."""
 
-COLLECTIVES: Mapping[str, int] = {
-    "all_reduce": pb.ALL_REDUCE,
-    "reduce": pb.REDUCE,
-    "all_gather": pb.ALL_GATHER,
-    "gather": pb.GATHER,
-    "scatter": pb.SCATTER,
-    "broadcast": pb.BROADCAST,
-    "all_to_all": pb.ALL_TO_ALL,
-    "reduce_scatter": pb.REDUCE_SCATTER,
-    "barrier": pb.BARRIER,
-}
+COMM_TYPES: Mapping[str, int] = {each.name: pb.CollectiveCommType.Value(each.comm_type) for each in KINDS.values()}
 """`comm_type` of each kind of collective."""
 
 NODE_TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
@@ -210,7 +201,7 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
     kind, phase, axis, dtype = (wire.texts(column) for column in texts)
     types = ops.type[chosen]
     compute, communicates = types == COMPUTE, types != COMPUTE
-    kinds = np.array([COLLECTIVES.get(each, 0) for each in texts[0]], np.int64)
+    kinds = np.array([COMM_TYPES.get(each, 0) for each in texts[0]], np.int64)
     columns = [
         attribute("is_cpu_op", "bool_val", wire.constant(b"\0", len(chosen))),
         attribute("num_ops", "int64_val", wire.varints(np.maximum(ops.flops[chosen], 1))).where(compute),

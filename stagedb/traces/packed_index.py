@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from stagedb.collectives import KINDS
 from stagedb.errors import UsageError
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
@@ -159,10 +160,9 @@ def is_traffic(value: object) -> bool:
         return False
     if value.get("kind") == MESSAGE:
         return {*value} == {"kind", "ends", "bytes", "count"} and _is_list(value["ends"], is_int)
-    return {*value} == {"kind", "group", "bytes", "count"} and value["kind"] in _KINDS and _is_text(value["group"])
+    return {*value} == {"kind", "group", "bytes", "count"} and value["kind"] in KINDS and _is_text(value["group"])
 
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _Fields = Mapping[str, Callable[[Any], bool]]
 
 _INDEX: _Fields = {

@@ -10,15 +10,15 @@ from itertools import pairwise
 
 import rustworkx
 
+from stagedb.collectives import SIMULATED
 from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.issue_order import issue_order
 from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns
 
-SIMULATED = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER)
-SMALLEST_ALL_GATHER = 256
-"""Bytes. A share smaller than its number of chunks never ends."""
+COMM_TYPES = {pb.CollectiveCommType.Value(each.comm_type): each for each in SIMULATED.values()}
+"""The kinds that simulators run, by their `comm_type`."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
 UNREAD = ("phase", "kind", "axis", "dtype", "duration_ns")
@@ -124,9 +124,9 @@ def _check_compute(trace: TraceColumns, index: int, *, timed: bool) -> Found:
 
 def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups, world: int) -> Found:
     kind, size = trace.attributes["comm_type"][index], trace.attributes["comm_size"][index]
-    if kind not in SIMULATED:
+    if kind not in COMM_TYPES:
         yield index, "collective", f"comm_type is {'missing' if kind is None else kind}"
-    least = SMALLEST_ALL_GATHER if kind == pb.ALL_GATHER else 1
+    least = COMM_TYPES[kind].smallest if kind in COMM_TYPES else 1
     if size is None or size < least:
         yield index, "collective", f"comm_size is {'missing' if size is None else size}, not {least} bytes or more"
     text = trace.attributes["pg_name"][index]

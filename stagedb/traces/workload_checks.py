@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from stagedb.collectives import KINDS, SIMULATED
 from stagedb.errors import StagedbError
+from stagedb.lowering.stage_blocks import BUCKET
 from stagedb.mentions import Word
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.trace_rules import SMALLEST_ALL_GATHER
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
 from stagedb.workload.issue_order import Sequence
 
-SIMULATED = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")
 _MOST = 5
 
 
@@ -37,18 +37,20 @@ def _sizes(workload: Workload) -> Iterator[str]:
         for row in np.flatnonzero((ops.type != COMPUTE) & (ops.size < 1)).tolist():
             yield f"{_op(columns, row)} moves {ops.size[row]} bytes"
         for row in np.flatnonzero(ops.type == COLLECTIVE).tolist():
-            if ops.kind[row] not in SIMULATED:
-                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(SIMULATED)} only"
-            elif ops.kind[row] == "all_gather" and 1 <= ops.size[row] < SMALLEST_ALL_GATHER:
+            kind = KINDS.get(ops.kind[row])
+            if kind is None or kind.simulated is None:
+                runs = ", ".join(each.name for each in SIMULATED.values())
+                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {runs} only"
+            elif 1 <= ops.size[row] < kind.smallest:
                 yield (
                     f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "
-                    f"{SMALLEST_ALL_GATHER} never ends in a simulator: {_larger(ops.name[row], ops.axis[row])}"
+                    f"{kind.smallest} never ends in a simulator: {_larger(columns.origins.block[row], ops.axis[row])}"
                 )
 
 
-def _larger(name: str, axis: str) -> str:
+def _larger(block: str, axis: str) -> str:
     """What makes a gathered part larger: parameters follow from the degree alone, activations from the sequence too."""
-    if name.startswith("bucket.") or "dp" in axis:
+    if block == BUCKET or "dp" in axis:
         return f"take a lower {Word('dp')}, {Word('zero', 0)}, or a larger model"
     return f"take longer sequences or a lower {axis}"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.mentions import Word
@@ -103,7 +104,7 @@ def _record(path: Path, place: int, row: Any) -> Record:
 
 def _on_plan_axis(sent: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A record with ep reduces the gradients of dense weights over ep. In a plan these ranks are those of dp."""
-    dense = sent["axis"] == "ep" and sent["op"] == "all_reduce" and config["dp"] == 1
+    dense = sent["axis"] == "ep" and sent["op"] == ALL_REDUCE.name and config["dp"] == 1
     return {**sent, "axis": "dp"} if dense else sent
 
 

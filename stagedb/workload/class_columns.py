@@ -10,6 +10,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
 from stagedb.mentions import Word
+from stagedb.models.named_facts import op_facts, turn_of
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.workload.instance_columns import (
@@ -125,6 +126,8 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
         towards=direction,
         step=steps(axis, type_, peer, direction),
         dims=tuple(tuple(map(int, row["dims"][at])) for at in order),
+        turn=np.array([turn_of(row["sym"][at], row["name"][at], row["block"][at]) for at in order], np.int64),
+        facts=tuple(op_facts(row["sym"][at].partition("/")[2]) for at in order),
     )
 
 

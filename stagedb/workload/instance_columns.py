@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb import workflows
+from stagedb.ir.facts import OpFacts
 
 Ints = npt.NDArray[np.int64]
 TEMPLATES = tuple(workflows.TEMPLATES)
@@ -52,7 +53,8 @@ class Ops:
     in bytes, `axis`, `dtype`;
     messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp), `towards` (the
     direction of the other end: 1 the next stage or rank of a ring, -1 the one before; around the ends too), `step` (of
-    a send between stages, the chunk of the other end minus its own). A field that an op does not have is 0 or "".
+    a send between stages, the chunk of the other end minus its own). `turn`: of its loop, from 0; -1 outside loops.
+    `facts`: what it is to its model. A field that an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -74,6 +76,8 @@ class Ops:
     towards: Ints
     step: Ints
     dims: tuple[tuple[int, ...], ...]
+    turn: Ints
+    facts: tuple[OpFacts, ...]
 
     def __len__(self) -> int:
         return len(self.name)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError
+from stagedb.ir.facts import NO_FACTS
 from stagedb.mentions import Word, call
 from stagedb.workload.instance_columns import (
     CLOSED,
@@ -391,4 +392,6 @@ def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
         towards=numbers(ops.towards),
         step=numbers(ops.step),
         dims=(*ops.dims, *(() for _ in sets)),
+        turn=numbers(ops.turn),
+        facts=(*ops.facts, *(NO_FACTS for _ in sets)),
     )

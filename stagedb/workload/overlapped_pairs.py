@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.ir.facts import FEED_FORWARD
 from stagedb.plans import Plan
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.schedules import pairs
 from stagedb.workflows import RECOMPUTE
 from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, UPWARD, ClassColumns, Ints
-
-_FEED_FORWARD = "ffn"
 
 _PARTS = 8
 """Places of a layer in a pair's order."""
@@ -123,8 +122,7 @@ def _exchanges(columns: ClassColumns, rows: Ints) -> tuple[Ints, Ints]:
 
 def _feed_forward(columns: ClassColumns, rows: Ints) -> int:
     """How many ops are before the first one of a layer's feed-forward; all, if it has none."""
-    blocks, syms = columns.origins.block, columns.origins.sym
-    inside = (syms[row].removeprefix(f"{blocks[row]}.").startswith(_FEED_FORWARD) for row in rows.tolist())
+    inside = (columns.ops.facts[row].part == FEED_FORWARD for row in rows.tolist())
     return next((at for at, found in enumerate(inside) if found), len(rows))
 
 
@@ -151,6 +149,7 @@ def _last_part(place: int) -> int:
     return place // _PARTS * _PARTS + _ATTENTION_BACK if _PARTS <= place < _END else place
 
 
-def _forward_op(columns: ClassColumns, row: int) -> str:
-    name = columns.ops.name[row]
-    return name.rpartition("_gradient")[0].rpartition(".")[0] or name
+def _forward_op(columns: ClassColumns, row: int) -> tuple[int, str, int]:
+    """The operator that an op differentiates, or itself: its layer, its name in the graph and its turn."""
+    origin, layer = columns.ops.facts[row].origin, int(columns.origins.layer[row])
+    return (layer, columns.origins.sym[row], int(columns.ops.turn[row])) if origin is None else (layer, origin, -1)

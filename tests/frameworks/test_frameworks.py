@@ -10,6 +10,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.build.model_graph import build_graph
+from stagedb.collectives import REDUCE_SCATTER
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS, POLICIES, Bucketing, Framework, find_framework
 from stagedb.frameworks.bucket_policies import DDP, EACH, ONE, UNIT
@@ -143,7 +144,7 @@ def rows(graph: SymGraph) -> tuple[object, ...]:
         ("torch", "llama", {"zero": 1}, {"buckets": Bucketing(gradients=DDP, optimizer=EACH)}),
         ("torch", "llama", {"zero": 2}, {"buckets": Bucketing(gradients=DDP, units=EACH)}),
         ("torch", "llama", {"zero": 3}, {"buckets": Bucketing(gradients=DDP, regathered=UNIT)}),
-        ("torch", "llama", {"zero": 1}, {"optimizer_sharding": "reduce_scatter"}),
+        ("torch", "llama", {"zero": 1}, {"optimizer_sharding": REDUCE_SCATTER}),
         ("torch", "llama", {"zero": 2, "sp": True}, {"partial_in_backward": False}),
         ("torch", "llama", {"zero": 3}, {"pipelined_sync": "every"}),
         ("torch", "llama", {"sp": True}, {"sequence_parallel_gradients": "one"}),

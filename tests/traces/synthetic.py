@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stagedb.ir.facts import NO_FACTS
 from stagedb.plans import GraphOptions, Mesh, Plan, groups
 from stagedb.schedules import marks, stage_orders
 from stagedb.workload.instance_columns import (
@@ -88,6 +89,8 @@ def columns(
             towards=direction,
             step=steps(axis, type_, peer, direction),
             dims=((),) * len(ops),
+            turn=ints([-1] * len(ops)),
+            facts=(NO_FACTS,) * len(ops),
         ),
         edges=Edges(*(made[:, column] for column in range(3))),
         tasks=tasks,

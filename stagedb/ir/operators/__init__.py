@@ -100,7 +100,16 @@ from stagedb.ir.operators.optimizer import AdamW
 from stagedb.ir.operators.packed_rows import PackRows, SplitRows
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
-from stagedb.ir.operators.redistribution import Exchange, PutTogether, Receive, Redistribution, Rotate, Send
+from stagedb.ir.operators.redistribution import (
+    SHARE,
+    SLICE,
+    Exchange,
+    PutTogether,
+    Receive,
+    Redistribution,
+    Rotate,
+    Send,
+)
 from stagedb.ir.operators.ring import (
     AddCome,
     Contiguous,
@@ -285,6 +294,8 @@ __all__ = [
     "E4M3",
     "GATES",
     "OPERATORS",
+    "SHARE",
+    "SLICE",
     "XIELU",
     "Activation",
     "ActivationGradient",

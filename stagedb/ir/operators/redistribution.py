@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
+from stagedb.collectives import ALL_TO_ALL, KINDS, CollectiveKind
 from stagedb.expressions import Expression, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.tags import Tag
@@ -12,21 +13,31 @@ from stagedb.workflows.training import INPUT_GRADIENT
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
 
-Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice", "share"]
+SLICE = "slice"
+"""A rank takes its part of a whole tensor."""
+SHARE = "share"
 """A share is what a rank takes of a whole tensor, so that the sum over ranks is the tensor."""
 
 
 @dataclass(frozen=True)
 class Redistribution(Operator):
-    """`source` and `target`: the tensor axes partitioned before and after; None if it was or becomes whole."""
+    """`source` and `target`: the tensor axes partitioned before and after; None if it was or becomes whole.
 
-    move: Move
+    move: the name of a kind of collective, `SLICE` or `SHARE`.
+    """
+
+    move: str
     mesh_axis: str
     source: str | None = None
     target: str | None = None
     reduces: str = "sum"
 
     kind: ClassVar[str] = "redistribution"
+
+    @property
+    def collective(self) -> CollectiveKind | None:
+        """The collective that it is; None for what a rank does alone."""
+        return KINDS.get(self.move)
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class Rotate(Operator):
     mesh_axis: str
     last: bool
 
-    kind: ClassVar[str] = "all_to_all"
+    kind: ClassVar[str] = ALL_TO_ALL.name
 
     def present(self) -> Expression | None:
         return None if self.last else symbol(self.mesh_axis) - symbol("step")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from stagedb.collectives import ALL_TO_ALL
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving
 from stagedb.ir.operators.quantize import E4M3, E5M2
 from stagedb.workflows import Template
@@ -213,7 +214,7 @@ class ExchangeTokens(Operator):
     back: bool = False
     narrow: bool = False
 
-    kind: ClassVar[str] = "all_to_all"
+    kind: ClassVar[str] = ALL_TO_ALL.name
     deals: ClassVar[bool] = True
     keeps_shares: ClassVar[bool] = True
 

@@ -13,8 +13,8 @@ from stagedb.systems.algorithms.tree import TREE
 ALGORITHMS: tuple[Algorithm, ...] = (RING, TREE, HIERARCHICAL, DIRECT, NVLS)
 """All algorithms. The first of those that are equally fast is used."""
 
-COLLECTIVES = tuple(dict.fromkeys(kind for each in ALGORITHMS for kind in each.kinds))
-"""Kinds of collective that have a cost."""
+COLLECTIVES = tuple(dict.fromkeys(kind.name for each in ALGORITHMS for kind in each.kinds))
+"""Names of the kinds of collective that have a cost."""
 
 HARDWARE = tuple(each.name for each in ALGORITHMS if each.hardware)
 """Names of the algorithms that need hardware in each dimension of the network that a group spans."""

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+from stagedb.collectives import ALL_TO_ALL
 from stagedb.systems.algorithms.algorithm import Algorithm
 from stagedb.systems.spread import Spread
 
@@ -30,4 +31,4 @@ def shares(spread: Spread) -> list[Fraction]:
     return [Fraction(each.pairs, spread.members**2) for each in spread.spans]
 
 
-DIRECT = Algorithm("direct", ("all_to_all",), time, shares)
+DIRECT = Algorithm("direct", (ALL_TO_ALL,), time, shares)

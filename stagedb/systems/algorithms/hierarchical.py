@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
+from stagedb.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from stagedb.systems.algorithms.algorithm import Algorithm
 from stagedb.systems.spread import Spread
 
@@ -35,6 +36,4 @@ def applies(spread: Spread) -> bool:
     return spread.uniform and len(spread.spans) > 1
 
 
-HIERARCHICAL = Algorithm(
-    "hierarchical", ("all_reduce", "all_gather", "reduce_scatter"), time, Spread.link_shares, applies
-)
+HIERARCHICAL = Algorithm("hierarchical", (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER), time, Spread.link_shares, applies)

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+from stagedb.collectives import ALL_REDUCE
 from stagedb.systems.algorithms.algorithm import Algorithm
 from stagedb.systems.spread import Spread
 
@@ -26,4 +27,4 @@ def applies(spread: Spread) -> bool:
     return len(spread.spans) == 1 and spread.dimension(spread.spans[0]).kind == "switch"
 
 
-NVLS = Algorithm("nvls", ("all_reduce",), time, shares, applies, hardware=True)
+NVLS = Algorithm("nvls", (ALL_REDUCE,), time, shares, applies, hardware=True)

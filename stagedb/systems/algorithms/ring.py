@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+from stagedb.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from stagedb.systems.algorithms.algorithm import Algorithm
 from stagedb.systems.spread import Spread
 
@@ -36,4 +37,4 @@ def _steps(spread: Spread) -> Fraction:
     return taken
 
 
-RING = Algorithm("ring", ("all_reduce", "all_gather", "reduce_scatter"), time, shares)
+RING = Algorithm("ring", (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER), time, shares)

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+from stagedb.collectives import ALL_REDUCE
 from stagedb.systems.algorithms.algorithm import Algorithm
 from stagedb.systems.spread import Spread
 
@@ -25,4 +26,4 @@ def _levels(members: int) -> int:
     return (members - 1).bit_length()
 
 
-TREE = Algorithm("tree", ("all_reduce",), time, Spread.link_shares, applies)
+TREE = Algorithm("tree", (ALL_REDUCE,), time, Spread.link_shares, applies)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.collectives import KINDS
 from stagedb.systems.tables.grids import Bools, Floats
 from stagedb.systems.tables.shapes import COLLECTIVES, UNBOUNDED, Columns
 
@@ -156,8 +157,8 @@ def _experts(read: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _collective(read: Mapping[str, Any]) -> Mapping[str, Any]:
-    names = {"alltoall": "all_to_all"}
-    numbers = [COLLECTIVES.index(names.get(name, name)) for name in read["op_name"].tolist()]
+    names = {other: each.name for each in KINDS.values() for other in each.tables}
+    numbers = [COLLECTIVES.index(names[name]) for name in read["op_name"].tolist()]
     wide = np.where(read["nccl_dtype"] == "half", 2, 1)
     return {"collective": np.array(numbers), "ranks": read["num_gpus"], "bytes": read["message_size"] * wide}
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stagedb.collectives import KINDS
 from stagedb.systems.tables.grids import Floats
 
 Columns = Mapping[str, Floats]
 """Columns of a table by name: one value a row."""
 
-COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
+COLLECTIVES = tuple(sorted(each.name for each in KINDS.values() if each.tables))
 """Collectives of a table, in the order of their numbers in its column `collective`."""
 
 UNBOUNDED = float(1 << 22)
@@ -77,7 +78,7 @@ def expert_sizes(rows: Columns) -> tuple[Floats, Floats, Floats, Floats]:
 def collective_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
     """No FLOPs, and the bytes that a rank sends in a ring. The column `bytes` is the whole buffer."""
     del wide
-    passes = np.where(rows["collective"] == COLLECTIVES.index("all_reduce"), 2.0, 1.0)
+    passes = np.array([float(KINDS[name].passes) for name in COLLECTIVES])[rows["collective"].astype(np.int64)]
     return 0 * rows["bytes"], passes * rows["bytes"] * (rows["ranks"] - 1) / rows["ranks"]
 
 

@@ -13,6 +13,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagedb.collectives import ALL_GATHER, ALL_REDUCE
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
@@ -65,12 +66,17 @@ NODE_COLUMNS = (
     ParquetColumn("type", "string", "Chakra's type: COMP_NODE, COMM_COLL_NODE, COMM_SEND_NODE, COMM_RECV_NODE"),
     ParquetColumn("is_cpu_op", "bool", "false on every node", "is_cpu_op"),
     ParquetColumn("phase", "string", "forward, backward, recompute, optimizer", "phase"),
-    ParquetColumn("kind", "string", "matmul, attention, all_reduce, …", "kind"),
+    ParquetColumn("kind", "string", f"matmul, attention, {ALL_REDUCE.name}, …", "kind"),
     ParquetColumn("flops", "int64", "FLOPs of a compute node; 0 where its trace has 1, which readers want", "num_ops"),
     ParquetColumn("bytes", "int64", "bytes that a compute node reads and writes; as `flops`", "tensor_size"),
     ParquetColumn("duration_us", "int64", "microseconds, null where unknown"),
     ParquetColumn("duration_ns", "int64", "exact nanoseconds, of an export with a profile", "duration_ns"),
-    ParquetColumn("comm_type", "string", "Chakra's type of a collective: ALL_REDUCE, ALL_GATHER, …", "comm_type"),
+    ParquetColumn(
+        "comm_type",
+        "string",
+        f"Chakra's type of a collective: {ALL_REDUCE.comm_type}, {ALL_GATHER.comm_type}, …",
+        "comm_type",
+    ),
     ParquetColumn("comm_bytes", "int64", "bytes of a collective or message, as in the traces", "comm_size"),
     ParquetColumn("axis", "string", "the mesh axis of a communication", "axis"),
     ParquetColumn("dtype", "string", "the format of a communication's elements, or of the operands of FLOPs", "dtype"),

@@ -5,6 +5,7 @@ system. Each link carries one message at a time. A message through a switch, or 
 hop before it goes on.
 """
 
+from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.traces.simulators import astra_files as astra
@@ -39,7 +40,8 @@ def network(job: SimulatedJob) -> Level:
 
 def _system(job: SimulatedJob) -> str:
     implementation = IMPLEMENTATIONS[network(job).links.kind]
-    return astra.system_text(job, {**{each: [implementation] for each in astra.COLLECTIVES}, "all-to-all": ["direct1"]})
+    kinds = {name: ["direct1" if kind.exchanges else implementation] for name, kind in SIMULATED.items()}
+    return astra.system_text(job, kinds)
 
 
 ASTRA_CONGESTION_AWARE = Simulator(

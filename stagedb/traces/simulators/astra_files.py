@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.traces.simulators.network_levels import SIMULATED_GB, Level
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 TOPOLOGIES: Mapping[str, str] = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
 """The simulator's words for the kind of links of a network dimension."""
-
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-"""Collectives for which `system.json` names an implementation, one a level."""
 
 MEMORY = json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}, indent=2) + "\n"
 """`memory.json`: no memory other than the accelerator's own."""
@@ -81,7 +79,7 @@ def peak(job: SimulatedJob) -> "Number":
 
 
 def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]], splits: int = 1) -> str:
-    """`system.json`. implementations: for each of `COLLECTIVES`, one a level. splits: chunks of a collective."""
+    """`system.json`. implementations: for each kind of collective, one a level. splits: chunks of a collective."""
     # With a roofline compute needs it, and the model that follows the simulator has a term for reductions.
     reduces = not job.timed or job.system.collectives.model == ASTRA_SIM
     memory = float(job.system.accelerator.bandwidth) if reduces else NO_REDUCTIONS
@@ -90,7 +88,7 @@ def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]],
         "endpoint-delay": ENDPOINT_DELAY,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": splits,
-        **{f"{each}-implementation": list(implementations[each]) for each in COLLECTIVES},
+        **{f"{each}-implementation": list(implementations[each]) for each in SIMULATED},
         "collective-optimization": "localBWAware",
         "local-mem-bw": memory,
         "peak-perf": float(peak(job)),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from stagedb.collectives import KINDS, SIMULATED, exchanges
 from stagedb.systems.astra_sim import at_once
 from stagedb.systems.cost_model import Costs, Transfer
 from stagedb.systems.group_placement import Along, Placement
@@ -19,7 +20,6 @@ from stagedb.traces.simulators.simulator import MESSAGE, SimulatedJob, Traffic
 SPLITS = (1, 2, 3, 4, 6, 8)
 """Numbers of chunks to choose from."""
 
-_ALL_TO_ALL = "all_to_all"
 _LARGE = 1 << 40
 
 
@@ -67,7 +67,7 @@ class _Load:
     @property
     def passes(self) -> int:
         """How often the buffer goes around."""
-        return 2 if self.row.kind == "all_reduce" else 1
+        return 1 if self.row.kind == MESSAGE else KINDS[self.row.kind].passes
 
 
 def astra_network(job: SimulatedJob) -> AstraNetwork:
@@ -94,19 +94,20 @@ def astra_network(job: SimulatedJob) -> AstraNetwork:
 def _collective(row: Traffic, spread: Spread, laid: Sequence[Level], *, direct: bool) -> tuple[_OnLevel, ...]:
     """A collective on the levels of the dimensions that its group spans."""
     places = {level.links.name: at for at, level in enumerate(laid)}
-    buffer = whole = Fraction(row.bytes * spread.members if row.kind == "all_gather" else row.bytes)
+    kind = KINDS[row.kind]
+    buffer = whole = Fraction(kind.whole(row.bytes, spread.members))
     found = []
     for each in spread.spans:
         at, n = places.get(spread.dimension(each).name), each.members
         sent = Fraction(n - 1, n) * whole
         carried = sent
-        if row.kind == _ALL_TO_ALL and spread.dimension(each).kind == "ring":
+        if kind.exchanges and spread.dimension(each).kind == "ring":
             # Along a ring of links each byte takes several, which the simulator does not charge.
             carried = Fraction(n * n // 4, n) * whole
         if at is not None:
             ns = carried * _pace(spread, each, buffer, whole)
             found.append(_OnLevel(at, n, sent / (n - 1) if direct else sent, ns))
-        if row.kind != _ALL_TO_ALL:
+        if not kind.exchanges:
             whole /= n
     return tuple(found)
 
@@ -150,11 +151,11 @@ def _implementations(count: int, world: int, loads: Sequence[_Load], *, direct: 
     reductions = ("direct" if direct else "ring",) * count
     # One message after the other, as over one link.
     exchange = ("direct" if direct else "direct1",) * count
-    exchanging = [load for load in loads if load.row.kind == _ALL_TO_ALL]
+    exchanging = [load for load in loads if exchanges(load.row.kind)]
     if count > 1 and exchanging and all(load.members < world for load in exchanging):
         # With one implementation for each level the simulator would pass their bytes on around a ring.
         exchange = ("oneDirect1",)
-    return {"all-reduce": reductions, "all-gather": reductions, "reduce-scatter": reductions, "all-to-all": exchange}
+    return {name: exchange if kind.exchanges else reductions for name, kind in SIMULATED.items()}
 
 
 def _splits(

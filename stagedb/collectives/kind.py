@@ -1,0 +1,100 @@
+"""What a kind of collective is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
+Size = TypeVar("Size")
+
+
+class HeldAs(StrEnum):
+    """What each member of a group has of a tensor, before a collective or after it."""
+
+    SHARE = "share"  # a summand of it, as large as the tensor
+    PART = "part"  # what an axis is cut into
+    WHOLE = "whole"
+
+
+Step = tuple["CollectiveKind", int, Fraction]
+"""One step of a collective over several dimensions of a network: the collective of a row of members, the dimension as
+an index of those that the group spans, and the bytes that a rank passes in."""
+
+
+@dataclass(frozen=True)
+class CollectiveKind:
+    """A kind of collective.
+
+    name: of the operators' `kind`. before, after: what a member passes in, and what it gets. passes: how often the
+    buffer goes around the group. comm_type: its name in Chakra's schema. steps: what it runs over the dimensions of a
+    network, innermost first, by their numbers of members and the bytes passed in. simulated: what the files of
+    simulators call it; None: they do not run it. smallest: bytes that a member must pass in so that it ends there.
+    tables: what tables of measured latencies call it; empty: none has it.
+    """
+
+    name: str
+    before: HeldAs
+    after: HeldAs
+    passes: int
+    comm_type: str
+    steps: Callable[[Sequence[int], Fraction], list[Step]]
+    simulated: str | None = None
+    smallest: int = 1
+    tables: tuple[str, ...] = ()
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it adds up what the members pass in."""
+        return self.before is HeldAs.SHARE
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it puts the members' parts together."""
+        return self.before is HeldAs.PART and self.after is HeldAs.WHOLE
+
+    @property
+    def scatters(self) -> bool:
+        """Whether each member gets its part of a sum."""
+        return self.reduces and self.after is HeldAs.PART
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether each member has something of its own for each other one."""
+        return self.before is HeldAs.PART and self.after is HeldAs.PART
+
+    @property
+    def resizes(self) -> bool:
+        """Whether a member gets more or less than it passes in."""
+        return self.gathers or self.scatters
+
+    def whole(self, size: int, members: int) -> int:
+        """Bytes of its largest buffer, where a member passes in `size`."""
+        return size * members if self.gathers else size
+
+    def sizes(self, part: Size, whole: Size) -> tuple[Size, Size]:
+        """What a member passes in and what it gets, if these differ in size."""
+        return (part, whole) if self.gathers else (whole, part)
+
+    def messages(self, members: int) -> int:
+        """Messages that a member sends around a ring, or one to each other member."""
+        return self.passes * (members - 1)
+
+    def message(self, size: Fraction, members: int) -> Fraction:
+        """Bytes of each of them, where a member passes in `size`."""
+        return size if self.gathers else size / members
+
+    def put_together(self, held: "Sequence[Array]", axis: int | None) -> "Array":
+        """The tensor, from what all members pass in. axis: the one that is cut before; None where none is."""
+        import numpy as np
+
+        if axis is None:
+            total: Array = np.sum(held, axis=0)
+            return total
+        return np.concatenate(held, axis=axis)

@@ -1,0 +1,71 @@
+"""What operators and tensors are to their model and its framework, beyond kinds and sizes.
+
+The builder writes them down, so that what reads a graph or an instance asks for them and takes no name apart.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+ATTENTION, FEED_FORWARD = "attn", "ffn"
+"""The parts of a layer."""
+
+
+class InExperts(StrEnum):
+    """The place of an operator in the module of a layer's experts."""
+
+    MODULE = "module"  # it is in the module: the exchanges of tokens
+    MATMUL = "matmul"  # it is one of their matmuls, or belongs to one
+    RETURN = "return"  # it sends back what they have made, in a forward or in one that runs again
+
+
+class Casts(StrEnum):
+    """The operand of a matmul that an operator casts to a narrower format."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    WEIGHT_AGAIN = "weight_again"  # transposed, for the backward
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True)
+class OpFacts:
+    """What an operator is.
+
+    origin: the forward operator that it differentiates. part: the part of a layer that it is in. call:
+    the call of a layer's module that it is in; norms and sums between modules are in none. depth: that of the layer for
+    further tokens that it is in, from 1. ring: the operator whose turns around a ring it computes, or whose keys it
+    sends. None: there is no such thing.
+    """
+
+    origin: str | None = None
+    part: str | None = None
+    call: str | None = None
+    depth: int | None = None
+    experts: InExperts | None = None
+    casts: Casts | None = None
+    ring: str | None = None
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether it is one of the experts' matmuls, or belongs to one."""
+        return self.experts in (InExperts.MATMUL, InExperts.RETURN)
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What a tensor is.
+
+    depth: that of the layer for further tokens that it is in, from 1. experts: it is in the module of a layer's
+    experts. joined: it is the weight of one matmul that makes queries, keys and values. owner: the weight whose state
+    of the optimizer it is. state: which state, such as `master`. None: there is no such thing.
+    """
+
+    depth: int | None = None
+    experts: bool = False
+    joined: bool = False
+    owner: str | None = None
+    state: str | None = None
+
+
+NO_FACTS = OpFacts()
+"""Those of an operator that is nothing of all that."""
