@@ -16,8 +16,8 @@ from tests.timing.plain import PLAIN
 from tests.timing.test_timeline import PLANS, instance
 
 INNER, OUTER = PLAIN.dimensions
-NODES = replace(PLAIN, dimensions=(replace(INNER, size=4), replace(OUTER, bandwidth=Fraction(1, 8))))
-"""Four on a node, and slow links between nodes."""
+NODES = replace(PLAIN, dimensions=(replace(INNER, size=4, use=4), replace(OUTER, bandwidth=Fraction(1, 8))))
+"""Four on a node, of which a job takes all, and slow links between nodes."""
 
 WHOLE = (replace(INNER, size=12), OUTER)
 """A node that has room for all."""
