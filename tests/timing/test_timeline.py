@@ -175,7 +175,7 @@ def instance(**words: Any) -> Workload:
 
 
 def check_instance(rows: Workload, traces: Traces) -> None:
-    """Its step is a replay of its traces, for several durations and whatever blocks."""
+    """Its step is a replay of its traces, for several durations, with any axes that block."""
     for seed in range(4):
         check_replay(rows, traces, seed)
     axes = sorted({axis for each in rows.classes for axis in each.ops.axis if axis})
