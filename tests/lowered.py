@@ -8,14 +8,13 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import model_names
-from stagedb.build.graph_identity import model_sizes
+from stagedb.api.model_names import card_source
 from stagedb.build.model_graph import build_graph
 from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan, typed_words
-from stagedb.plans.context_checks import with_default_kind
-from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.traces.trace_reading import TraceColumns
+from stagedb.validation.rank_counts import trace_of
 from stagedb.workload.instance_columns import Workload
 from tests.traces.written import export_workload
 
@@ -32,6 +31,11 @@ def workload(model: str | Card, /, **words: Any) -> Workload:
     return program(model, **words).workload
 
 
+def trace(model: str | Card, rank: int, /, **words: Any) -> TraceColumns:
+    """The trace of a rank, as an export writes it."""
+    return trace_of(program(model, **words), rank)
+
+
 def export(made: Workload, out: Path) -> Path:
     """The traces of a workload, all ranks of it."""
     export_workload(made, out)
@@ -41,10 +45,7 @@ def export(made: Workload, out: Path) -> Path:
 def plan_of(card: Card, /, **words: Any) -> Plan:
     """The plan of these words for a model, with the defaults that a request gets."""
     typed = typed_words(words)
-    options = GraphOptions(**{option: value for option, value in typed.items() if option in OPTION_WORDS})
-    if "cp_kind" not in typed:
-        options = with_default_kind(options, typed.get("cp", 1), typed.get("ulysses", 1))
-    return model_names.Source(options, model_sizes(card, options.framework), card, card).new_plan(typed)
+    return card_source(card, typed).new_plan(typed)
 
 
 @functools.lru_cache(8)
