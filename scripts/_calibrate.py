@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-import stagedb
 from stagedb.systems import System, load_system
 from stagedb.timing import profile_job
 from stagedb.timing.op_durations import time_ops
 from stagedb.timing.timeline import clock
-from stagedb.validation.step_times import PublishedStep, published_steps, step_workload
+from stagedb.validation.programs import lowered
+from stagedb.validation.step_times import PublishedStep, published_steps
 
 SHARES = [Fraction(share, 100) for share in range(70, 101)]
 """The shares that are tried."""
@@ -31,10 +31,9 @@ class Rows:
 
     def __init__(self, rows: Sequence[PublishedStep], system: System) -> None:
         self.rows, self.runs = rows, []
-        with stagedb.connect("embedded") as db:
-            for row in rows:
-                workload = step_workload(db, row)
-                self.runs.append((workload, profile_job(workload, system, blocking=row.blocking).times.timeline.order))
+        for row in rows:
+            workload = lowered(row.card, row.words).workload
+            self.runs.append((workload, profile_job(workload, system, blocking=row.blocking).times.timeline.order))
 
     def errors(self, system: System) -> list[float]:
         """The relative error of each row."""

@@ -149,6 +149,12 @@ def _options(words: Mapping[str, Any], given: Mapping[str, Any]) -> GraphOptions
     return wanted if "cp_kind" in given else with_default_kind(wanted, words.get("cp", 1), words.get("ulysses", 1))
 
 
+def card_source(card: Card, words: Mapping[str, Any]) -> Source:
+    """The graph of a card with the options among a plan's words, whether a store has it or not."""
+    options = _options(words, {option: value for option, value in words.items() if option in OPTION_WORDS})
+    return Source(options, model_sizes(card, options.framework), card, card)
+
+
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
     key = graph_key(card, options)
     known = lookup.find_graph(store, key)

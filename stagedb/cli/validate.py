@@ -209,12 +209,11 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
             f"no published step has a title like {shown(only)}: --only takes a pattern such as 'megatron-22b*'"
         )
     found: list[validation.Published] = []
-    with common.connect() as db:
-        if only is None:
-            with progress(common, "computing", "plans") as report:
-                found = list(validation.check_published(db, report or _ignore))
-        with progress(common, "predicting", "steps") as report:
-            timed = list(validation.check_steps(db, steps, report or _ignore))
+    if only is None:
+        with progress(common, "computing", "plans") as report:
+            found = list(validation.check_published(report or _ignore))
+    with progress(common, "predicting", "steps") as report:
+        timed = list(validation.check_steps(steps, progress=report or _ignore))
     rows = [
         (each.source, each.quantity, each.reference, each.ours, f"{each.ratio:.4f}", each.within, None)
         for each in found

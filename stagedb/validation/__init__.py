@@ -3,8 +3,9 @@
 `read_models` reads a file of recorded models, and `check_models` compares the graphs of their configs with them.
 `check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
 cards). `read_records` reads a file of recorded steps of a rank. `check_records` runs each configuration through build,
-instantiate and export, and compares the counts. `check_steps` predicts published times of training steps
-(`step_times.yaml`). `predict` predicts those of a file (`read_steps`). This package uses the API.
+instantiate and export, and compares the counts; `check_record` does so without a store. `check_steps` predicts
+published times of training steps (`step_times.yaml`). `predict` predicts those of a file (`read_steps`). This package
+uses the API.
 """
 
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
@@ -12,7 +13,7 @@ from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, parts
 from stagedb.validation.model_check import CheckedModel, ModelDifference, check_model, check_models
 from stagedb.validation.models import RecordedModel, read_models
 from stagedb.validation.published_counts import Published, check_published
-from stagedb.validation.record_check import Checked, check_records, counts_of, select, trace_counts
+from stagedb.validation.record_check import Checked, check_record, check_records, select
 from stagedb.validation.records import Record, RecordedMemory, read_records
 from stagedb.validation.step_prediction import ErrorsOf, Prediction, errors_of, predict
 from stagedb.validation.step_rows import StepRow, job_of, read_steps
@@ -41,10 +42,10 @@ __all__ = [
     "check_model",
     "check_models",
     "check_published",
+    "check_record",
     "check_records",
     "check_steps",
     "compare",
-    "counts_of",
     "errors",
     "errors_of",
     "job_of",
@@ -55,5 +56,4 @@ __all__ = [
     "read_records",
     "read_steps",
     "select",
-    "trace_counts",
 ]

@@ -2,25 +2,23 @@
 
 import dataclasses
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from stagedb.api import GraphWords, InstanceInfo, Stagedb
 from stagedb.inputs import shown
-from stagedb.memory import Category, ClassMemory, Point
+from stagedb.lowering import Program
+from stagedb.memory import Category, ClassMemory, Point, memory_of
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans.dtypes import FORMAT_BYTES
-from stagedb.store.contents.memory import analyse
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces import read_trace
+from stagedb.validation.programs import ProgramOf, lowered
+from stagedb.validation.rank_counts import runs, trace_of
 
 UNITS: Mapping[str, int] = {"million": 10**6, "billion": 10**9, "GB": 10**9, "GiB": 1 << 30}
 
@@ -55,10 +53,10 @@ class Published:
         return self.ours / self.reference
 
 
-def check_published(db: Stagedb, progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
-    """Every number. All that is made in the store for this is removed again."""
+def check_published(progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
+    """Every number. No store is needed."""
     yield from check_cards()
-    yield from check_rows(db, published_rows(), progress)
+    yield from check_rows(published_rows(), progress=progress)
 
 
 def check_cards() -> Iterator[Published]:
@@ -70,12 +68,14 @@ def check_cards() -> Iterator[Published]:
 
 
 def check_rows(
-    db: Stagedb, rows: Sequence[Mapping[str, Any]], progress: Callable[[int, int], None] = lambda done, of: None
+    rows: Sequence[Mapping[str, Any]],
+    program_of: ProgramOf = lowered,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Iterator[Published]:
     """The numbers of some rows. A row is a model, a plan, and what is printed about it."""
     for done, row in enumerate(rows):
         progress(done, len(rows))
-        yield from _row(db, row)
+        yield from _row(row, program_of)
     progress(len(rows), len(rows))
 
 
@@ -86,34 +86,24 @@ def published_rows() -> list[Mapping[str, Any]]:
     return rows
 
 
-def _row(db: Stagedb, row: Mapping[str, Any]) -> Iterator[Published]:
+def _row(row: Mapping[str, Any], program_of: ProgramOf) -> Iterator[Published]:
     card = dataclasses.replace(load_card(row["model"]), **row.get("sizes", {}))
-    known = {graph.id for graph in db.graphs()}
-    words = {name: value for name, value in row["plan"].items() if name in GraphWords.__annotations__}
-    graph = db.build(card, **words)
-    instance: InstanceInfo | None = None
-    try:
-        for quantity, reference in row["printed"].items():
-            match = _QUANTITY.fullmatch(quantity)
-            if match is None:
-                raise ValueError(f"published.yaml: {shown(quantity)} is not a quantity")
-            what = match["what"]
-            if what in MEMORY:
-                instance = instance or db.instantiate(card, **row["plan"])
-                found = analyse(db.store, instance.id)
-                value = MEMORY[what](next(each for each in found if 0 in each.rank_class.stages))
-            else:
-                instance = instance or db.instantiate(card, **row["plan"])
-                value = _ours(db, card, instance.id, what)
-            ours = value / UNITS.get(match["unit"] or "", 1)
-            exact = int(ours) if isinstance(reference, int) else ours
-            quantity = f"{quantity} of {_title(card, row['plan'])}"
-            yield Published(row["source"], quantity, reference, exact, row.get("within"))
-    finally:
-        if instance is not None and instance.new:
-            db.rm(instance.id)
-        if graph.id not in known:
-            db.rm(graph.id)
+    program = program_of(card, row["plan"])
+    first_stage = None
+    for quantity, reference in row["printed"].items():
+        match = _QUANTITY.fullmatch(quantity)
+        if match is None:
+            raise ValueError(f"published.yaml: {shown(quantity)} is not a quantity")
+        what = match["what"]
+        if what in MEMORY:
+            first_stage = first_stage or next(each for each in memory_of(program) if 0 in each.rank_class.stages)
+            value = MEMORY[what](first_stage)
+        else:
+            value = _ours(program, card, what)
+        ours = value / UNITS.get(match["unit"] or "", 1)
+        exact = int(ours) if isinstance(reference, int) else ours
+        quantity = f"{quantity} of {_title(card, row['plan'])}"
+        yield Published(row["source"], quantity, reference, exact, row.get("within"))
 
 
 def _title(card: Card, plan: Mapping[str, Any]) -> str:
@@ -123,17 +113,18 @@ def _title(card: Card, plan: Mapping[str, Any]) -> str:
     return " ".join([card.name, *degrees, *sp, *recompute])
 
 
-def _ours(db: Stagedb, card: Card, instance: str, what: str) -> int:
+def _ours(program: Program, card: Card, what: str) -> int:
     elements = _ELEMENTS.fullmatch(what)
     if elements is not None:
-        return _elements(db, instance, int(elements["rank"]))[elements["kind"]]
+        return _elements(program, int(elements["rank"]))[elements["kind"]]
     if what == "parameters":
         return card.count_parameters()
     if what == "FLOPs of a step":
+        numbers = program.workload.ranks.number.tolist()
         return sum(
-            int(row["ranks"]) * int(row["runs"]) * int(flops)
-            for row in db.store.read("reference/step_flops", instance=instance)
-            for flops in row["flops"]
+            numbers.count(each.number) * int(flops) * count
+            for each in program.workload.classes
+            for flops, count in zip(each.ops.flops.tolist(), runs(each).tolist(), strict=True)
         )
     raise ValueError(f"published.yaml: unknown quantity {shown(what)}")
 
@@ -181,11 +172,9 @@ MEMORY: Mapping[str, Callable[[ClassMemory], int]] = {
 """Quantities of the memory of the first stage's ranks, in bytes."""
 
 
-def _elements(db: Stagedb, instance: str, rank: int) -> Counter[str]:
+def _elements(program: Program, rank: int) -> Counter[str]:
     """The traffic of a rank in a step, by kind: elements of each operation's input on that rank, from its trace."""
-    with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
-        done = db.export(instance, only=str(rank), out=Path(scratch) / "traces")
-        trace = read_trace(next(done.path.glob(f"*.{rank}.et")))
+    trace = trace_of(program, rank)
     found: Counter[str] = Counter()
     columns = trace.attributes
     for index, node in enumerate(trace.types):

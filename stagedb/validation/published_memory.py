@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stagedb.api import InstanceInfo, Stagedb
 from stagedb.ir.operators import LayerNorm, load
-from stagedb.memory import Category, ClassMemory
+from stagedb.lowering import Program
+from stagedb.memory import Category, ClassMemory, memory_of
 from stagedb.memory.chunk_tensors import loss_of
 from stagedb.memory.share_place import SharePlace
 from stagedb.plans import Plan
 from stagedb.schedules import splits
-from stagedb.store.contents.instance_reading import class_of_rank
-from stagedb.store.contents.memory import analyse
 from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record, plan_words
 
@@ -32,14 +30,14 @@ MOMENTS = {"forward_end": "forward", "backward_end": "backward", "optimizer_end"
 """The phase that ends at each moment of a record."""
 
 
-def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Iterator[CountDifference]:
+def compare_memory(record: Record, program: Program) -> Iterator[CountDifference]:
     """Every quantity of a record's memory, in bytes."""
     theirs = record.memory
     if theirs is None:
         return
-    number = class_of_rank(db.store, instance.id, record.rank)
-    place = SharePlace.of_rank(Plan.from_mapping(plan_words(record.config)), record.rank)
-    found = next(each for each in analyse(db.store, instance.id, place) if each.rank_class.number == number)
+    number = int(program.workload.ranks.number[record.rank])
+    place = SharePlace.of_rank(program.plan, record.rank)
+    found = next(each for each in memory_of(program, place) if each.rank_class.number == number)
     statistics, kept = _Statistics(found, record.config), _kept_by_hooks(found, record)
     start, padding = found.usage.before(), _padding(found, record.config)
     yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0) - padding)

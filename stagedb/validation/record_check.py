@@ -1,6 +1,7 @@
-"""Records checked: each configuration runs through build, instantiate and export, and its rank is counted.
+"""Records checked: the plan of each configuration is made, and its rank is counted.
 
-FLOPs and messages come from the exported trace, the result sizes of messages from the store. Both must agree.
+FLOPs and messages come from the trace, the result sizes of messages from the columns of the class. Both must agree.
+`check_records` goes through build, instantiate and export of a store, `check_record` lowers the plan in memory.
 """
 
 import fnmatch
@@ -8,26 +9,25 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.lowering import Program
 from stagedb.models import Card
-from stagedb.plans import Mesh, Plan
+from stagedb.plans import Plan
 from stagedb.plans.sharding_checks import other_reductions
-from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Posting, Task, posted, whole
-from stagedb.store.contents.instance_reading import class_of_rank, read_class
-from stagedb.traces import chakra_pb2 as pb
+from stagedb.store.contents.instance_reading import class_of_rank, read_program
 from stagedb.traces.trace_reading import TraceColumns, read_trace
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
-from stagedb.validation.op_order import Apart, Event, Posted, compare_order, traced, work
+from stagedb.validation.op_order import compare_order
+from stagedb.validation.programs import lowered
 from stagedb.validation.published_memory import compare_memory, memory_notes
-from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
-from stagedb.workload.issue_order import sequence
-from stagedb.workload.overlapped_pairs import joined_tasks
+from stagedb.validation.rank_counts import class_of, column_counts, events_of, trace_counts, trace_of
+from stagedb.validation.records import Record, Unsupported, card_of, plan_words
 
 
 @dataclass(frozen=True)
@@ -59,118 +59,80 @@ def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
 def check_records(
     db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[Checked]:
-    """Check records one after another. All that is made in the store for this is removed again."""
+    """Check records one after another through a store. All that is made in it for this is removed again."""
     known = {graph.id for graph in db.graphs()}
     made: set[str] = set()
     try:
-        yield from _check(db, records, progress, made)
+        for done, record in enumerate(records):
+            progress(done, len(records))
+            yield _check(record, partial(_stored, db, record.rank, made))
+        progress(len(records), len(records))
     finally:
         for graph in made - known:
             db.rm(graph)
 
 
-def _check(
-    db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None], made: set[str]
-) -> Iterator[Checked]:
-    for done, record in enumerate(records):
-        progress(done, len(records))
-        try:
-            words, card = _described(record)
-            if other := other_reductions(Plan.from_mapping(words)):
-                raise Unsupported(other)
-            instance = db.instantiate(card, **words)  # type: ignore[arg-type]  # words of a file, checked as a plan
-        except UsageError as reason:
-            yield Checked(record.name, unsupported=str(reason))
-            continue
-        made.add(instance.graph)
-        try:
-            ours, events = counts_of(db, instance.id, record.rank, Plan.from_mapping(words))
-            held = tuple(compare_memory(record, db, instance))
-        finally:
-            if instance.new:
-                db.rm(instance.id)
-        differences, exact = (*compare(record.counts, ours), *held), None
-        if record.events is not None:
-            order = compare_order(record.events, events)
-            differences, exact = (*differences, *order.differences), order.exact
-        yield Checked(record.name, differences, exact=exact, notes=tuple(memory_notes(record)))
-    progress(len(records), len(records))
+def check_record(record: Record) -> Checked:
+    """Check one record without a store."""
+    return _check(record, partial(_lowered, record.rank))
 
 
-def _described(record: Record) -> tuple[dict[str, object], Card]:
+@dataclass(frozen=True)
+class _Made:
+    """What a record's plan makes of its rank: the program, the rank's trace, and its counts from the source."""
+
+    program: Program
+    trace: TraceColumns
+    counts: Counts
+
+
+def _lowered(rank: int, card: Card, words: Mapping[str, Any]) -> _Made:
+    program = lowered(card, words)
+    return _Made(program, trace_of(program, rank), column_counts(class_of(program, rank)))
+
+
+def _stored(db: Stagedb, rank: int, made: set[str], card: Card, words: Mapping[str, Any]) -> _Made:
+    """The same from a store: what it answers, and the trace that is exported. made: gets the graph."""
+    instance = db.instantiate(card, **words)
+    made.add(instance.graph)
+    try:
+        with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
+            exported = db.export(instance.id, out=Path(scratch) / "traces", only=str(rank))
+            trace = read_trace(next(exported.path.glob(f"*.{rank}.et")))
+        return _Made(read_program(db.store, instance.id), trace, store_counts(db, instance, rank))
+    finally:
+        if instance.new:
+            db.rm(instance.id)
+
+
+def _check(record: Record, make: Callable[[Card, Mapping[str, Any]], _Made]) -> Checked:
+    try:
+        words, card = _described(record)
+        if other := other_reductions(Plan.from_mapping(words)):
+            raise Unsupported(other)
+        made = make(card, words)
+    except UsageError as reason:
+        return Checked(record.name, unsupported=str(reason))
+    traced = trace_counts(made.trace)
+    if traced != _as_traced(made.counts):
+        raise StagedbError(
+            f"the trace of rank {record.rank} of instance {made.program.workload.instance} differs from the counts of "
+            f"its class: {list(compare(_as_traced(made.counts), traced))}"
+        )
+    differences = (*compare(record.counts, made.counts), *compare_memory(record, made.program))
+    exact = None
+    if record.events is not None:
+        order = compare_order(record.events, events_of(made.program, record.rank, made.trace))
+        differences, exact = (*differences, *order.differences), order.exact
+    return Checked(record.name, differences, exact=exact, notes=tuple(memory_notes(record)))
+
+
+def _described(record: Record) -> tuple[dict[str, Any], Card]:
     """The plan's words and the card of a record. Raises Unsupported where its configuration does not make them."""
     try:
         return plan_words(record.config), card_of(record.config)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise Unsupported(f"a configuration that lacks or misuses a field: {shown(str(error))}") from None
-
-
-def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -> tuple[Counts, list[Event]]:
-    """What a rank of an instance computes and sends, and in which order, from its exported trace.
-
-    The counts of the store must be the same. Only the store has the dimensions of a matmul. plan: that of the instance,
-    if receives are wanted in the order in which its framework posts them.
-    """
-    with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
-        exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
-        read = read_trace(next(exported.path.glob(f"*.{rank}.et")))
-    trace = trace_counts(read)
-    number = class_of_rank(db.store, instance, rank)
-    found = db.store.read("reference/work", instance=instance, **{"class": number})
-    dims = {row["name"]: work(row["kind"], row["dims"]) for row in found}
-    events = traced(read, dims, _posted(db, instance, rank, plan))
-    stored = store_counts(db, exported.instance, rank)
-    if trace != _as_traced(stored):
-        raise StagedbError(
-            f"the trace of rank {rank} of instance {instance} differs from the store: "
-            f"{list(compare(_as_traced(stored), trace))}"
-        )
-    return stored, events
-
-
-def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> Posted | None:
-    """What the framework's runtime posts for a rank, and when. None if each message is with its task."""
-    if plan is None or not plan.posts_ahead:
-        return None
-    number = class_of_rank(db.store, instance, rank)
-    classes = db.store.read("workload/classes", instance=instance)
-    columns = next(read_class(db.store, each) for each in classes if each["number"] == number)
-    stage = Mesh.of(plan).coordinates(rank)["pp"]
-    nodes = sequence(joined_tasks(columns, plan.to_dict()))
-    firsts = np.unique(nodes.task, return_index=True)[1]
-    ops = zip(columns.ops.chunk.tolist(), columns.ops.name, columns.origins.position.tolist(), strict=True)
-    places = {(chunk, name): position for chunk, name, position in ops}
-    return Posted(nodes.base[firsts].tolist(), _postings(plan, stage), _apart(plan), places)
-
-
-def _apart(plan: Plan) -> Callable[[str], Apart | None]:
-    """By the name of an op, how the runtime posts it apart from tasks: gathers and reductions of FSDP's units."""
-    words: Mapping[str, Apart] = {"bucket.parameters": PostedGathers, "bucket.gradients": PostedReductions}
-
-    def apart(name: str) -> Apart | None:
-        prefix = ".".join(name.split(".")[:2])
-        return words.get(prefix) if plan.options.zero >= 2 and "regather" not in name else None
-
-    return apart
-
-
-def _postings(plan: Plan, stage: int) -> tuple[Posting, ...]:
-    """The tasks of a stage and its messages where they are posted. What is posted follows from the schedule's tasks."""
-    found = posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
-    run = set(plan.tasks()[stage])
-
-    def as_run(task: Task) -> Task:
-        return task if task in run else whole(task)
-
-    def kept(each: Posting) -> Iterator[Posting]:
-        if isinstance(each, PostedReceive):
-            yield PostedReceive(as_run(each.task))
-        elif not isinstance(each, Task):
-            yield each
-        elif each in run or not each.kind.sends:
-            yield as_run(each)
-
-    return tuple(one for each in found for one in kept(each))
 
 
 def _as_traced(counts: Counts) -> Counts:
@@ -179,22 +141,6 @@ def _as_traced(counts: Counts) -> Counts:
     for message, count in counts.messages.items():
         messages[message._replace(bytes_out=message.bytes_in)] += count
     return Counts(counts.flops, messages)
-
-
-def trace_counts(trace: TraceColumns) -> Counts:
-    """The counts of one rank's trace. The result of a message counts as large as its operand."""
-    flops: Counter[tuple[str, str]] = Counter()
-    messages: Counter[CountedMessage] = Counter()
-    columns = trace.attributes
-    for index, kind in enumerate(trace.types):
-        phase, word = columns["phase"][index], columns["kind"][index]
-        if kind == pb.COMP_NODE:
-            if word in FLOP_KINDS:
-                flops[phase, word] += columns["num_ops"][index]
-            continue
-        size = columns["comm_size"][index]
-        messages[CountedMessage(phase, word, columns["axis"][index], columns["dtype"][index], size, size)] += 1
-    return Counts(dict(flops), messages)
 
 
 def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:

@@ -1,6 +1,6 @@
 """Published times of training steps, predicted: `step_times.yaml` in this folder.
 
-A row is a normal workload: card, plan, instance, profile on a system. Nothing is special to the row.
+A row is a normal workload: card, plan, program, profile on a system. Nothing is special to the row.
 """
 
 import dataclasses
@@ -12,13 +12,11 @@ from typing import Any
 
 import yaml
 
-from stagedb.api import Stagedb
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
-from stagedb.store.contents.instance_reading import read_workload
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
-from stagedb.workload.instance_columns import Workload
+from stagedb.validation.programs import ProgramOf, lowered
 
 
 @dataclass(frozen=True)
@@ -120,27 +118,16 @@ formula of MFU in arXiv 2204.02311, appendix B, whose attention is not masked.""
 
 
 def check_steps(
-    db: Stagedb, rows: Sequence[PublishedStep], progress: Callable[[int, int], None] = lambda done, of: None
+    rows: Sequence[PublishedStep],
+    program_of: ProgramOf = lowered,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Iterator[StepTime]:
-    """Predict rows one after another. All that is made in the store for this is removed again."""
+    """Predict rows one after another."""
     for done, row in enumerate(rows):
         progress(done, len(rows))
-        found = profile_job(step_workload(db, row), load_system(row.system), blocking=row.blocking)
-        yield StepTime(row, found.step / 1e9)
+        made = program_of(row.card, row.words).workload
+        yield StepTime(row, profile_job(made, load_system(row.system), blocking=row.blocking).step / 1e9)
     progress(len(rows), len(rows))
-
-
-def step_workload(db: Stagedb, row: PublishedStep) -> Workload:
-    """A row's instance for a profile. All that is made in the store for this is removed again."""
-    known = {graph.id for graph in db.graphs()}
-    made = db.instantiate(row.card, **row.words)
-    try:
-        return read_workload(db.store, made.id)
-    finally:
-        if made.new:
-            db.rm(made.id)
-        if made.graph not in known:
-            db.rm(made.graph)
 
 
 def errors(found: Iterable[StepTime]) -> list[Errors]:

@@ -57,14 +57,22 @@ class Rank:
         return int(self.trace.attributes[attribute][self.row[node]])
 
 
+class Traces:
+    """The traces and groups of a directory, read once for many runs. name: the model's."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.groups = json.loads((directory / f"{name}.json").read_text())
+        world = len(list(directory.glob(f"{name}.*.et")))
+        self.ranks = [read_trace(directory / f"{name}.{rank}.et") for rank in range(world)]
+
+
 class Run:
     def __init__(
-        self, directory: Path, name: str, cost: Cost, as_issued: bool = False, blocks: Blocks = lambda name: False
+        self, traces: Traces, cost: Cost, as_issued: bool = False, blocks: Blocks = lambda name: False
     ) -> None:
         self.cost, self.as_issued = cost, as_issued
-        self.groups = json.loads((directory / f"{name}.json").read_text())
-        self.world = len(list(directory.glob(f"{name}.*.et")))
-        self.ranks = [Rank(read_trace(directory / f"{name}.{rank}.et"), blocks) for rank in range(self.world)]
+        self.groups, self.world = traces.groups, len(traces.ranks)
+        self.ranks = [Rank(trace, blocks) for trace in traces.ranks]
         self.ends: list[tuple[int, int, int]] = []
         self.now = 0
         self.arrived: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)

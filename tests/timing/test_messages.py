@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from stagedb.store import Store
 from stagedb.timing.node_graph import Reason, node_graph_of
 from stagedb.timing.timeline import run_step
 from stagedb.workload.instance_columns import COMPUTE
@@ -14,9 +13,9 @@ from tests.timing.test_timeline import PLANS, durations, instance
 from tests.traces.synthetic import workload
 
 
-def test_a_ring_over_places_of_neighbours_has_an_axis_of_its_own(embedded_store: Store) -> None:
+def test_a_ring_over_places_of_neighbours_has_an_axis_of_its_own() -> None:
     """Its messages are on `cpr`; what waits for `cp` waits for them, and not for the exchanges of heads (`cpa`)."""
-    _, _, rows = instance(embedded_store, **PLANS["both"])
+    rows = instance(**PLANS["both"])
     assert {axis for each in rows.classes for axis in each.ops.axis} >= {"cpr", "cpa", "pp"}
     assert "cp" not in {axis for each in rows.classes for axis in each.ops.axis}
     net = node_graph_of(rows, "axis")

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from stagedb.store import Store
 from stagedb.systems import Collectives, CollectiveWork, Costs, Dimension, Overlap, System, Transfer, Work
 from stagedb.timing import profile_job
 from stagedb.traces import chakra_pb2 as pb
 from tests.timing.plain import PLAIN
-from tests.timing.replayed import Run
-from tests.timing.test_timeline import PLANS, instance
+from tests.timing.replayed import Run, Traces
+from tests.timing.test_timeline import PLANS, exported, instance
 
 KINDS = {0: "all_reduce", 2: "all_gather", 6: "all_to_all", 7: "reduce_scatter"}
 
@@ -20,8 +20,8 @@ KINDS = {0: "all_reduce", 2: "all_gather", 6: "all_to_all", 7: "reduce_scatter"}
 class Placed(Run):
     """Every rank's nodes take what they cost in the places of that rank, its group and its peer."""
 
-    def __init__(self, directory: Path, name: str, system: System) -> None:
-        super().__init__(directory, name, lambda name: 0, as_issued=system.overlap.compute == "in-order")
+    def __init__(self, traces: Traces, system: System) -> None:
+        super().__init__(traces, lambda name: 0, as_issued=system.overlap.compute == "in-order")
         self.costs = Costs(system, self.world)
 
     def cost_of(self, number: int, node: int) -> int:
@@ -48,35 +48,29 @@ def system(inner: int, kind: str, compute: str) -> System:
     return replace(PLAIN, dimensions=dimensions, overlap=Overlap(compute, "one"))
 
 
-@pytest.mark.parametrize("inner", [2, 3, 5])
 @pytest.mark.parametrize("plan", sorted(PLANS))
-def test_ranks_take_as_long_as_their_places_make_it(
-    embedded_store: Store, tmp_path: Path, plan: str, inner: int
-) -> None:
-    db, made, rows = instance(embedded_store, **PLANS[plan])
-    db.export(made, out=tmp_path / "out")
-    for kind, compute in (("switch", "in-order"), ("ring", "out-of-order")):
+def test_ranks_take_as_long_as_their_places_make_it(tmp_path: Path, plan: str) -> None:
+    rows = instance(**PLANS[plan])
+    traces = exported(rows, tmp_path / "out")
+    for inner, (kind, compute) in product((2, 3, 5), (("switch", "in-order"), ("ring", "out-of-order"))):
         placed = system(inner, kind, compute)
-        found = profile_job(rows, placed)
-        assert Placed(tmp_path / "out", rows.model, placed).run() == found.step
+        assert Placed(traces, placed).run() == profile_job(rows, placed).step, (inner, kind)
 
 
 @pytest.mark.parametrize("plan", ["both", "sp-pp", "tied"])
-def test_ranks_take_as_long_as_a_simulator_takes_in_their_places(
-    embedded_store: Store, tmp_path: Path, plan: str
-) -> None:
+def test_ranks_take_as_long_as_a_simulator_takes_in_their_places(tmp_path: Path, plan: str) -> None:
     """Messages take the innermost dimension that differs: that also separates ranks of a class."""
-    db, made, rows = instance(embedded_store, **PLANS[plan])
-    db.export(made, out=tmp_path / "out")
+    rows = instance(**PLANS[plan])
+    traces = exported(rows, tmp_path / "out")
     placed = replace(system(2, "switch", "out-of-order"), collectives=Collectives("astra-sim", 2))
     found = profile_job(rows, placed)
-    assert Placed(tmp_path / "out", rows.model, placed).run() == found.step
+    assert Placed(traces, placed).run() == found.step
     assert found.step != profile_job(rows, replace(placed, collectives=Collectives())).step
 
 
-def test_a_class_is_parted_where_its_groups_are_in_a_node_or_not(embedded_store: Store) -> None:
+def test_a_class_is_parted_where_its_groups_are_in_a_node_or_not() -> None:
     """Two ranks of tp in nodes of three: one of every three groups crosses."""
-    _, _, rows = instance(embedded_store, tp=2, dp=6)
+    rows = instance(tp=2, dp=6)
     lanes = profile_job(rows, system(3, "switch", "in-order")).times.network.lanes
     assert sum(lane.ranks for lane in lanes) == 12
     crossing = {lane.rank // 3 != (lane.rank ^ 1) // 3 for lane in lanes}

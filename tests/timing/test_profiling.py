@@ -8,7 +8,6 @@ from fractions import Fraction
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.store import Store
 from stagedb.systems import Durations, Measured, System, load_system
 from stagedb.systems.cost_model import Costs, Work
 from stagedb.systems.system import Overlap
@@ -91,10 +90,8 @@ def test_a_step_that_is_too_long_to_count_is_refused(ns: int, scalings: tuple[st
         profile_job(made, PLAIN, measured, [Scaling.parse(each) for each in scalings])
 
 
-def test_what_blocks_is_waited_for_and_goes_with_scalings_and_measured_durations(
-    embedded_store: Store,
-) -> None:
-    _, _, job = instance(embedded_store, **PLANS["scattered"])
+def test_what_blocks_is_waited_for_and_goes_with_scalings_and_measured_durations() -> None:
+    job = instance(**PLANS["scattered"])
     plain = load_system("h100")
     # On one stream, too, a rank waits for some axes and not for others.
     for streams in ("axis", "one"):
@@ -131,11 +128,11 @@ def test_an_infinite_peak_has_no_utilization() -> None:
     assert profile_job(computing(tp=2, dp=1, pp=1, microbatches=1), system).merit.mfu is None
 
 
-def test_all_wait_for_what_the_fullest_experts_take_in(embedded_store: Store) -> None:
+def test_all_wait_for_what_the_fullest_experts_take_in() -> None:
     even = {"style": "moe", "dp": 4, "ep": 4, "recipe": "megatron"}
     job = {}
     for name, load in (("even", ()), ("uneven", (4, 2, 1, 1))):
-        _, _, rows = instance(embedded_store, **even, **({"expert_load": load} if load else {}))
+        rows = instance(**even, **({"expert_load": load} if load else {}))
         job[name] = profile_job(rows, load_system("h100"))
     took: dict[tuple[str, str], set[int]] = {}
     for name, found in job.items():
@@ -164,10 +161,10 @@ def test_experts_with_uneven_loads_take_the_time_of_their_mean() -> None:
 
 
 @pytest.mark.parametrize("load", [(), (4, 2, 1, 1)])
-def test_what_is_sent_to_experts_comes_back(embedded_store: Store, load: tuple[int, ...]) -> None:
+def test_what_is_sent_to_experts_comes_back(load: tuple[int, ...]) -> None:
     """A rank sends back what its experts received: all ranks together as much as they sent there, in the same time."""
     words = {"style": "moe", "dp": 4, "ep": 4, "recipe": "megatron"}
-    _, _, rows = instance(embedded_store, **words, **({"expert_load": load} if load else {}))
+    rows = instance(**words, **({"expert_load": load} if load else {}))
     job = profile_job(rows, load_system("h100"))
     sent: Counter[str] = Counter()
     took: dict[str, set[int]] = {}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
+from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
@@ -23,9 +24,10 @@ from stagedb.timing.node_graph import COMPUTE_STREAM, STREAMS, NodeGraph, node_g
 from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, run_step
 from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
+from tests import lowered
 from tests.ir.tiny import card
 from tests.sampling import examples
-from tests.timing.replayed import Run
+from tests.timing.replayed import Run, Traces
 from tests.timing.stepping import by_lane, run_classes
 from tests.timing.test_critical import with_twins
 from tests.traces.synthetic import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, workload
@@ -42,15 +44,20 @@ def durations(made: Workload, seed: int = 0) -> dict[int, Ints]:
     return {each.number: np.array([cost(name, seed) for name in each.ops.name], np.int64) for each in made.classes}
 
 
+def exported(made: Workload, out: Path) -> Traces:
+    export_workload(made, out)
+    return Traces(out, made.model)
+
+
 def check_replay(
-    made: Workload, out: Path, seed: int = 0, compute: str = "out-of-order", blocking: Collection[str] = ()
+    made: Workload, traces: Traces, seed: int = 0, compute: str = "out-of-order", blocking: Collection[str] = ()
 ) -> None:
     """Every node of every rank begins when its lane's does in a replay of the traces."""
     found = run_classes(node_graph_of(made), durations(made, seed), compute, blocking=blocking)
     ops = [each.ops for each in made.classes]
     waited = {name for each in ops for name, axis in zip(each.name, each.axis, strict=True) if axis in blocking}
     in_order = compute == "in-order"
-    replayed = Run(out, made.model, lambda name: cost(name, seed), in_order, lambda name: name in waited)
+    replayed = Run(traces, lambda name: cost(name, seed), in_order, lambda name: name in waited)
     assert replayed.run() == found.step
     for lane, starts in zip(found.network.lanes, began(found.network, found), strict=True):
         rank = replayed.ranks[lane.rank]
@@ -69,9 +76,9 @@ def test_a_step_is_a_replay_of_its_traces(
     tmp_path: Path, schedule: str, tp: int, dp: int, pp: int, microbatches: int
 ) -> None:
     made = workload(tp=tp, dp=dp, pp=pp, schedule=schedule, microbatches=microbatches)
-    export_workload(made, tmp_path / "out")
+    traces = exported(made, tmp_path / "out")
     for seed in range(3):
-        check_replay(made, tmp_path / "out", seed)
+        check_replay(made, traces, seed)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -88,9 +95,7 @@ def test_what_blocks_is_waited_for_in_a_replay_too(
     tp, dp, pp = shape
     made = workload(tp=tp, dp=dp, pp=pp, schedule=schedule, microbatches=microbatches)
     with TemporaryDirectory() as scratch:
-        out = Path(scratch) / "out"
-        export_workload(made, out)
-        check_replay(made, out, seed, "in-order", blocking)
+        check_replay(made, exported(made, Path(scratch) / "out"), seed, "in-order", blocking)
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -156,28 +161,44 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def instance(store: Store, **words: Any) -> tuple[Stagedb, str, Workload]:
-    """An instance of a tiny model of eight layers."""
-    style, tied = words.pop("style", "llama"), words.pop("tied", False)
-    db = Stagedb(store)
+def model_and_words(words: Mapping[str, Any]) -> tuple[Card, dict[str, Any]]:
+    """A tiny model of eight layers, and the words of its plan."""
+    style, tied = words.get("style", "llama"), words.get("tied", False)
     model = dataclasses.replace(card(style, layers=8, kv_heads=4, tied=tied), max_positions=512)
-    made = db.instantiate(model, **{"seq_len": 512, **words})
-    return db, made.id, read_workload(store, made.id)
+    return model, {"seq_len": 512, **{word: words[word] for word in words.keys() - {"style", "tied"}}}
+
+
+def instance(**words: Any) -> Workload:
+    """A plan of a tiny model of eight layers."""
+    model, words = model_and_words(words)
+    return lowered.workload(model, **words)
+
+
+def check_instance(rows: Workload, traces: Traces) -> None:
+    """Its step is a replay of its traces, for several durations, with any axes that block."""
+    for seed in range(4):
+        check_replay(rows, traces, seed)
+    axes = sorted({axis for each in rows.classes for axis in each.ops.axis if axis})
+    for seed, waits in enumerate(((), *((axis,) for axis in axes), axes), start=4):
+        check_replay(rows, traces, seed, "in-order", waits)
 
 
 @pytest.mark.parametrize("plan", list(PLANS))
-def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_path: Path, plan: str) -> None:
-    db, made, rows = instance(embedded_store, **PLANS[plan])
-    db.export(made, out=tmp_path / "out")
-    for seed in range(4):
-        check_replay(rows, tmp_path / "out", seed)
-    axes = sorted({axis for each in rows.classes for axis in each.ops.axis if axis})
-    for seed, waits in enumerate(((), *((axis,) for axis in axes), axes), start=4):
-        check_replay(rows, tmp_path / "out", seed, "in-order", waits)
+def test_an_instances_step_is_a_replay_of_its_traces(tmp_path: Path, plan: str) -> None:
+    rows = instance(**PLANS[plan])
+    check_instance(rows, exported(rows, tmp_path / "out"))
 
 
-def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) -> None:
-    _, _, rows = instance(embedded_store, **PLANS["megatron"])
+def test_a_stored_instances_step_is_a_replay_of_its_exported_traces(store: Store, tmp_path: Path) -> None:
+    model, words = model_and_words(PLANS["sends"])
+    db = Stagedb(store)
+    made = db.instantiate(model, **words)
+    db.export(made.id, out=tmp_path / "out")
+    check_instance(read_workload(store, made.id), Traces(tmp_path / "out", model.name))
+
+
+def test_what_blocks_has_its_place_among_what_computes() -> None:
+    rows = instance(**PLANS["megatron"])
     net = node_graph_of(rows, "axis")
     took = by_lane(net, durations(rows))
 
@@ -208,8 +229,8 @@ DELAYED = ["interleaved", "tied", "experts", "overlapped", "zb-h1", "fsdp", "rin
 
 @pytest.mark.parametrize("plan", DELAYED)
 @pytest.mark.parametrize("streams", STREAMS)
-def test_the_cost_of_a_delay_follows_from_path_and_slack(embedded_store: Store, plan: str, streams: str) -> None:
-    _, _, rows = instance(embedded_store, **PLANS[plan])
+def test_the_cost_of_a_delay_follows_from_path_and_slack(plan: str, streams: str) -> None:
+    rows = instance(**PLANS[plan])
     net = node_graph_of(rows, streams)
     for seed in range(4):
         took = durations(rows, seed)
@@ -263,9 +284,9 @@ def units(rows: Workload, split: bool) -> dict[int, Ints]:
         ),
     ],
 )
-def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], share: Fraction) -> None:
+def test_bubbles_are_as_published(words: dict[str, Any], share: Fraction) -> None:
     """(p - 1) / (m + p - 1) (Huang et al. 2019), (p - 1) / (v m + p - 1) with chunks (Narayanan et al. 2021)."""
-    _, _, rows = instance(embedded_store, **words)
+    rows = instance(**words)
     for streams in ("one", "axis"):
         for compute in ("out-of-order", "in-order"):
             found = step_times(run_classes(node_graph_of(rows, streams), units(rows, split=False), compute))
@@ -285,9 +306,9 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
         {"pp": 8, "global_batch_size": 3},
     ],
 )
-def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict[str, Any]) -> None:
+def test_tasks_run_when_the_schedule_has_them(words: dict[str, Any]) -> None:
     """With unit costs and free messages tasks end when the replay of the schedule alone ends them."""
-    _, _, rows = instance(embedded_store, **words)
+    rows = instance(**words)
     plan = Plan.from_mapping(rows.plan)
     spans = replay(plan.orders(), unit_cost, plan.placement)
     found = step_times(run_classes(node_graph_of(rows), units(rows, split=any(map(splits, plan.orders())))))
@@ -297,46 +318,46 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
 
 
 @pytest.mark.parametrize("plan", ["hsdp", "megatron", "experts", "fsdp"])
-def test_a_free_network_exposes_nothing(embedded_store: Store, plan: str) -> None:
-    _, _, rows = instance(embedded_store, **PLANS[plan])
+def test_a_free_network_exposes_nothing(plan: str) -> None:
+    rows = instance(**PLANS[plan])
     free = {each.number: np.where(each.ops.type == COMPUTE, durations(rows)[each.number], 0) for each in rows.classes}
     found = step_times(run_classes(node_graph_of(rows, "axis"), free))
     assert [(spent.exposed, spent.communication) for spent in found.lanes] == [(0, 0)] * len(found.lanes)
     assert set(found.path.parts("axis")) == {"compute"}
 
 
-def test_waiting_for_a_ring_is_no_bubble(embedded_store: Store) -> None:
+def test_waiting_for_a_ring_is_no_bubble() -> None:
     """Ranks of a ring wait for each other's messages inside a stage: a bubble is what waits for other stages."""
     words: dict[str, Any] = {"cp": 4, "cp_kind": "ring-p2p", "cp_chunks": "contiguous", "global_batch_size": 2}
-    _, _, rows = instance(embedded_store, **words)
+    rows = instance(**words)
     alone = step_times(run_classes(node_graph_of(rows), durations(rows)))
     assert max(spent.idle for spent in alone.lanes) > 0
     assert [spent.bubble for spent in alone.lanes] == [0] * 4
-    _, _, rows = instance(embedded_store, **words, pp=2)
+    rows = instance(**words, pp=2)
     staged = step_times(run_classes(node_graph_of(rows), durations(rows)))
     assert all(spent.bubble > 0 for spent in staged.lanes)
 
 
-def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> None:
-    small, large = (instance(embedded_store, pp=4, tp=2, dp=dp, global_batch_size=3 * dp)[2] for dp in (2, 16))
+def test_lanes_are_few_however_many_ranks_there_are() -> None:
+    small, large = (instance(pp=4, tp=2, dp=dp, global_batch_size=3 * dp) for dp in (2, 16))
     both = [node_graph_of(each) for each in (small, large)]
     assert [len(each.lanes) for each in both] == [4, 4]
     assert len(both[0]) == len(both[1])
     assert [sum(lane.ranks for lane in each.lanes) for each in both] == [16, 128]
     assert [lane.stage for lane in both[1].lanes] == [0, 1, 2, 3]
-    ring = node_graph_of(instance(embedded_store, **PLANS["ring"])[2])
+    ring = node_graph_of(instance(**PLANS["ring"]))
     assert [len(lane.members["cp"]) for lane in ring.lanes] == [4] * 8
-    sends = node_graph_of(instance(embedded_store, **PLANS["both"])[2])
+    sends = node_graph_of(instance(**PLANS["both"]))
     assert [(lane.ring_next, lane.ring_previous) for lane in sends.lanes] == [
         (first + (place + 1) % 3, first + (place - 1) % 3) for first in (0, 3) for place in range(3)
     ]
     # Stages of one class keep other times.
-    gpipe = instance(embedded_store, pp=4, schedule="gpipe", global_batch_size=3)[2]
+    gpipe = instance(pp=4, schedule="gpipe", global_batch_size=3)
     assert (len(gpipe.classes), len(node_graph_of(gpipe).lanes)) == (3, 4)
 
 
-def test_streams_of_their_own_overlap_axes(embedded_store: Store) -> None:
-    _, _, rows = instance(embedded_store, tp=2, dp=2, zero=3, sp=True)
+def test_streams_of_their_own_overlap_axes() -> None:
+    rows = instance(tp=2, dp=2, zero=3, sp=True)
     one, axis = (run_classes(node_graph_of(rows, streams), durations(rows)) for streams in ("one", "axis"))
     assert axis.network.streams == ("compute", "dp", "tp")
     assert axis.step < one.step
@@ -374,9 +395,9 @@ def test_classes_that_do_not_fit_together_are_refused() -> None:
 def test_members_in_several_lanes_wait_for_each_other(tmp_path: Path) -> None:
     """Two classes share a stage and its groups of axis dp: the slower one's compute decides when both go on."""
     made = with_twins(workload(tp=2, dp=2, pp=2, microbatches=3))
-    export_workload(made, tmp_path / "out")
+    traces = exported(made, tmp_path / "out")
     for seed in range(4):
-        check_replay(made, tmp_path / "out", seed)
+        check_replay(made, traces, seed)
     took = durations(made)
     for twin in made.classes[2:]:
         took[twin.number] = took[twin.number] + np.where(twin.ops.type == COMPUTE, 500_000, 0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stagedb.store import Store
 from stagedb.systems import CollectiveWork, Costs, System, Transfer
 from stagedb.timing import JobProfile, profile_job
 from stagedb.timing.lanes import group_of, stages_of
@@ -17,8 +16,8 @@ from tests.timing.plain import PLAIN
 from tests.timing.test_timeline import PLANS, instance
 
 INNER, OUTER = PLAIN.dimensions
-NODES = replace(PLAIN, dimensions=(replace(INNER, size=4), replace(OUTER, bandwidth=Fraction(1, 8))))
-"""Four on a node, and slow links between nodes."""
+NODES = replace(PLAIN, dimensions=(replace(INNER, size=4, use=4), replace(OUTER, bandwidth=Fraction(1, 8))))
+"""Four on a node, of which a job takes all, and slow links between nodes."""
 
 WHOLE = (replace(INNER, size=12), OUTER)
 """A node that has room for all."""
@@ -72,14 +71,14 @@ def of_ranks(workload: Workload, job: JobProfile, system: System) -> Counter[Whe
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_what_lanes_send_is_what_their_ranks_send(embedded_store: Store, name: str) -> None:
-    _, _, rows = instance(embedded_store, **JOBS[name])
+def test_what_lanes_send_is_what_their_ranks_send(name: str) -> None:
+    rows = instance(**JOBS[name])
     job = profile_job(rows, NODES)
     assert of_lanes(job) == of_ranks(rows, job, NODES)
 
 
-def test_a_group_across_nodes_keeps_others_of_its_kind_waiting(embedded_store: Store) -> None:
-    _, _, rows = instance(embedded_store, **JOBS["stages inside"])
+def test_a_group_across_nodes_keeps_others_of_its_kind_waiting() -> None:
+    rows = instance(**JOBS["stages inside"])
     job, inside = (profile_job(rows, system) for system in (NODES, replace(NODES, dimensions=WHOLE)))
     lanes = len(node_graph_of(rows).lanes)
     assert len(inside.times.lanes) == lanes < len(job.times.lanes)
@@ -88,6 +87,6 @@ def test_a_group_across_nodes_keeps_others_of_its_kind_waiting(embedded_store: S
     assert inside.step < job.step
 
 
-def test_ranks_in_similar_places_stay_one_lane(embedded_store: Store) -> None:
-    _, _, rows = instance(embedded_store, **JOBS["even"])
+def test_ranks_in_similar_places_stay_one_lane() -> None:
+    rows = instance(**JOBS["even"])
     assert len(profile_job(rows, NODES).times.lanes) == len(node_graph_of(rows).lanes) == 2

@@ -11,31 +11,29 @@ from pathlib import Path
 import pytest
 
 from scripts.recording.block_configurations import configurations
-from stagedb.api import Stagedb
-from stagedb.store import Store
-from stagedb.validation import Counts, Record, check_records, read_records
+from stagedb.validation import Counts, Record, check_record, read_records
 
 RECORDS = {record.name: record for record in read_records(Path(__file__).with_name("block_records.json"))}
 
 
-def unlike(store: Store, record: Record) -> Mapping[str, int]:
+def unlike(record: Record) -> Mapping[str, int]:
     """The quantities that differ, each with the record's minus ours. The matmuls must have the recorded order."""
-    (checked,) = check_records(Stagedb(store), [record])
+    checked = check_record(record)
     assert checked.unsupported is None
     assert checked.exact
     return {row.quantity: int(row.theirs - row.ours) for row in checked.differences if not row.agrees}
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_block_is_counted_alike(embedded_store: Store, name: str) -> None:
-    assert unlike(embedded_store, RECORDS[name]) == {}
+def test_a_block_is_counted_alike(name: str) -> None:
+    assert unlike(RECORDS[name]) == {}
 
 
-def test_a_difference_is_seen(embedded_store: Store) -> None:
+def test_a_difference_is_seen() -> None:
     record = RECORDS["latent/tp-sp"]
     message = next(iter(record.counts.messages))
     more = Counts(record.counts.flops, record.counts.messages + type(record.counts.messages)({message: 1}))
-    assert set(unlike(embedded_store, dataclasses.replace(record, counts=more)).values()) == {1}
+    assert set(unlike(dataclasses.replace(record, counts=more)).values()) == {1}
 
 
 def test_the_file_has_the_configurations_of_the_recorder() -> None:

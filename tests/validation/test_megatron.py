@@ -7,6 +7,7 @@ input on one rank and step. Scalar messages (gradient norm, loss average) were n
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,15 @@ from stagedb.api import Stagedb
 from stagedb.models import Card, load_card
 from stagedb.store import Store
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces.trace_reading import read_trace
+from stagedb.traces.trace_reading import TraceColumns, read_trace
+from tests import lowered
 from tests.ir.tiny import card as tiny_card
 
 WIDTH = {"bf16": 2, "fp32": 4}
 
 
-def elements(directory: Path, rank: int) -> Counter[str]:
-    """Elements that a rank sends, by kind of operation, from its exported trace."""
-    trace = read_trace(next(directory.glob(f"*.{rank}.et")))
+def elements(trace: TraceColumns) -> Counter[str]:
+    """Elements that a rank sends, by kind of operation, from its trace."""
     columns = trace.attributes
     found: Counter[str] = Counter()
     for index, node in enumerate(trace.types):
@@ -33,10 +34,8 @@ def elements(directory: Path, rank: int) -> Counter[str]:
     return found
 
 
-def exported(store: Store, tmp_path: Path, card: Card, rank: int, **words: object) -> Counter[str]:
-    db = Stagedb(store)
-    instance = db.instantiate(card, recipe="megatron", **words)  # type: ignore[arg-type]
-    return elements(db.export(instance.id, out=tmp_path / "traces", only=str(rank)).path, rank)
+def sent(card: Card, rank: int, **words: object) -> Counter[str]:
+    return elements(lowered.trace(card, rank, recipe="megatron", **words))
 
 
 @dataclass(frozen=True)
@@ -90,20 +89,18 @@ class Job:
     ids=["tp 8 + sp", "pp 8, first stage", "FSDP 8"],
 )
 def test_the_measured_rows_of_gpt3_5b_come_out_to_every_digit(
-    embedded_store: Store, tmp_path: Path, words: dict[str, object], millions: dict[str, float]
+    words: dict[str, object], millions: dict[str, float]
 ) -> None:
-    found = exported(embedded_store, tmp_path, load_card("gpt3-5b"), 0, **words)
+    found = sent(load_card("gpt3-5b"), 0, **words)
     assert {kind: round(count / 1e6, 1) for kind, count in found.items()} == millions
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
-def test_a_distributed_optimizer_scatters_gradients_and_gathers_parameters_once_a_step(
-    embedded_store: Store, tmp_path: Path, microbatches: int
-) -> None:
+def test_a_distributed_optimizer_scatters_gradients_and_gathers_parameters_once_a_step(microbatches: int) -> None:
     """One buffer a stage, each parameter at a multiple of 64 elements, the whole at one of lcm(dp, 128)."""
     card = tiny_card("gpt", kv_heads=4)
     shapes = card.count_parameters()
-    found = exported(embedded_store, tmp_path, card, 0, dp=3, zero=1, seq_len=8, global_batch_size=3 * microbatches)
+    found = sent(card, 0, dp=3, zero=1, seq_len=8, global_batch_size=3 * microbatches)
     assert set(found) == {"reduce_scatter", "all_gather"}
     assert found["reduce_scatter"] == 3 * found["all_gather"]
     assert found["reduce_scatter"] % 384 == 0
@@ -132,12 +129,10 @@ def job_of(card: Card, stage: int, tp: int, pp: int, microbatches: int, seq: int
 @pytest.mark.parametrize("sp", [False, True], ids=["tp", "tp + sp"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("style", ["gpt", "llama"])
-def test_the_forms_hold_on_every_stage(
-    store: Store, tmp_path: Path, style: str, tied: bool, sp: bool, stage: int
-) -> None:
+def test_the_forms_hold_on_every_stage(style: str, tied: bool, sp: bool, stage: int) -> None:
     card = tiny_card(style, layers=4, kv_heads=4, tied=tied)
     batch = {"micro_batch_size": 4, "global_batch_size": 12, "seq_len": 8}
-    found = exported(store, tmp_path, card, 2 * stage, tp=2, pp=3, sp=sp, **batch)
+    found = sent(card, 2 * stage, tp=2, pp=3, sp=sp, **batch)
     assert dict(found) == job_of(card, stage, tp=2, pp=3, microbatches=3, seq=4 * 8).sent(sp)
 
 
@@ -146,10 +141,18 @@ def test_the_forms_hold_on_every_stage(
     [("gpt3-175b", 32, 1, 0), ("gpt3-175b", 4, 8, 0), ("gpt3-175b", 4, 8, 7), ("llama3-8b", 8, 1, 0)],
 )
 @pytest.mark.parametrize("sp", [False, True], ids=["tp", "tp + sp"])
-def test_the_forms_hold_for_published_models(
-    embedded_store: Store, tmp_path: Path, model: str, tp: int, pp: int, stage: int, sp: bool
-) -> None:
+def test_the_forms_hold_for_published_models(model: str, tp: int, pp: int, stage: int, sp: bool) -> None:
     card = load_card(model)
     words = {"tp": tp, "pp": pp, "sp": sp, "global_batch_size": 2, "seq_len": 2048}
-    found = exported(embedded_store, tmp_path, card, tp * stage, **words)
+    found = sent(card, tp * stage, **words)
     assert dict(found) == job_of(card, stage, tp, pp, 2, 2048).sent(sp)
+
+
+def test_the_exported_traces_of_a_store_send_as_much(store: Store, tmp_path: Path) -> None:
+    card = tiny_card("gpt", layers=4, kv_heads=4)
+    words: dict[str, Any] = {"recipe": "megatron", "tp": 2, "pp": 3, "sp": True}
+    words |= {"micro_batch_size": 4, "global_batch_size": 12, "seq_len": 8}
+    out = Stagedb(store).export(model=card, out=tmp_path / "traces", **words).path
+    for stage in range(3):
+        trace = read_trace(next(out.glob(f"*.{2 * stage}.et")))
+        assert dict(elements(trace)) == job_of(card, stage, tp=2, pp=3, microbatches=3, seq=4 * 8).sent(sp=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from stagedb.api import Stagedb, validate
-from stagedb.store import Store
+from stagedb.api import validate
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
+from tests import lowered
 from tests.ir.tiny import card
 
 LAYERS, KV, D, WIDTH = 2, 4, 4, 2
@@ -34,13 +34,10 @@ def messages(trace: TraceColumns, type_: int, phase: str) -> Counter[tuple[int, 
     ("tp", "cp", "ulysses", "pp", "recompute"),
     [(1, 2, 1, 1, "none"), (2, 4, 1, 2, "none"), (1, 3, 1, 1, "full"), (2, 4, 2, 2, "none"), (1, 8, 2, 1, "none")],
 )
-def test_messages_of_a_ring(
-    embedded_store: Store, tmp_path: Path, tp: int, cp: int, ulysses: int, pp: int, recompute: str
-) -> None:
-    db, seq, microbatches = Stagedb(embedded_store), 16 * cp, 2
-    done = db.export(
-        model=card("llama", layers=LAYERS, kv_heads=KV),
-        out=tmp_path / "traces",
+def test_messages_of_a_ring(tmp_path: Path, tp: int, cp: int, ulysses: int, pp: int, recompute: str) -> None:
+    seq, microbatches = 16 * cp, 2
+    made = lowered.workload(
+        card("llama", layers=LAYERS, kv_heads=KV),
         recipe="megatron",
         tp=tp,
         cp=cp,
@@ -50,15 +47,16 @@ def test_messages_of_a_ring(
         ulysses=ulysses,
         seq_len=seq,
         global_batch_size=2 * microbatches,
-        recompute=recompute,  # type: ignore[arg-type]
+        recompute=recompute,
     )
-    report = validate(done.path)
+    out = lowered.export(made, tmp_path / "traces")
+    report = validate(out)
     assert not report.faults
     assert report.replayed
     places, times = cp // ulysses, LAYERS // pp * microbatches
     one = 2 * (seq // places) * KV * D // (tp * ulysses) * WIDTH
     for rank in range(tp * cp * 2 * pp):
-        trace = read_trace(next(done.path.glob(f"*.{rank}.et")))
+        trace = read_trace(next(out.glob(f"*.{rank}.et")))
         own, outside = rank // tp % cp, rank - rank // tp % cp * tp
         ahead, behind = (outside + (own + hop) % cp * tp for hop in (ulysses, -ulysses))
         forward, sizes = (places - 1) * times, {one: 2 * times, 2 * one: (places - 2) * times}

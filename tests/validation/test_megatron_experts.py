@@ -6,27 +6,21 @@ were not in the measured window.
 
 import dataclasses
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from stagedb.api import Stagedb
 from stagedb.models import Card, load_card
-from stagedb.store import Store
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces.trace_reading import read_trace
+from tests import lowered
 from tests.ir.tiny import card as tiny_card
 
 WIDTH = {"bf16": 2, "fp32": 4}
 DATA = ("dp", "edp")
 
 
-def sent(store: Store, tmp_path: Path, card: Card, rank: int, **words: object) -> Counter[tuple[str, str, int]]:
+def sent(card: Card, rank: int, **words: object) -> Counter[tuple[str, str, int]]:
     """How often a rank sends so many elements, by kind of operation and mesh axis; not those of data parallelism."""
-    db = Stagedb(store)
-    instance = db.instantiate(card, recipe="megatron", **words)  # type: ignore[arg-type]
-    directory = db.export(instance.id, out=tmp_path / "traces", only=str(rank)).path
-    trace = read_trace(next(directory.glob(f"*.{rank}.et")))
+    trace = lowered.trace(card, rank, recipe="megatron", **words)
     columns = trace.attributes
     return Counter(
         (columns["kind"][i], columns["axis"][i], columns["comm_size"][i] // WIDTH[columns["dtype"][i]])
@@ -72,10 +66,10 @@ class Share:
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("style", ["moe", "deepseek"])
-def test_the_forms_hold_on_every_stage(store: Store, tmp_path: Path, style: str, tp: int, stage: int) -> None:
+def test_the_forms_hold_on_every_stage(style: str, tp: int, stage: int) -> None:
     card = tiny_card(style, layers=4, kv_heads=4)
     words = {"dp": 4, "ep": 2, "tp": tp, "sp": tp > 1, "pp": 2, "micro_batch_size": 2, "global_batch_size": 24}
-    found = sent(store, tmp_path, card, stage * 4 * tp, **words, seq_len=8)
+    found = sent(card, stage * 4 * tp, **words, seq_len=8)
     dense = card.dense_layers if stage == 0 else 0
     share = Share(card, 2 - dense, dense, stage == 0, stage == 1, microbatches=3, tokens=16, tp=tp)
     assert {key: count for key, count in found.items() if key[0] not in ("send", "recv")} == share.messages()
@@ -90,24 +84,22 @@ def test_the_forms_hold_on_every_stage(store: Store, tmp_path: Path, style: str,
         ("deepseek-moe-16b", 2, {"tp": 2, "sp": True, "dp": 4, "ep": 2}),
     ],
 )
-def test_the_forms_hold_for_published_models(
-    embedded_store: Store, tmp_path: Path, model: str, layers: int, words: dict[str, int]
-) -> None:
+def test_the_forms_hold_for_published_models(model: str, layers: int, words: dict[str, int]) -> None:
     card = dataclasses.replace(load_card(model), layers=layers)
-    found = sent(embedded_store, tmp_path, card, 0, **words, seq_len=1024)
+    found = sent(card, 0, **words, seq_len=1024)
     dense, tp = card.dense_layers, words.get("tp", 1)
     share = Share(card, layers - dense, dense, True, True, microbatches=1, tokens=1024, tp=tp)
     assert found == share.messages()
 
 
-def test_the_form_of_a_layer_with_experts(embedded_store: Store, tmp_path: Path) -> None:
+def test_the_form_of_a_layer_with_experts() -> None:
     """All-gather (3 + 2k)·m·s·h/t, reduce-scatter (2 + 2k)·m·s·h, all-to-all 4·k·m·s/t·h a layer."""
     card = tiny_card("moe", layers=5, kv_heads=4)
     words = {"dp": 2, "ep": 2, "tp": 2, "sp": True, "seq_len": 8, "micro_batch_size": 2, "global_batch_size": 12}
     volumes = [Counter[str](), Counter[str]()]
     for volume, layers in zip(volumes, (4, 5), strict=True):
         model = dataclasses.replace(card, layers=layers)
-        for (kind, _, size), count in sent(embedded_store, tmp_path / str(layers), model, 0, **words).items():
+        for (kind, _, size), count in sent(model, 0, **words).items():
             volume[kind] += size * count
     layer = volumes[1] - volumes[0]
     tokens, h, k = 3 * 16, card.hidden, card.top_k

@@ -12,39 +12,63 @@ from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.validation import PublishedStep, StepTime, check_steps, errors, published_steps
-from stagedb.validation.step_times import step_workload
+from stagedb.validation.programs import lowered, stored
 from stagedb.workload.instance_columns import Workload
 
 QUICK = ("megatron-22b", "megatron-7.5b", "megatron-39.1b")
-"""Models whose steps are predicted here: those of all take minutes."""
+
+LARGE = ("megatron-310.1b", "megatron-530b", "megatron-1t", "llama3.1-405b")
+"""Models of whose steps each takes seconds to minutes."""
 
 
 def rows(model: str) -> list[PublishedStep]:
     return [row for row in published_steps() if row.card.name == model]
 
 
-def test_steps_are_within_their_bounds(embedded_store: Store) -> None:
-    db = Stagedb(embedded_store)
+def test_steps_are_within_their_bounds() -> None:
     chosen = [row for row in published_steps() if row.card.name in QUICK]
     done: list[tuple[int, int]] = []
-    found = list(check_steps(db, chosen, lambda *progress: done.append(progress)))
+    found = list(check_steps(chosen, progress=lambda *progress: done.append(progress)))
     assert [each.published.title for each in found if not each.agrees] == []
     assert done == [(number, len(chosen)) for number in range(len(chosen) + 1)]
     by_set = {(each.source[6:16], each.calibrated): each for each in errors(found)}
     assert by_set["2205.05198", True].worst <= 0.02
     assert by_set["2104.04473", False].mean <= 0.03
+
+
+def titled(row: PublishedStep) -> str:
+    return f"{row.source[6:16]} {row.title}"
+
+
+@pytest.mark.parametrize("row", [row for row in published_steps() if row.card.name not in LARGE], ids=titled)
+def test_a_step_is_within_its_bound(row: PublishedStep) -> None:
+    (found,) = check_steps([row])
+    assert found.agrees
+
+
+@pytest.mark.parametrize("row", [row for row in published_steps() if row.card.name in LARGE], ids=titled)
+def test_a_large_step_is_within_its_bound(row: PublishedStep) -> None:
+    (found,) = check_steps([row])
+    assert found.agrees
+
+
+def test_a_step_of_a_store_is_within_its_bound(store: Store) -> None:
+    db = Stagedb(store)
+    row = rows("megatron-22b")[0]
+    with stored(db) as program_of:
+        assert list(check_steps([row], program_of)) == list(check_steps([row]))
     assert db.graphs() == []
 
 
 @lru_cache(maxsize=2)
-def pipelined(store: Store, **words: bool) -> Workload:
+def pipelined(**words: bool) -> Workload:
     row = rows("megatron-76.1b")[0]
-    return step_workload(Stagedb(store), dataclasses.replace(row, words={**row.words, **words}))
+    return lowered(row.card, {**row.words, **words}).workload
 
 
-def test_a_step_is_not_predicted_without_its_bubble_or_what_blocks(embedded_store: Store) -> None:
+def test_a_step_is_not_predicted_without_its_bubble_or_what_blocks() -> None:
     row = rows("megatron-76.1b")[0]
-    system, made = load_system(row.system), pipelined(embedded_store)
+    system, made = load_system(row.system), pipelined()
     found = profile_job(made, system, blocking=row.blocking)
     assert StepTime(row, found.step / 1e9).agrees
     # Less what the stages wait for each other it is too short.
@@ -53,7 +77,7 @@ def test_a_step_is_not_predicted_without_its_bubble_or_what_blocks(embedded_stor
     # The same holds for collectives and messages in parallel with compute.
     assert not StepTime(row, profile_job(made, system).step / 1e9).agrees
     # Messages that every rank of tp sends whole take longer.
-    whole = pipelined(embedded_store, scatter_gather=False)
+    whole = pipelined(scatter_gather=False)
     assert profile_job(whole, system, blocking=row.blocking).step > found.step
 
 
@@ -97,9 +121,9 @@ def test_a_title_has_what_distinguishes_a_plan() -> None:
     ]
 
 
-def test_a_system_too_small_for_a_row_is_refused(embedded_store: Store) -> None:
+def test_a_system_too_small_for_a_row_is_refused() -> None:
     row = rows("megatron-76.1b")[0]
     system = load_system(row.system)
     node = dataclasses.replace(system, dimensions=system.dimensions[:1])
     with pytest.raises(UsageError, match="places"):
-        profile_job(pipelined(embedded_store), node, blocking=row.blocking)
+        profile_job(pipelined(), node, blocking=row.blocking)
