@@ -23,3 +23,18 @@ def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
 def listed(module: Mapping[str, Any]) -> Callable[[], list[str]]:
     """The `__dir__` of a package with such names: what it has now, and its public names. module: its globals."""
     return lambda: sorted({*module, *module["__all__"]})
+
+
+class DeferredModule:
+    """Has the attributes of a module, which is imported when one of them is first read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+def deferred(*names: str) -> tuple[Any, ...]:
+    """Modules by their full names, each imported when something of it is first read."""
+    return tuple(map(DeferredModule, names))

@@ -9,26 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import (
-    catalog,
-    checking,
-    dumps,
-    finding,
-    listing,
-    lookup,
-    memory_rows,
-    model_names,
-    moving,
-    querying,
-    removing,
-    system_choice,
-    team,
-    trace_sets,
-)
+from stagedb.api import catalog, listing, lookup
 from stagedb.api.plan_keywords import GraphWords, PlanWords
-from stagedb.api.programs import program_of
 from stagedb.api.python_words import all_for_python, for_python
-from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
     Advised,
     Chart,
@@ -43,21 +26,48 @@ from stagedb.api.results import (
     Rows,
     Viewed,
 )
-from stagedb.api.simulated import Simulated
-from stagedb.api.trace_sets import WriteProgress
-from stagedb.api.wanted_instances import StageClock, find_wanted, of_model, vocabulary_padding
+from stagedb.lazy_names import deferred
 from stagedb.models import Card
-from stagedb.plans import typed_words
 from stagedb.store import Notice, Store, Unfinished
-from stagedb.systems.measured_durations import Durations
-from stagedb.systems.system import System
-from stagedb.traces import Request
 
 if TYPE_CHECKING:
+    from stagedb import plans
+    from stagedb.api import (
+        checking,
+        dumps,
+        finding,
+        memory_rows,
+        model_names,
+        moving,
+        programs,
+        querying,
+        rebuilding,
+        removing,
+        system_choice,
+        team,
+        trace_sets,
+        wanted_instances,
+    )
     from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
+    from stagedb.api.simulated import Simulated
+    from stagedb.api.trace_sets import WriteProgress
     from stagedb.store.contents.profiles import Progress
+    from stagedb.systems.measured_durations import Durations
+    from stagedb.systems.system import System
     from stagedb.timing import Scaling
+    from stagedb.traces import Request
+else:
+    # A listing or a query needs few of them, and starts in half of the time without the others.
+    checking, dumps, finding, memory_rows, model_names, moving, programs = deferred(
+        *("stagedb.api.checking", "stagedb.api.dumps", "stagedb.api.finding", "stagedb.api.memory_rows"),
+        *("stagedb.api.model_names", "stagedb.api.moving", "stagedb.api.programs"),
+    )
+    querying, rebuilding, removing, system_choice, team, trace_sets, wanted_instances = deferred(
+        *("stagedb.api.querying", "stagedb.api.rebuilding", "stagedb.api.removing", "stagedb.api.system_choice"),
+        *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
+    )
+    (plans,) = deferred("stagedb.plans")
 
 
 @all_for_python
@@ -91,8 +101,8 @@ class Stagedb:
 
     def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
         """Write the model's symbolic graph to the store, unless it is there already."""
-        source = model_names.find_source(self.store, model, typed_words(words))
-        return dataclasses.replace(source.in_store(self.store), padding=vocabulary_padding(source))
+        source = model_names.find_source(self.store, model, plans.typed_words(words))
+        return dataclasses.replace(source.in_store(self.store), padding=wanted_instances.vocabulary_padding(source))
 
     def instantiate(
         self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]
@@ -103,7 +113,9 @@ class Stagedb:
         Without `seq_len` it is the sequence length that the model was trained with; the result's `usual_length` has its
         reason.
         """
-        return of_model(self.store, target, typed_words(words), name).make(self.store, StageClock())
+        return wanted_instances.of_model(self.store, target, plans.typed_words(words), name).make(
+            self.store, wanted_instances.StageClock()
+        )
 
     def export(
         self,
@@ -115,7 +127,7 @@ class Stagedb:
         only: str | None = None,
         shard: str | None = None,
         granularity: str = "op",
-        system: str | Path | System | None = None,
+        system: "str | Path | System | None" = None,
         profile: str | None = None,
         durations_in_traces: bool = False,
         packed: bool = False,
@@ -125,7 +137,7 @@ class Stagedb:
         compress: bool = False,
         replay: bool | None = None,
         simulator: str | None = None,
-        progress: WriteProgress | None = None,
+        progress: "WriteProgress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Exported:
         """Write the traces of an instance, one for each rank, and make what is missing for it.
@@ -153,11 +165,11 @@ class Stagedb:
             simulator=simulator,
         )  # fmt: skip
         request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form)
-        return trace_sets.export(self.store, target, model, typed_words(words), request, progress)
+        return trace_sets.export(self.store, target, model, plans.typed_words(words), request, progress)
 
     def simulate(
         self, directory: Path | str, /, *, binary: Path | str | None = None, timeout: float = 3600.0
-    ) -> Simulated:
+    ) -> "Simulated":
         """Run an unmodified simulator on a trace set, and put its ranks next to the profile of the same step.
 
         directory: a set that `export` wrote, of an instance of this store. binary: the simulator's program; without
@@ -266,7 +278,7 @@ class Stagedb:
         stagedb, until somebody profiles the same again. Raises UsageError if the store has nothing of the model or the
         system.
         """
-        return finding.find(self.store, model, system, typed_words(words), fits, limit)
+        return finding.find(self.store, model, system, plans.typed_words(words), fits, limit)
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
@@ -282,7 +294,7 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System | None = None,
+        system: "str | Path | System | None" = None,
         keep: bool = True,
         **words: Unpack[PlanWords],
     ) -> Memory:
@@ -294,12 +306,12 @@ class Stagedb:
         not have in memory, the instance too, and writes nothing.
         """
         named = None if system is None else system_choice.resolve_system(system)
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        wanted = wanted_instances.find_wanted(self.store, target, model, plans.typed_words(words))
         if keep or wanted.there is not None:
-            found = wanted.make(self.store, StageClock(), asks=keep)
+            found = wanted.make(self.store, wanted_instances.StageClock(), asks=keep)
             peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
         else:
-            found, program = program_of(self.store, wanted)
+            found, program = programs.program_of(self.store, wanted)
             peaks, levels, tensors = memory_rows.rows_of_program(program)
         has = system_choice.accelerator_of(self.store, found, named)
         room, reserve = (None, {}) if has is None else (has.room, has.reserved)
@@ -311,8 +323,8 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System | None = None,
-        durations: str | Path | Durations | None = None,
+        system: "str | Path | System | None" = None,
+        durations: "str | Path | Durations | None" = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -339,8 +351,10 @@ class Stagedb:
         from stagedb.api import profiling
 
         inputs = profiling.inputs(system, durations, scale, blocking, framework)
-        clock = StageClock()
-        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
+        clock = wanted_instances.StageClock()
+        wanted = wanted_instances.find_wanted(
+            self.store, target, model, profiling.framework_words(framework, model, plans.typed_words(words))
+        )
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         if not keep:
             return profiling.run_only(self.store, wanted, inputs, name, clock)
@@ -354,7 +368,7 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System | None = None,
+        system: "str | Path | System | None" = None,
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
         progress: "Tried | None" = None,
@@ -372,7 +386,9 @@ class Stagedb:
         from stagedb.api import advice, profiling
 
         inputs = profiling.inputs(system, None, (), blocking, framework)
-        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
+        wanted = wanted_instances.find_wanted(
+            self.store, target, model, profiling.framework_words(framework, model, plans.typed_words(words))
+        )
         return advice.advise_on(self.store, wanted, model, inputs, progress)
 
     def diff(self, first: str, second: str, /) -> Difference:
@@ -391,8 +407,8 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         profile: str | None = None,
-        system: str | Path | System | None = None,
-        durations: str | Path | Durations | None = None,
+        system: "str | Path | System | None" = None,
+        durations: "str | Path | Durations | None" = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -416,7 +432,7 @@ class Stagedb:
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
         chosen = bool(system or durations or scale or blocking or framework)
         asked = views.StepRequest(
-            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
+            target, model, profiling.framework_words(framework, model, plans.typed_words(words)), inputs, chosen
         )
         return views.save_timeline(self.store, asked, out, granularity, only, force, progress)
 
@@ -427,8 +443,8 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         profile: str | None = None,
-        system: str | Path | System | None = None,
-        durations: str | Path | Durations | None = None,
+        system: "str | Path | System | None" = None,
+        durations: "str | Path | Durations | None" = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -450,7 +466,7 @@ class Stagedb:
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
         chosen = bool(system or durations or scale or blocking or framework)
         asked = views.StepRequest(
-            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
+            target, model, profiling.framework_words(framework, model, plans.typed_words(words)), inputs, chosen
         )
         return views.draw_chart(self.store, asked, width, only, color, progress)
 
@@ -462,8 +478,8 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         profile: str | None = None,
-        system: str | Path | System | None = None,
-        durations: str | Path | Durations | None = None,
+        system: "str | Path | System | None" = None,
+        durations: "str | Path | Durations | None" = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -483,7 +499,7 @@ class Stagedb:
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
         chosen = bool(system or durations or scale or blocking or framework)
         asked = views.StepRequest(
-            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
+            target, model, profiling.framework_words(framework, model, plans.typed_words(words)), inputs, chosen
         )
         if second is None:
             return views.save_report(self.store, asked, out, force, progress)
@@ -600,4 +616,4 @@ class Stagedb:
 @for_python
 def connect(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> Stagedb:
     """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
-    return Stagedb(open_rebuilt(store, database=database, insecure=insecure))
+    return Stagedb(rebuilding.open_rebuilt(store, database=database, insecure=insecure))

@@ -6,8 +6,6 @@ from typing import Any
 from stagedb.errors import StagedbError
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.ir.symbolic_graph import FORMAT
-from stagedb.lowering.preparing import earlier_ids
-from stagedb.plans import Plan
 from stagedb.store import Kind, Store
 from stagedb.store.schema import VERSION
 
@@ -38,5 +36,9 @@ def _values(store: Store, kind: Kind, id: str) -> Mapping[str, Any]:
 
 
 def _is_earlier(instance: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
+    # Few things are of another version, and most commands need none of this.
+    from stagedb.lowering.preparing import earlier_ids
+    from stagedb.plans import Plan
+
     plan, sizes = Plan.from_mapping(json_mapping(instance["plan"], "plan")), json_mapping(graph["sizes"], "sizes")
     return instance["id"] in earlier_ids(graph["id"], sizes, plan)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
+from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
-from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, USUAL_HEADS, HeadAxes, core_of
 from stagedb.models.kinds.context import CONTEXT_WORDS, check_context, context_parameters, finished, gates_of
 from stagedb.models.kinds.head_sizes import HEAD_WORDS, check_head_sizes, head_sizes

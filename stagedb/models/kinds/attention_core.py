@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
+from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
-from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.head_sizes import head_sizes
 from stagedb.models.kinds.part import Architecture, Values
 

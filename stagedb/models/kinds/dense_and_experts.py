@@ -7,7 +7,7 @@ expert has a learned factor of its weights.
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.experts import EXPERTS, chosen_experts, routed
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.part import Architecture, Branch, LayerPart, Values, norm_parameters

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,

@@ -8,7 +8,7 @@ a part of each head's own, made from the latent, and one that all heads share, w
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds import key_index
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.attention_core import HeadAxes, core_of

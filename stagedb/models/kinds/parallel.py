@@ -7,7 +7,7 @@ first, so that tensor-parallel ranks reduce their sum once.
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
 

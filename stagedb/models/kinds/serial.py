@@ -8,7 +8,7 @@ channel mixer alone has a norm too (A.X K1). With norms after sums the stream it
 
 from typing import TYPE_CHECKING
 
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
 

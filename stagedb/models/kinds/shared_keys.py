@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
+from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
-from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.attention_core import HeadAxes, core_of, rescaled
 from stagedb.models.kinds.part import (

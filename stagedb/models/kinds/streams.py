@@ -8,7 +8,7 @@ sequence.
 
 from typing import TYPE_CHECKING
 
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
 

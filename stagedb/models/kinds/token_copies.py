@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from stagedb.ir.tags import Tag
-from stagedb.models.deferred_import import DeferredModule
+from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import Rule, Table
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
-from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, BlockStep, OwnBlock
 from stagedb.models.kinds.own.shapes import Shapes, shapes_of
 from stagedb.models.kinds.part import Architecture, Branch, LayerPart, ShardingChoices, Table, Values, norm_values
