@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from stagedb.mentions import OPTIONS, Mention, Word, call, shown_in
+
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
 SETTINGS = ("store_targets", "store_addresses", "store_settings", "password_sources", "settings_files")
@@ -49,16 +51,14 @@ def errors(layer: Path = LAYER) -> str:
 def messages(path: Path) -> Iterator[str]:
     """The texts of a module's errors, in its order; what differs from case to case is in capitals, or `…`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    constants: dict[str, object] = {
-        target.id: node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    constants: dict[str, object] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
+            value = node.value.value if isinstance(node.value, ast.Constant) else _text(node.value, constants)
+            constants |= {target.id: value for target in node.targets if isinstance(target, ast.Name)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args and _is_error(node.func)]
-    for call in sorted(calls, key=lambda node: node.lineno):
-        text = " ".join(_text(call.args[0], constants).split())
+    for made in sorted(calls, key=lambda node: node.lineno):
+        text = " ".join(_text(made.args[0], constants).split())
         # A text that is made elsewhere is listed there.
         if re.search("[a-z]", text):
             yield text
@@ -88,11 +88,26 @@ def _name(node: ast.expr) -> str:
     return "…"
 
 
+def _mention(node: ast.Call) -> Mention | None:
+    """What a message mentions, `Word(…)` or `call(…)`; None for another call."""
+    if not isinstance(node.func, ast.Name) or node.func.id not in ("Word", "call"):
+        return None
+    values = [each.value if isinstance(each, ast.Constant) else _name(each) for each in node.args]
+    words = {
+        str(each.arg): each.value.value if isinstance(each.value, ast.Constant) else _name(each.value)
+        for each in node.keywords
+    }
+    return Word(str(values[0]), *values[1:]) if node.func.id == "Word" else call(*map(str, values), **words)
+
+
 def _text(node: ast.expr, constants: dict[str, object]) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(each, constants) for each in node.values)
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Call):
+        mention = _mention(node.value)
+        return _name(node.value) if mention is None else shown_in(OPTIONS, str(mention))
     if isinstance(node, ast.FormattedValue):
         if isinstance(node.value, ast.Name) and isinstance(constants.get(node.value.id), str | int | float):
             return str(constants[node.value.id])

@@ -76,6 +76,7 @@ def test_one_error_has_the_form_of_each_door() -> None:
     assert error.text(Capitals()) == "plan.yaml: TP=3 is odd; CALL ls lists others"
     assert list(error.parts()) == ["plan.yaml: ", Word("tp", 3), " is odd; ", VerbCall("ls"), " lists others"]
     assert list(pickle.loads(pickle.dumps(error)).parts()) == list(error.parts())  # noqa: S301  # of this test
+    assert repr(error) == f"StagedbError({str(error)!r})"
     error.form = Capitals()
     assert str(error) == error.text(Capitals())
     assert inner.form is OPTIONS
