@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stagedb.mentions import OPTIONS, Mention, Word, call, shown_in
+from stagedb.mentions import OPTIONS, Mention, VerbCall, Word, shown_in
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
@@ -93,11 +93,14 @@ def _mention(node: ast.Call) -> Mention | None:
     if not isinstance(node.func, ast.Name) or node.func.id not in ("Word", "call"):
         return None
     values = [each.value if isinstance(each, ast.Constant) else _name(each) for each in node.args]
-    words = {
-        str(each.arg): each.value.value if isinstance(each.value, ast.Constant) else _name(each.value)
+    if node.func.id == "Word":
+        return Word(str(values[0]), *values[1:2])
+    verb, *arguments = map(str, values)
+    words = [
+        Word(str(each.arg), each.value.value if isinstance(each.value, ast.Constant) else _name(each.value))
         for each in node.keywords
-    }
-    return Word(str(values[0]), *values[1:]) if node.func.id == "Word" else call(*map(str, values), **words)
+    ]
+    return VerbCall(verb, tuple(arguments), tuple(words))
 
 
 def _text(node: ast.expr, constants: dict[str, object]) -> str:
