@@ -94,7 +94,7 @@ def _mention(node: ast.Call) -> Mention | None:
         return None
     values = [each.value if isinstance(each, ast.Constant) else _name(each) for each in node.args]
     if node.func.id == "Word":
-        return Word(str(values[0]), *values[1:2])
+        return Word(str(values[0]), values[1] if len(values) > 1 else None)
     verb, *arguments = map(str, values)
     words = [
         Word(str(each.arg), each.value.value if isinstance(each.value, ast.Constant) else _name(each.value))
