@@ -34,8 +34,8 @@ def test_a_message_has_its_mentions_whole(pairs: list[tuple[str, Any]], end: str
 @given(MENTIONS)
 def test_a_message_may_be_split_at_spaces_and_colons(mention: Any) -> None:
     message = f"what {mention}: a way"
-    assert " ".join(message.split()) == message or "\n" in str(mention)
-    assert list(parts_of(message.partition(": ")[0])) == ["what ", mention]
+    assert " ".join(message.split()) == message
+    assert list(parts_of(message.partition(":")[0])) == ["what ", mention]
 
 
 @given(st.text('\ufdd0\ufdd1[]"word,tp 4'))
