@@ -4,9 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from stagedb.mentions import OPTIONS, Word, call, shown_in
+from stagedb.mentions import OPTIONS, Mention, VerbCall, Word, shown_in
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
@@ -58,16 +57,14 @@ def errors(layer: Path = LAYER) -> str:
 def messages(path: Path) -> Iterator[str]:
     """The texts of a module's errors, in its order; what differs from case to case is in capitals, or `…`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    constants: dict[str, object] = {
-        target.id: node.value.value if isinstance(node.value, ast.Constant) else _text(node.value, {})
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    constants: dict[str, object] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
+            value = node.value.value if isinstance(node.value, ast.Constant) else _text(node.value, constants)
+            constants |= {target.id: value for target in node.targets if isinstance(target, ast.Name)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args and _is_error(node.func)]
-    for each in sorted(calls, key=lambda node: node.lineno):
-        text = " ".join(_text(each.args[0], constants).split())
+    for made in sorted(calls, key=lambda node: node.lineno):
+        text = " ".join(_text(made.args[0], constants).split())
         # A text that is made elsewhere is listed there.
         if re.search("[a-z]", text):
             yield text
@@ -97,18 +94,19 @@ def _name(node: ast.expr) -> str:
     return "…"
 
 
-def _mention(node: ast.expr, constants: dict[str, object]) -> str | None:
-    """A word or a call of a message, as the command line shows it; None for anything else."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Word", "call")):
+def _mention(node: ast.Call) -> Mention | None:
+    """What a message mentions, `Word(…)` or `call(…)`; None for another call."""
+    if not isinstance(node.func, ast.Name) or node.func.id not in ("Word", "call"):
         return None
-    made = Word if node.func.id == "Word" else call
-    values = [_value(each, constants) for each in node.args]
-    named = {key.arg: _value(key.value, constants) for key in node.keywords if key.arg is not None}
-    return shown_in(OPTIONS, str(made(*values, **named)))
-
-
-def _value(node: ast.expr, constants: dict[str, object]) -> Any:
-    return node.value if isinstance(node, ast.Constant) else _text(node, constants).strip("…") or _name(node)
+    values = [each.value if isinstance(each, ast.Constant) else _name(each) for each in node.args]
+    if node.func.id == "Word":
+        return Word(str(values[0]), values[1] if len(values) > 1 else None)
+    verb, *arguments = map(str, values)
+    words = [
+        Word(str(each.arg), each.value.value if isinstance(each.value, ast.Constant) else _name(each.value))
+        for each in node.keywords
+    ]
+    return VerbCall(verb, tuple(arguments), tuple(words))
 
 
 def _text(node: ast.expr, constants: dict[str, object]) -> str:
@@ -116,9 +114,10 @@ def _text(node: ast.expr, constants: dict[str, object]) -> str:
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(each, constants) for each in node.values)
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Call):
+        mention = _mention(node.value)
+        return _name(node.value) if mention is None else shown_in(OPTIONS, str(mention))
     if isinstance(node, ast.FormattedValue):
-        if (mention := _mention(node.value, constants)) is not None:
-            return mention
         if isinstance(node.value, ast.Name) and isinstance(constants.get(node.value.id), str | int | float):
             return str(constants[node.value.id])
         return _name(node.value)

@@ -35,6 +35,9 @@ class _Message:
     def __str__(self) -> str:
         return self.text(self.form)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     def __format__(self, spec: str) -> str:
         return format(self.message, spec)
 

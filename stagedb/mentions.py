@@ -88,6 +88,10 @@ class Form(ABC):
     def call(self, call: VerbCall) -> str:
         """A call of a verb, with the marks around it."""
 
+    def whole(self, text: str, message: str) -> str:
+        """A message in this form, with what belongs to all of it. text: the message with its mentions shown."""
+        return text
+
     def mention(self, mention: Mention) -> str:
         """A mention of any kind."""
         match mention:
@@ -135,7 +139,8 @@ def shown_in(form: Form, message: str) -> str:
     """A message as a door shows it. A text without mentions stays as it is."""
     if _BEGIN not in message:
         return message
-    return "".join(part if isinstance(part, str) else form.mention(part) for part in parts_of(message))
+    shown = [part if isinstance(part, str) else form.mention(part) for part in parts_of(message)]
+    return form.whole("".join(shown), message)
 
 
 def value_text(value: object) -> str:

@@ -34,8 +34,8 @@ def test_a_message_has_its_mentions_whole(pairs: list[tuple[str, Any]], end: str
 @given(MENTIONS)
 def test_a_message_may_be_split_at_spaces_and_colons(mention: Any) -> None:
     message = f"what {mention}: a way"
-    assert " ".join(message.split()) == message or "\n" in str(mention)
-    assert list(parts_of(message.partition(": ")[0])) == ["what ", mention]
+    assert " ".join(message.split()) == message
+    assert list(parts_of(message.partition(":")[0])) == ["what ", mention]
 
 
 @given(st.text('\ufdd0\ufdd1[]"word,tp 4'))
@@ -76,6 +76,7 @@ def test_one_error_has_the_form_of_each_door() -> None:
     assert error.text(Capitals()) == "plan.yaml: TP=3 is odd; CALL ls lists others"
     assert list(error.parts()) == ["plan.yaml: ", Word("tp", 3), " is odd; ", VerbCall("ls"), " lists others"]
     assert list(pickle.loads(pickle.dumps(error)).parts()) == list(error.parts())  # noqa: S301  # of this test
+    assert repr(error) == f"StagedbError({str(error)!r})"
     error.form = Capitals()
     assert str(error) == error.text(Capitals())
     assert inner.form is OPTIONS

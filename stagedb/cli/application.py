@@ -31,7 +31,7 @@ from stagedb.cli.help_groups import GroupedCommands, group_options
 from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
 from stagedb.cli.shared_options import print_line
 from stagedb.errors import StagedbError
-from stagedb.mentions import OPTIONS
+from stagedb.mentions import OPTIONS, Options
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
 
@@ -125,7 +125,7 @@ def run() -> None:
             _print_error(refusal(error))
         sys.exit(EXIT_REFUSED)
     except StagedbError as error:
-        _print_error(error.text(OPTIONS))
+        _print_error(error.text(error.form if isinstance(error.form, Options) else OPTIONS))
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader of the output has closed it. Python would complain again when it flushes at exit.

@@ -10,7 +10,7 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
-from stagedb.mentions import OPTIONS, shown_in
+from stagedb.mentions import OPTIONS, Options, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 if TYPE_CHECKING:
@@ -31,16 +31,28 @@ class _Given:
 
     def words(self) -> dict[str, Any]:
         """The words of the file, with those of the command line on top."""
-        given = {
-            field.name: value
-            for field in dataclasses.fields(self)
-            if field.name != "plan" and (value := getattr(self, field.name)) is not None
-        }
+        given = self._given()
         if self.plan is None:
             return given
         from stagedb.plans import read_plan_file
 
         return {**read_plan_file(self.plan), **given}
+
+    def message_form(self) -> Options:
+        """How a message shows words of the plan."""
+        if self.plan is None:
+            return OPTIONS
+        from stagedb.cli.plan_file_keys import PlanFileKeys
+
+        return PlanFileKeys(self.plan, self._given().keys())
+
+    def _given(self) -> dict[str, Any]:
+        """The words that are options of the command line."""
+        return {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name != "plan" and (value := getattr(self, field.name)) is not None
+        }
 
 
 def _options(name: str, words: Mapping[str, PlanWord]) -> type[_Given]:

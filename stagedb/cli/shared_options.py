@@ -15,7 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Protocol,
+    TextIO,
+    get_args,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import psutil
 import typer
@@ -23,8 +33,9 @@ from typer.models import OptionInfo
 
 from stagedb.cli import EXIT_INTERRUPTED, completion
 from stagedb.cli.help_groups import EVERY, TIMING
+from stagedb.errors import StagedbError
 from stagedb.frameworks.profiles import FRAMEWORK_NAMES
-from stagedb.mentions import OPTIONS, shown_in
+from stagedb.mentions import OPTIONS, Options, shown_in
 from stagedb.outputs import printable
 
 if TYPE_CHECKING:
@@ -202,6 +213,14 @@ def _age() -> float:
     return time.time() - began
 
 
+@runtime_checkable
+class _WithForm(Protocol):
+    """Options that decide how messages show words."""
+
+    def message_form(self) -> Options:
+        """The form."""
+
+
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is a dataclass by its fields, as options of the command line.
 
@@ -230,6 +249,10 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
         }
         try:
             command(**values, **collected)
+        except StagedbError as error:
+            forms = [group.message_form() for group in collected.values() if isinstance(group, _WithForm)]
+            error.form = forms[0] if forms else OPTIONS
+            raise
         except KeyboardInterrupt as interrupt:
             # Without this line the program that runs the command would end silently.
             typer.echo(f"Interrupted: {interrupt}" if str(interrupt) else "Interrupted.", err=True)

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.outputs import GB, printable, readable_cell
+from stagedb.serve.page_form import linked
 from stagedb.store.failures import ConnectionLost
 from stagedb.store.known_secrets import known_secrets, without_secrets
 from stagedb.store.store_settings import config_file
@@ -115,23 +116,25 @@ class BusyError(StagedbError):
 def error_page(request: Request, error: Exception) -> Response:
     """What happened, and what to do. The details of an unexpected error go to the server's log alone."""
     if isinstance(error, UsageError):
-        return page(request, "error.html", 400, title="This does not work", text=str(error))
+        return page(request, "error.html", 400, title="This does not work", message=linked(error.message))
     if isinstance(error, ConnectionLost):
         text = "The store does not answer at the moment. Load the page again in a minute; if that does not help, ask "
-        return page(request, "error.html", 503, title="The store is away", text=f"{text}whoever runs this server.")
+        return page(
+            request, "error.html", 503, title="The store is away", message=linked(f"{text}whoever runs this server.")
+        )
     if isinstance(error, BusyError):
-        return page(request, "error.html", 503, title="Not at the moment", text=str(error))
+        return page(request, "error.html", 503, title="Not at the moment", message=linked(error.message))
     if isinstance(error, StagedbError):
-        return page(request, "error.html", 500, title="This failed", text=str(error))
+        return page(request, "error.html", 500, title="This failed", message=linked(error.message))
     _log.error("%s %s\n%s", request.method, request.url.path, without_secrets(_details(error), _secrets()))
     text = "The server has written the details to its log. Other pages work; please report what you did."
-    return page(request, "error.html", 500, title="stagedb itself failed", text=text)
+    return page(request, "error.html", 500, title="stagedb itself failed", message=linked(text))
 
 
 def missing_page(request: Request) -> Response:
     """The answer for an address without a page."""
     text = "There is no such page. The links above lead to all that the store has."
-    return page(request, "error.html", 404, title="No such page", text=text)
+    return page(request, "error.html", 404, title="No such page", message=linked(text))
 
 
 def _details(error: Exception) -> str:

@@ -12,6 +12,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.serve import page_frames
 from stagedb.serve.downloads import FORMATS, file_of, format_of
 from stagedb.serve.list_pages import number_of
+from stagedb.serve.page_form import linked
 from stagedb.serve.page_frames import address, cells, named
 from stagedb.serve.step_pages import suggestions
 
@@ -102,12 +103,7 @@ def cypher(request: Request) -> Response:
         return _answered(request, "cypher.html", ask, "query", ("cypher",), {"query": text, **chosen}, form)
     except StagedbError as error:
         status = 400 if isinstance(error, UsageError) else 500
-        return page_frames.page(request, "cypher.html", status, answer=None, error=on_pages(str(error)), **form)
-
-
-def on_pages(text: str) -> str:
-    """An error with the names of this page's fields in place of a command's options."""
-    return text.replace("allow more time with timeout", "ask whoever runs this server for more time")
+        return page_frames.page(request, "cypher.html", status, answer=None, error=linked(error.message), **form)
 
 
 def _answered(

@@ -169,6 +169,7 @@ def test_a_slow_query_is_ended(reading: Store, profiles: Pair) -> None:
         answer = served.get(asked(query=text))
         assert answer.status == 500
         assert "was ended after 0.1 s" in answer.text
+        assert "allow more time with the time-out of this server" in answer.text
         assert served.get("/list/instances").status == 200
 
 

@@ -97,3 +97,4 @@ def test_what_is_not_there_is_named(served: Served) -> None:
     missing = served.get("/instances/missing")
     assert missing.status == 400
     assert "no graph, instance or profile" in missing.text
+    assert '<a href="/list/instances">the page of instances</a> lists them' in missing.text

@@ -17,6 +17,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import OPTIONS, shown_in
 from stagedb.store import Store
 from stagedb.traces import Request, validate_traces
 from stagedb.traces.disk_room import LEAST_NODE, check_counts
@@ -258,7 +259,7 @@ def test_too_little_space_is_refused_before_any_write(tmp_path: Path, monkeypatc
 def test_what_would_fit_is_named_and_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = workload(microbatches=6)
     traces = trace_set(made)
-    fits = " ".join(smaller(made, traces, 10**9))
+    fits = shown_in(OPTIONS, " ".join(smaller(made, traces, 10**9)))
     blocks = int(re.search(r"block \(([0-9,]+) bytes", fits)[1].replace(",", ""))  # type: ignore[index]
     packed = int(re.search(r"at most ([0-9,]+) bytes", fits)[1].replace(",", ""))  # type: ignore[index]
     assert export_workload(made, tmp_path / "blocks", granularity="block").bytes == blocks < traces.bytes
