@@ -36,9 +36,9 @@ def trace(model: str | Card, rank: int, /, **words: Any) -> TraceColumns:
     return trace_of(program(model, **words), rank)
 
 
-def export(made: Workload, out: Path) -> Path:
-    """The traces of a workload, all ranks of it."""
-    export_workload(made, out)
+def export(made: Workload, out: Path, **words: Any) -> Path:
+    """The traces of a workload, all ranks of it. They are not replayed. words: of `export_workload`."""
+    export_workload(made, out, **{"replay": False, **words})
     return out
 
 
