@@ -11,6 +11,7 @@ from typing import Any
 from stagedb.api.model_names import card_source
 from stagedb.build.model_graph import build_graph
 from stagedb.lowering import IndexedGraph, Program, lower
+from stagedb.lowering.copied_rows import CopiedRows, copy_rows
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan, typed_words
 from stagedb.traces.trace_reading import TraceColumns
@@ -31,14 +32,21 @@ def workload(model: str | Card, /, **words: Any) -> Workload:
     return program(model, **words).workload
 
 
+def copied_rows(model: str | Card, /, **words: Any) -> CopiedRows:
+    """The rows of a plan that the store's statements copy: more properties of ops than the columns have."""
+    card = model if isinstance(model, Card) else load_card(model)
+    plan = plan_of(card, **words)
+    return copy_rows(_graph(card, plan.options), plan)
+
+
 def trace(model: str | Card, rank: int, /, **words: Any) -> TraceColumns:
     """The trace of a rank, as an export writes it."""
     return trace_of(program(model, **words), rank)
 
 
-def export(made: Workload, out: Path) -> Path:
-    """The traces of a workload, all ranks of it."""
-    export_workload(made, out)
+def export(made: Workload, out: Path, **words: Any) -> Path:
+    """The traces of a workload, all ranks of it. They are not replayed. words: of `export_workload`."""
+    export_workload(made, out, **{"replay": False, **words})
     return out
 
 

@@ -9,6 +9,7 @@ import yaml
 
 from stagedb.api import Stagedb, validate
 from stagedb.traces import Report
+from tests import lowered
 
 Plans = list[Mapping[str, Any]]
 
@@ -22,6 +23,13 @@ def plans() -> Plans:
 def title(plan: Mapping[str, Any]) -> str:
     """A row in short: `gpt2 tp 2 seq_len 256`."""
     return " ".join([plan["model"], *(f"{word} {value}" for word, value in plan.items() if word != "model")])
+
+
+def check_lowered(plan: Mapping[str, Any]) -> Report:
+    """Lower a plan, and hold its traces against every rule and a replay."""
+    with TemporaryDirectory(prefix="stagedb-plan-") as scratch:
+        words = {word: value for word, value in plan.items() if word != "model"}
+        return validate(lowered.export(lowered.workload(plan["model"], **words), Path(scratch) / "traces"))
 
 
 def check(db: Stagedb, plan: Mapping[str, Any]) -> Report:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stagedb.api import Stagedb, validate
+from stagedb.api import validate
 from stagedb.models import Card
-from stagedb.store import Store
+from tests import lowered
 from tests.memory.test_recorded_causes import GPT, LLAMA, MOE, ROWS
 
 WIDE = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
@@ -55,9 +55,8 @@ CLIPPED: dict[str, tuple[Card, dict[str, Any]]] = {
 }
 
 
-def assert_runs(db: Stagedb, out: Path, card: Card, words: dict[str, Any]) -> None:
-    done = db.export(model=card, out=out / "traces", replay=False, seq_len=16, **words)
-    report = validate(done.path)
+def assert_runs(out: Path, card: Card, words: dict[str, Any]) -> None:
+    report = validate(lowered.export(lowered.workload(card, seq_len=16, **words), out / "traces"))
     assert report.faults == ()
     assert report.replayed
 
@@ -67,11 +66,11 @@ def test_every_cause_has_a_plan() -> None:
 
 
 @pytest.mark.parametrize("cause", PLANS)
-def test_the_plan_of_a_cause_runs(embedded_store: Store, tmp_path: Path, cause: str) -> None:
-    assert_runs(Stagedb(embedded_store), tmp_path, *PLANS[cause])
+def test_the_plan_of_a_cause_runs(tmp_path: Path, cause: str) -> None:
+    assert_runs(tmp_path, *PLANS[cause])
 
 
 @pytest.mark.parametrize("norms", CLIPPED)
-def test_a_clipped_step_runs(embedded_store: Store, tmp_path: Path, norms: str) -> None:
+def test_a_clipped_step_runs(tmp_path: Path, norms: str) -> None:
     card, words = CLIPPED[norms]
-    assert_runs(Stagedb(embedded_store), tmp_path, card, {**words, "clip_norm": True})
+    assert_runs(tmp_path, card, {**words, "clip_norm": True})

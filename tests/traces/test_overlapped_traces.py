@@ -8,7 +8,9 @@ import pytest
 
 from stagedb.api import Stagedb, unpack, validate
 from stagedb.store import Store
+from tests import lowered
 from tests.ir.tiny import card
+from tests.traces.written import pack_workload, traces_of
 
 MEGATRON: dict[str, Any] = {"recipe": "megatron", "dp": 4, "ep": 2, "zero": 1}
 CHUNKS: dict[str, Any] = {"virtual_stages": 2}
@@ -36,18 +38,18 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_traces_run_to_their_end(embedded_store: Store, tmp_path: Path, name: str) -> None:
+def test_traces_run_to_their_end(tmp_path: Path, name: str) -> None:
     style, given = PLANS[name]
     words = {"global_batch_size": 10, **given, "overlap_experts": True, "seq_len": 512}
-    db, model = Stagedb(embedded_store), dataclasses.replace(card(style, layers=8), max_positions=512)
+    model = dataclasses.replace(card(style, layers=8), max_positions=512)
+    made = lowered.workload(model, **words)
     for granularity in ("op", "block"):
-        done = db.export(model=model, **words, out=tmp_path / granularity, granularity=granularity)
-        report = validate(done.path)
+        report = validate(lowered.export(made, tmp_path / granularity, granularity=granularity))
         assert report.replayed
         assert report.faults == ()
-    whole = db.export(done.instance.id, out=tmp_path / "packed", packed=True)
-    unpack(whole.path, out=tmp_path / "unpacked")
-    assert validate(tmp_path / "unpacked").faults == ()
+    pack_workload(made, tmp_path / "packed")
+    unpack(tmp_path / "packed", out=tmp_path / "unpacked")
+    assert traces_of(tmp_path / "unpacked") == traces_of(tmp_path / "op")
 
 
 def test_all_that_follows_from_an_instance_has_its_pairs(embedded_store: Store, tmp_path: Path) -> None:

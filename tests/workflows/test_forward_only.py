@@ -10,13 +10,17 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.memory import Category
+from stagedb.lowering import Program
+from stagedb.memory import Category, memory_of
 from stagedb.models.card import Card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store
-from stagedb.store.contents.memory import analyse
+from stagedb.systems import load_system
+from stagedb.timing import profile_job
 from stagedb.traces import validate_traces
 from stagedb.workflows import WORKFLOWS
+from stagedb.workload.instance_columns import TASK_KINDS
+from tests import lowered
 from tests.ir.tiny import card
 
 PLANS: dict[str, tuple[Card, dict[str, Any]]] = {
@@ -35,34 +39,57 @@ PLANS: dict[str, tuple[Card, dict[str, Any]]] = {
     "fp8": (card("llama"), {"tp": 2, "sp": True, "matmul_dtype": "fp8", "dp": 2}),
 }
 
-OPS = """MATCH (c:RankClass {instance: $i})-[:RUNS]->(o:Op)
-UNWIND c.stages AS stage
-RETURN o.phase AS phase, o.runs * o.flops AS flops, stage, c.cp AS cp, c.ep AS ep, o.chunk AS chunk, o.position AS at,
-  o.name AS name, o.type AS type, o.kind AS kind, o.runs AS runs, o.bytes_read AS bytes_read,
-  o.bytes_written AS bytes_written, o.axis AS axis, o.comm_bytes AS bytes_in, o.comm_out_bytes AS bytes_out,
-  o.dtype AS dtype, o.peer AS peer, o.dims AS dims"""
-EDGES = """MATCH (c:RankClass {instance: $i})-[:RUNS]->(a:Op {phase: 'forward'})-[d:DEP]->(b:Op {phase: 'forward'})
-UNWIND c.stages AS stage
-RETURN stage, c.cp AS cp, c.ep AS ep, a.chunk AS chunk, a.name AS source, b.name AS target, d.kind AS kind"""
-TASKS = """MATCH (c:RankClass {instance: $i})-[:SCHEDULES]->(t:Task)
-UNWIND c.stages AS stage
-RETURN stage, t.index AS index, t.kind AS kind, t.microbatch AS microbatch, t.chunk AS chunk
-ORDER BY stage, index"""
 
-
-def made(store: Store, name: str, workflow: str, **more: Any) -> str:
+def made(name: str, workflow: str, **more: Any) -> Program:
     model, words = PLANS[name]
-    seq_len = 8 if model.positions == "learned" else 32
-    return Stagedb(store).instantiate(model, **{"seq_len": seq_len, **words, "workflow": workflow, **more}).id
+    return lowered.program(model, **{**lengths(name), **words, "workflow": workflow, **more})
 
 
-def rows(store: Store, statement: str, instance: str) -> Counter[tuple[Any, ...]]:
-    found = store.query(statement, {"i": instance}).rows
-    return Counter(tuple(tuple(each) if isinstance(each, list) else each for each in row) for row in found)
+def lengths(name: str) -> dict[str, int]:
+    return {"seq_len": 8 if PLANS[name][0].positions == "learned" else 32}
 
 
-NAME, RUNS = 7, 10
-"""Columns of `OPS`."""
+def stored(store: Store, name: str, workflow: str) -> str:
+    model, words = PLANS[name]
+    return Stagedb(store).instantiate(model, **{**lengths(name), **words, "workflow": workflow}).id
+
+
+COLUMNS = (
+    "phase", "chunk", "position", "name", "type", "kind", "runs", "flops", "bytes", "bytes_read", "temporary", "axis",
+    "size", "result", "dtype", "peer", "dims",
+)  # fmt: skip
+
+
+def rows(name: str, workflow: str) -> Counter[tuple[Any, ...]]:
+    """What each stage runs: its number, the place of the class among experts and sequences, and `COLUMNS`."""
+    model, words = PLANS[name]
+    copied = lowered.copied_rows(model, **{**lengths(name), **words, "workflow": workflow})
+    found: Counter[tuple[Any, ...]] = Counter()
+    for each in copied.classes:
+        for op in copied.ops[each["class"]].values():
+            values = (tuple(op[column]) if column == "dims" else op[column] for column in COLUMNS)
+            row = (each["cp"], each["ep"], *values)
+            found.update((stage, *row) for stage in each["stages"])
+    return found
+
+
+PHASE, NAME, RUNS, FLOPS = (3 + COLUMNS.index(column) for column in ("phase", "name", "runs", "flops"))
+"""Places in a row."""
+
+
+def edges(program: Program) -> set[tuple[Any, ...]]:
+    """What a forward waits for, by stage, with the names of gathers without their numbers."""
+    found: set[tuple[Any, ...]] = set()
+    for each in program.workload.classes:
+        name, phase = [any_gather(one) for one in each.ops.name], each.ops.phase
+        for source, target, kind in zip(*(getattr(each.edges, end).tolist() for end in ENDS), strict=True):
+            if phase[source] == phase[target] == "forward":
+                row = (each.origins.member, int(each.ops.chunk[source]), name[source], name[target], kind)
+                found |= {(stage, *row) for stage in each.stages}
+    return found
+
+
+ENDS = ("source", "target", "kind")
 
 
 def any_gather(name: str) -> str:
@@ -71,12 +98,13 @@ def any_gather(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_it_runs_the_forward_operators_of_training_and_nothing_else(store: Store, name: str) -> None:
-    trained, forward = (rows(store, OPS, made(store, name, each)) for each in ("training", "forward-only"))
-    assert {row[0] for row in trained} == {"forward", "backward", "optimizer"}
-    assert sum(row[1] for row in forward) > 0
+def test_it_runs_the_forward_operators_of_training_and_nothing_else(name: str) -> None:
+    trained, forward = (rows(name, each) for each in ("training", "forward-only"))
+    assert {row[PHASE] for row in trained} == {"forward", "backward", "optimizer"}
+    assert {row[PHASE] for row in forward} == {"forward"}
+    assert sum(row[FLOPS] for row in forward) > 0
     sides = [
-        Counter({row: count for row, count in side.items() if row[0] == "forward" and ".gather." not in row[NAME]})
+        Counter({row: count for row, count in side.items() if row[PHASE] == "forward" and ".gather." not in row[NAME]})
         for side in (trained, forward)
     ]
     assert sides[0] == sides[1]
@@ -84,31 +112,32 @@ def test_it_runs_the_forward_operators_of_training_and_nothing_else(store: Store
     gathers = [
         {(*row[:NAME], any_gather(row[NAME]), *row[NAME + 1 : RUNS], *row[RUNS + 1 :]): row[RUNS] for row in side}
         for side in (
-            [row for row in side if row[0] == "forward" and ".gather." in row[NAME]] for side in (trained, forward)
+            [row for row in side if row[PHASE] == "forward" and ".gather." in row[NAME]] for side in (trained, forward)
         )
     ]
     assert gathers[0].keys() == gathers[1].keys()
     assert all(gathers[0][row] <= gathers[1][row] for row in gathers[0])
 
 
-@pytest.mark.parametrize("name", ["tp", "zero 3, stages", "experts", "ring"])
-def test_what_waits_for_what_is_as_in_the_forwards_of_training(embedded_store: Store, name: str) -> None:
-    trained, forward = (made(embedded_store, name, each) for each in ("training", "forward-only"))
-    found, theirs = (
-        {
-            tuple(any_gather(each) if isinstance(each, str) else each for each in row)
-            for row in rows(embedded_store, EDGES, side)
-        }
-        for side in (forward, trained)
-    )
-    assert found == theirs
-    assert found
+@pytest.mark.parametrize("name", PLANS)
+def test_what_waits_for_what_is_as_in_the_forwards_of_training(name: str) -> None:
+    trained, forward = (edges(made(name, each)) for each in ("training", "forward-only"))
+    assert forward == trained
+    assert forward
 
 
 @pytest.mark.parametrize("name", ["stages", "chunks", "zero 3, stages"])
-def test_a_stage_runs_the_forwards_of_its_schedule_in_order(embedded_store: Store, name: str) -> None:
+def test_a_stage_runs_the_forwards_of_its_schedule_in_order(name: str) -> None:
     def tasks(workflow: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in embedded_store.query(TASKS, {"i": made(embedded_store, name, workflow)}).rows]
+        found = [
+            (stage, index, TASK_KINDS[kind], int(microbatch), int(chunk))
+            for each in made(name, workflow).workload.classes
+            for stage in each.stages
+            for index, (kind, microbatch, chunk) in enumerate(
+                zip(each.tasks.kind, each.tasks.microbatch, each.tasks.chunk, strict=True)
+            )
+        ]
+        return sorted(found)
 
     forward = tasks("forward-only")
     assert {row[2] for row in forward} == {"forward"}
@@ -124,9 +153,8 @@ OWN = [(name, words.get("recipe", "torch")) for name, (_, words) in PLANS.items(
 
 
 @pytest.mark.parametrize(("name", "recipe"), [*OWN, ("tp", "megatron"), ("zero 3, stages", "megatron")])
-def test_no_rank_holds_gradients_or_what_an_optimizer_keeps(embedded_store: Store, name: str, recipe: str) -> None:
-    both = (made(embedded_store, name, each, recipe=recipe) for each in ("training", "forward-only"))
-    trained, forward = (analyse(embedded_store, each) for each in both)
+def test_no_rank_holds_gradients_or_what_an_optimizer_keeps(name: str, recipe: str) -> None:
+    trained, forward = (memory_of(made(name, each, recipe=recipe)) for each in ("training", "forward-only"))
     starts = [(stage, each.usage.before()) for each in trained for stage in each.rank_class.stages]
     parameters = {stage: start[Category.PARAMETERS] for stage, start in starts}
     peaks = {stage: sum(each.usage.at(each.peak).values()) for each in trained for stage in each.rank_class.stages}
@@ -145,9 +173,9 @@ def _held(levels: Any) -> set[Category]:
     return {category for category, row in zip(Category, levels, strict=True) if row.any()}
 
 
-def test_more_micro_batches_hold_no_more(embedded_store: Store) -> None:
+def test_more_micro_batches_hold_no_more() -> None:
     def peak(batch: int) -> dict[int, dict[Category, int]]:
-        found = analyse(embedded_store, made(embedded_store, "stages", "forward-only", global_batch_size=batch))
+        found = memory_of(made("stages", "forward-only", global_batch_size=batch))
         return {stage: each.usage.at(each.peak) for each in found for stage in each.rank_class.stages}
 
     few, many = peak(4), peak(16)
@@ -156,9 +184,9 @@ def test_more_micro_batches_hold_no_more(embedded_store: Store) -> None:
             assert many[stage][category] == held[category]
 
 
-def test_memory_profile_query_and_report_know_it(embedded_store: Store, tmp_path: Path) -> None:
-    db = Stagedb(embedded_store)
-    trained, forward = (made(embedded_store, "stages", each) for each in ("training", "forward-only"))
+def test_memory_profile_query_and_report_know_it(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    trained, forward = (stored(store, "stages", each) for each in ("training", "forward-only"))
     found = db.memory(forward)
     assert {row["moment"] for row in found.levels} == {"start", "forward_peak", "forward_end", "step_end", "peak"}
     assert {row["phase"] for row in found.peaks} == {"forward"}
@@ -168,20 +196,21 @@ def test_memory_profile_query_and_report_know_it(embedded_store: Store, tmp_path
     assert list(db.diff(trained, forward).plan) == [{"word": "workflow", "first": "training", "second": "forward-only"}]
     by_layer = db.query("flops_by_layer", instance=forward)
     assert {row["backward_flops"] for row in by_layer} == {0} != {row["forward_flops"] for row in by_layer}
+    assert db.export(forward, out=tmp_path / "traces").world == 8
+    assert validate_traces(tmp_path / "traces").faults == ()
     db.report(forward, out=tmp_path / "report.html")
     db.timeline(forward, out=tmp_path / "timeline.pftrace")
     both = "MATCH (i:Instance {id: $i})-[:OF]->(g:Graph) RETURN i.workflow AS i, g.workflow AS g"
-    assert embedded_store.query(both, {"i": forward}).rows == (("forward-only", "forward-only"),)
+    assert store.query(both, {"i": forward}).rows == (("forward-only", "forward-only"),)
 
 
-def test_model_flops_are_those_of_the_forward(embedded_store: Store) -> None:
+def test_model_flops_are_those_of_the_forward() -> None:
     """Two FLOPs a token for each weight of a matmul, and the scores and sums of attention; a training step has three
     times as many."""
     model = card("llama")
-    db = Stagedb(embedded_store)
     words: dict[str, Any] = {"dp": 2, "seq_len": 8, "global_batch_size": 4}
-    both = (db.profile(db.instantiate(model, workflow=each, **words).id).merit for each in ("training", "forward-only"))
-    trained, forward = both
+    both = (lowered.workload(model, workflow=each, **words) for each in ("training", "forward-only"))
+    trained, forward = (profile_job(each, load_system("h100")).merit for each in both)
     width = model.heads * model.head_dim
     projections = model.hidden * (2 * width + 2 * model.kv_heads * model.head_dim)
     weights = model.layers * (projections + 3 * model.hidden * model.ffn) + model.hidden * model.vocab
@@ -192,14 +221,13 @@ def test_model_flops_are_those_of_the_forward(embedded_store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_what_is_exported_is_sound_and_runs(embedded_store: Store, name: str, tmp_path: Path) -> None:
-    db = Stagedb(embedded_store)
-    written = db.export(made(embedded_store, name, "forward-only"), out=tmp_path / "traces")
-    report = validate_traces(tmp_path / "traces")
+def test_what_is_exported_is_sound_and_runs(name: str, tmp_path: Path) -> None:
+    workload = made(name, "forward-only").workload
+    report = validate_traces(lowered.export(workload, tmp_path / "traces"))
     assert report.faults == ()
     assert report.replayed
     assert report.nodes > 0
-    assert written.world == report.world
+    assert report.world == len(workload.ranks)
 
 
 @pytest.mark.parametrize(
