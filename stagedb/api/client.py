@@ -29,6 +29,7 @@ from stagedb.api.results import (
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
 from stagedb.store import Notice, Store, Unfinished
+from stagedb.traces import Request
 
 if TYPE_CHECKING:
     from stagedb import plans
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from stagedb.systems.measured_durations import Durations
     from stagedb.systems.system import System
     from stagedb.timing import Scaling
-    from stagedb.traces import Request
 else:
     # A listing or a query needs few of them, and starts in half of the time without the others.
     checking, dumps, finding, memory_rows, model_names, moving, programs = deferred(
