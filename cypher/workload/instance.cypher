@@ -9,6 +9,7 @@
 // column world: integer [ranks] — size of the world
 // column ranks_digest: string? — digest of the ranks that it was given; absent in instances from before schema 5
 // column groups_digest: string? — digest of its groups
+// column layout_digest: string? — digest of the numbers below
 // column class_table: integer[]? — the class of each place; absent in instances of an older stagedb, which have all nodes
 // column class_cp: integer? — coordinates on cp in the table
 // column class_ep: integer? — coordinates on ep in the table
@@ -21,7 +22,7 @@
 // column group_steps: integer[]? — distance of a group's ranks
 MATCH (i:Instance {id: $instance, state: 'ready'})-[:OF]->(g:Graph)
 RETURN i.name AS name, i.graph AS graph, g.name AS model, i.plan AS plan, i.world AS world,
-  i.ranks_digest AS ranks_digest, i.groups_digest AS groups_digest,
+  i.ranks_digest AS ranks_digest, i.groups_digest AS groups_digest, i.layout_digest AS layout_digest,
   i.class_table AS class_table, i.class_cp AS class_cp, i.class_ep AS class_ep, i.group_axes AS group_axes,
   i.group_firsts AS group_firsts, i.group_counts AS group_counts, i.group_sizes AS group_sizes,
   i.group_strides AS group_strides, i.group_members AS group_members, i.group_steps AS group_steps

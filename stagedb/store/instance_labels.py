@@ -55,6 +55,7 @@ INSTANCE_LABELS = (
             Property("plan", "string", "the plan as the user gave it, as canonical JSON"),
             Property("ranks_digest", "string?", "digest of its ranks as they were made; exports find what was changed"),
             Property("groups_digest", "string?", "digest of its groups"),
+            Property("layout_digest", "string?", "digest of the numbers from which ranks and groups follow"),
             *LAYOUT,
             *OWNED,
         ),

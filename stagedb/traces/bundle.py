@@ -29,9 +29,10 @@ SCRIPT = ".sh"
 
 def groups_of(workload: Workload) -> Groups:
     """The groups of an instance: ids as text, ranks in ring order."""
-    lists = np.split(workload.groups.ranks, np.cumsum(workload.groups.sizes)[:-1]) if len(workload.groups.gid) else []
-    pairs = zip(workload.groups.gid.tolist(), lists, strict=True)
-    return {str(gid): members.tolist() for gid, members in pairs}
+    groups = workload.groups
+    ranks, ends = groups.ranks.tolist(), np.cumsum(groups.sizes)
+    places = zip(groups.gid.tolist(), (ends - groups.sizes).tolist(), ends.tolist(), strict=True)
+    return {str(gid): ranks[begin:end] for gid, begin, end in places}
 
 
 def set_facts(

@@ -15,7 +15,6 @@ from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart
 from stagedb.traces.packed_file import packed_size
-from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import (
@@ -62,7 +61,8 @@ def trace_set(
     workload = dataclasses.replace(workload, classes=with_fullest(workload.classes))
     world = len(workload.ranks)
     system = system or (load_system(DEFAULT) if timing is None else timing.system)
-    ranks: Ints = np.arange(world) if only is None else parse_ranks(only, world)
+    asked = np.full(world, only is None)
+    asked[() if only is None else parse_ranks(only, world)] = True
     nodes = {columns.number: sequence(columns, granularity) for columns in workload.classes}
     check_workload(workload, nodes)
     fields = RankFields.of(workload)
@@ -73,7 +73,7 @@ def trace_set(
     for columns in workload.classes:
         number = columns.number
         for part in _parts(workload, number, timing):
-            wanted = np.intersect1d(ranks, part.ranks)
+            wanted = part.ranks[asked[part.ranks]]
             if len(wanted):
                 encoded = encode(columns, nodes[number], fields, {**metadata, "class": number}, part.ns)
                 facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)

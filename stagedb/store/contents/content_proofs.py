@@ -25,7 +25,14 @@ from stagedb.plans import Plan
 from stagedb.plans.aspects import LATER
 from stagedb.plans.rank_layout import RankLayout
 from stagedb.store.contents.comparisons import Row, differences, without_none, wrong_edges
-from stagedb.store.contents.instance_digests import edges_digest, groups_digest, ops_digest, ranks_digest, tasks_digest
+from stagedb.store.contents.instance_digests import (
+    edges_digest,
+    groups_digest,
+    layout_digest,
+    ops_digest,
+    ranks_digest,
+    tasks_digest,
+)
 from stagedb.store.contents.memory_proofs import memory_problems
 from stagedb.store.contents.profile_proofs import profile_problems
 from stagedb.store.dump_contents import End, ThingContent
@@ -243,6 +250,7 @@ def _digest_problems(section: ThingContent, layout: RankLayout) -> Iterator[str]
     found = {
         "ranks_digest": ranks_digest(layout.rank_columns()),
         "groups_digest": groups_digest(layout.group_columns()),
+        "layout_digest": layout_digest(layout),
     }
     for name, digest in found.items():
         if own.get(name) not in (None, digest):

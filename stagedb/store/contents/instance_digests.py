@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.inputs.stored_values import DamagedError
+from stagedb.plans import RankLayout
 from stagedb.store import Store
 
 OP_NUMBERS = ("position", "layer", "chunk", "order", "flops", "bytes", "temporary", "size", "result", "peer")
@@ -58,6 +59,23 @@ def ranks_digest(ranks: Columns) -> str:
 def groups_digest(groups: Columns) -> str:
     """sha256 of an instance's groups with their members, for any order in which the store returns them."""
     return _digest(groups, ("gid",), (), ("axis", "members"))
+
+
+def layout_digest(layout: RankLayout) -> str:
+    """sha256 of the numbers from which ranks and groups follow. With a million ranks it takes no time."""
+    content = json.dumps([layout.properties(), layout.plan.to_json()], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def check_layout(row: Mapping[str, Any], layout: RankLayout) -> None:
+    """Raise DamagedError unless ranks and groups are what they were. row: of `workload/instance`.
+
+    Their own digests decide where the layout has none, or another one, and tell what was changed.
+    """
+    if row["layout_digest"] == layout_digest(layout):
+        return
+    check_unchanged("ranks", row["ranks_digest"], ranks_digest(layout.rank_columns()))
+    check_unchanged("groups", row["groups_digest"], groups_digest(layout.group_columns()))
 
 
 def check_unchanged(what: str, stored: str | None, found: str) -> None:

@@ -35,7 +35,7 @@ from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, Plan
 from stagedb.schedules import splits
 from stagedb.store import Input, Lease, Store, ask_again, building, read_whole
-from stagedb.store.contents.instance_digests import groups_digest, ranks_digest, write_class_digests
+from stagedb.store.contents.instance_digests import groups_digest, layout_digest, ranks_digest, write_class_digests
 from stagedb.store.typed_properties import plan_properties
 
 Progress = Callable[[str], None]
@@ -174,6 +174,7 @@ class _Copy:
             **layout.properties(),
             "ranks_digest": ranks_digest(layout.rank_columns()),
             "groups_digest": groups_digest(layout.group_columns()),
+            "layout_digest": layout_digest(layout),
             "ranks_written": 0,
             "groups_written": 0,
         }
