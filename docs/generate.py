@@ -115,11 +115,12 @@ def own_card() -> str:
 
 def keys_without_effect() -> str:
     """The keys of configs that change nothing, by reason."""
+    from stagedb.mentions import OPTIONS, shown_in
     from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
 
     reasons: dict[str, list[str]] = {}
     for key, reason in WITHOUT_EFFECT.items():
-        reasons.setdefault(reason, []).append(f"`{key}`")
+        reasons.setdefault(shown_in(OPTIONS, reason), []).append(f"`{key}`")
     lines = ["| keys | why |", "|---|---|"]
     lines += [f"| {', '.join(sorted(keys))} | {reason} |" for reason, keys in reasons.items()]
     lines += [f"| `{key}` | where {condition} |" for key, condition in UNUSED_WHERE.items()]
