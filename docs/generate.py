@@ -162,7 +162,7 @@ def trace_formats() -> str:
     """The formats of trace sets as a table: what each one writes, and which options go with it."""
     from stagedb.traces.formats import FORMATS, PACKED
 
-    options = ("--compress", "--resume", "--replay", "--simulator")
+    options = ("compress", "resume", "replay", "simulator")
     rows = [f"| format | files | {' | '.join(f'`{option}`' for option in options)} | `validate` reads it |"]
     rows.append(f"|---|---|{'---|' * len(options)}---|")
     for each in (*FORMATS.values(), PACKED):
