@@ -115,11 +115,12 @@ def own_card() -> str:
 
 def keys_without_effect() -> str:
     """The keys of configs that change nothing, by reason."""
+    from stagedb.mentions import OPTIONS, shown_in
     from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
 
     reasons: dict[str, list[str]] = {}
     for key, reason in WITHOUT_EFFECT.items():
-        reasons.setdefault(reason, []).append(f"`{key}`")
+        reasons.setdefault(shown_in(OPTIONS, reason), []).append(f"`{key}`")
     lines = ["| keys | why |", "|---|---|"]
     lines += [f"| {', '.join(sorted(keys))} | {reason} |" for reason, keys in reasons.items()]
     lines += [f"| `{key}` | where {condition} |" for key, condition in UNUSED_WHERE.items()]
@@ -161,7 +162,7 @@ def trace_formats() -> str:
     """The formats of trace sets as a table: what each one writes, and which options go with it."""
     from stagedb.traces.formats import FORMATS, PACKED
 
-    options = ("--compress", "--resume", "--replay", "--simulator")
+    options = ("compress", "resume", "replay", "simulator")
     rows = [f"| format | files | {' | '.join(f'`{option}`' for option in options)} | `validate` reads it |"]
     rows.append(f"|---|---|{'---|' * len(options)}---|")
     for each in (*FORMATS.values(), PACKED):

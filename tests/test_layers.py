@@ -221,6 +221,7 @@ OTHERS_OPTIONS = {
     "systems/tables/importing.py": ("--no-deps",),
     "systems/tables/operator_times.py": ("--moe-grouped-gemm",),
     "traces/generate_chakra.py": ("--proto_path", "--python_out", "--pyi_out"),
+    "traces/packed_file.py": ("`stagedb unpack`",),
     "traces/simulation.py": ("--recurse-submodules", "--workload-configuration"),
     "traces/simulators/astra_files.py": (
         *("--recurse-submodules", "--workload-configuration", "--comm-group-configuration"),
@@ -230,7 +231,7 @@ OTHERS_OPTIONS = {
         *("--account-for-", "--pipeline-model-parallel-layout", "--expert-tensor-parallel-size"),
     ),
 }
-"""Files with options of other programs, of scripts, and with variables of style sheets."""
+"""Files with options of other programs and of scripts, variables of style sheets, and the text of a file's head."""
 
 
 def options_in(source: str) -> list[str]:

@@ -47,7 +47,7 @@ _BLOCK = 1 << 20
 
 INDEX = "packed.json"
 
-WHAT = f"a packed set of Chakra execution traces: {call('unpack')} writes them"
+WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
 """The value in the index that identifies the file."""
 
 
