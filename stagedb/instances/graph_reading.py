@@ -14,7 +14,7 @@ from stagedb.instances.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.instances.class_digests import Member
 from stagedb.instances.expert_units import ExpertSpan, spans
 from stagedb.instances.stage_blocks import BUCKET, Block
-from stagedb.ir.symbolic_graph import BlockSpec
+from stagedb.ir.symbolic_graph import FORMAT, BlockSpec
 from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
@@ -79,14 +79,18 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
 
 def _read(store: Store, graph: str) -> StoredGraph:
     (row,) = store.read("instantiate/graph", graph=graph)
+    ops, weights = (store.read(f"instantiate/{what}", graph=graph) for what in ("ops", "weights"))
+    if row["format"] < FORMAT:
+        ops = [{**op, **vars(op_facts(op["name"]))} for op in ops]
+        weights = [{**each, **vars(tensor_facts(each["name"], "weight"))} for each in weights]
     return StoredGraph(
         id=graph,
         name=row["name"],
         options=json_mapping(row["options"], "options"),
         sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
-        ops=tuple(store.read("instantiate/ops", graph=graph)),
-        weights=tuple(store.read("instantiate/weights", graph=graph)),
+        ops=tuple(ops),
+        weights=tuple(weights),
         edge_conditions=tuple(row["present"] for row in store.read("instantiate/edge_conditions", graph=graph)),
     )
 
@@ -228,7 +232,7 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
     inside: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     opened: dict[str, int] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
-        depth, template = op_facts(op["name"]).depth, template_named(op["template"])
+        depth, template = op["depth"], template_named(op["template"])
         # A collective has the name of what it passes on, and may come after the layer.
         if depth is not None and op["type"] == "compute" and not template.once:
             inside.setdefault((op["block"], depth), []).append(op)
@@ -296,7 +300,7 @@ def _weights(
                 buckets=buckets,
                 gathers=gathers,
                 readers=readers,
-                part=None if (depth := tensor_facts(row["name"], "weight").depth) is None else depth - 1,
+                part=None if row["depth"] is None else row["depth"] - 1,
             )
         )
     return {block: tuple(rows) for block, rows in weights.items()}

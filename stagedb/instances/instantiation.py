@@ -35,7 +35,6 @@ from stagedb.instances.statement_rows import (
     task_rows,
 )
 from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_class_digests
-from stagedb.models.named_facts import tensor_facts
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
@@ -172,7 +171,7 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
 def _check_fused(stored: StoredGraph, plan: Plan) -> None:
     """Raise UsageError if one matmul makes q, k and v, and ranks of tp would have to repeat a key/value head of it."""
     kv_heads = stored.sizes["KV"]
-    if plan.tp > kv_heads and any(tensor_facts(row["name"], "weight").joined for row in stored.weights):
+    if plan.tp > kv_heads and any(row["joined"] for row in stored.weights):
         raise UsageError(
             f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
             f"queries, keys and values cannot repeat a head: take --tp {kv_heads}, or a card with `qkv: apart`"

@@ -17,6 +17,7 @@ from stagedb.instances.graph_reading import StoredGraph
 from stagedb.instances.instantiation import Prepared, prepare
 from stagedb.instances.stage_blocks import BUCKET
 from stagedb.instances.statement_rows import bucket_links, class_rows, rank_layout, task_rows
+from stagedb.ir.facts import OpFacts
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.plans import Plan
 from stagedb.schedules import splits
@@ -116,7 +117,8 @@ def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
         members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
         carried[row["class"]][row["copy"]["index"]] = members
     words: dict[str, Any] = json.loads(plan.to_json())
-    classes = [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]) for row in rows.classes]
+    facts = {op.name: op.facts for op in graph.graph.ops}
+    classes = [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]], facts) for row in rows.classes]
     workload = Workload(
         instance=made.id,
         name=graph.stored.name,
@@ -281,7 +283,9 @@ def _chained(ops: Mapping[str, Row], tasks: Mapping[str, int], once: set[str]) -
         yield from ((first["id"], second["id"]) for first, second in pairwise(chain))
 
 
-def _class(row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Sequence[Row]) -> ClassColumns:
+def _class(
+    row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Sequence[Row], facts: Mapping[str, OpFacts]
+) -> ClassColumns:
     """The columns of a class, from rows in the form of the statements of `cypher/workload`."""
     ends = [(ops[source]["index"], ops[target]["index"], kind) for source, target, kind in edges]
     return class_of(
@@ -289,4 +293,5 @@ def _class(row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Seque
         {name: [op[name] for op in ops.values()] for name in next(iter(ops.values()))},
         {name: [end[at] for end in ends] for at, name in enumerate(("source", "target", "kind"))},
         {name: [task[name] for task in tasks] for name in tasks[0]},
+        facts,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -12,6 +12,8 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
+from stagedb.ir.facts import OpFacts
+from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models.named_facts import op_facts, turn_of
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
@@ -126,21 +128,39 @@ def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> Clas
     where = {"class": row["id"]}
     ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
     links = store.read("workload/edges", **where)[0] if edges else None
+    facts = _facts(store.read("workload/facts", **where)[0])
     _order(row, ops)
     check_digests(row, ops, links, tasks)
-    return class_of(row, ops, NO_EDGES if links is None else links, tasks)
+    return class_of(row, ops, NO_EDGES if links is None else links, tasks, facts)
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, OpFacts]:
+    """What the operators of a graph are, by name. row: the answer of `workload/facts`."""
+    if row["format"] < FORMAT:
+        return {name: op_facts(name) for name in row["name"]}
+    names = [field.name for field in fields(OpFacts)]
+    values = zip(*(row[name] for name in names), strict=True)
+    made = (OpFacts.of(dict(zip(names, each, strict=True))) for each in values)
+    return dict(zip(row["name"], made, strict=True))
 
 
 def class_of(
-    row: Mapping[str, Any], ops: Mapping[str, Any], edges: Mapping[str, Any], tasks: Mapping[str, Any]
+    row: Mapping[str, Any],
+    ops: Mapping[str, Any],
+    edges: Mapping[str, Any],
+    tasks: Mapping[str, Any],
+    facts: Mapping[str, OpFacts],
 ) -> ClassColumns:
-    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content."""
+    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content.
+
+    facts: those of the graph's operators, by name.
+    """
     order = _order(row, ops)
     return ClassColumns(
         number=int(row["number"]),
         digest=row["digest"],
         stages=tuple(row["stages"]),
-        ops=_ops(ops, order),
+        ops=_ops(ops, order, facts),
         edges=_edges(edges),
         tasks=_tasks(tasks),
         origins=_origins(row, ops, order, tasks),
@@ -156,7 +176,7 @@ def _order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
     return order
 
 
-def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
+def _ops(row: Mapping[str, Any], order: Ints, facts: Mapping[str, OpFacts]) -> Ops:
     # Sorted, so that equal instances give equal bytes from every engine.
     def numbers(name: str) -> Ints:
         return _ints(row[name])[order]
@@ -188,7 +208,7 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
         step=steps(axis, type_, peer, direction),
         dims=tuple(tuple(map(int, row["dims"][at])) for at in order),
         turn=np.array([turn_of(row["sym"][at], row["name"][at], row["block"][at]) for at in order], np.int64),
-        facts=tuple(op_facts(row["sym"][at].partition("/")[2]) for at in order),
+        facts=tuple(facts[row["sym"][at].partition("/")[2]] for at in order),
     )
 
 
