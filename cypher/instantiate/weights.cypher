@@ -12,8 +12,11 @@
 // column grads: string[]? — ops that make its gradient
 // column gathers: string[]? — bucket ops that put its parts together
 // column readers: string[]? — ops that read it
+// column depth: integer? — the layer for further tokens that it is in
+// column joined: boolean? — it makes queries, keys and values in one matmul
 MATCH (:Graph {id: $graph})-[:HAS_TENSOR]->(t:SymTensor)
 WHERE t.role = 'weight'
 RETURN t.name AS name, t.block AS block, t.`order` AS `order`, t.elements AS elements, t.shard AS shard,
-  t.present AS present, t.buckets AS buckets, t.grads AS grads, t.gathers AS gathers, t.readers AS readers
+  t.present AS present, t.buckets AS buckets, t.grads AS grads, t.gathers AS gathers, t.readers AS readers,
+  t.depth AS depth, t.joined AS joined
 ORDER BY name

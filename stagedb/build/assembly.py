@@ -27,6 +27,7 @@ from stagedb.ir.symbolic_graph import (
     When,
 )
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.workflows import RECOMPUTE, Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
 
@@ -101,7 +102,9 @@ def assemble(
         once = without_repeats(ops, again)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
         ops = [_if_again(op) if op.phase == RECOMPUTE and op.block != "bucket" else op for op in ops]
-    return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
+    typed = (dataclasses.replace(each, facts=tensor_facts(each.name, each.role)) for each in tensors.values())
+    ops = [dataclasses.replace(op, facts=op_facts(op.name)) for op in ops]
+    return Assembled(specs, tuple(typed), tuple(ops), edges)
 
 
 def _if_again(op: SymOp) -> SymOp:

@@ -1,10 +1,13 @@
 """What operators and tensors are to their model and its framework, beyond kinds and sizes.
 
-The builder writes them down, so that what reads a graph or an instance asks for them and takes no name apart.
+The builder writes them down, and a store has them as properties, so that what reads a graph or an instance asks for
+them and takes no name apart.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 ATTENTION, FEED_FORWARD = "attn", "ffn"
 """The parts of a layer."""
@@ -31,19 +34,32 @@ class Casts(StrEnum):
 class OpFacts:
     """What an operator is.
 
-    origin: the forward operator that it differentiates. part: the part of a layer that it is in. call:
-    the call of a layer's module that it is in; norms and sums between modules are in none. depth: that of the layer for
+    origin: the forward operator that it differentiates. part: the part of a layer that it is in. module: the module of
+    a layer whose call it is in; norms and sums between modules are in none. depth: that of the layer for
     further tokens that it is in, from 1. ring: the operator whose turns around a ring it computes, or whose keys it
     sends. None: there is no such thing.
     """
 
     origin: str | None = None
     part: str | None = None
-    call: str | None = None
+    module: str | None = None
     depth: int | None = None
     experts: InExperts | None = None
     casts: Casts | None = None
     ring: str | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "OpFacts":
+        """The facts of an operator of a store, from its properties; those that are absent or empty are None."""
+        return cls(
+            origin=row.get("origin") or None,
+            part=row.get("part") or None,
+            module=row.get("module") or None,
+            depth=row.get("depth") or None,
+            experts=InExperts(row["experts"]) if row.get("experts") else None,
+            casts=Casts(row["casts"]) if row.get("casts") else None,
+            ring=row.get("ring") or None,
+        )
 
     @property
     def of_experts(self) -> bool:
@@ -57,15 +73,18 @@ class TensorFacts:
 
     depth: that of the layer for further tokens that it is in, from 1. experts: it is in the module of a layer's
     experts. joined: it is the weight of one matmul that makes queries, keys and values. owner: the weight whose state
-    of the optimizer it is. state: which state, such as `master`. None: there is no such thing.
+    of the optimizer it is. word: which state, such as `master`. None: there is no such thing.
     """
 
     depth: int | None = None
     experts: bool = False
     joined: bool = False
     owner: str | None = None
-    state: str | None = None
+    word: str | None = None
 
 
 NO_FACTS = OpFacts()
 """Those of an operator that is nothing of all that."""
+
+PLAIN = TensorFacts()
+"""Those of a tensor that is nothing of all that."""

@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
 
+from stagedb.ir.facts import NO_FACTS, PLAIN, OpFacts, TensorFacts
 from stagedb.workflows import Template
 
-FORMAT = 5
+FORMAT = 6
 """Version of the stored form; part of every digest."""
+
+OLDEST = 5
+"""The oldest stored form that is read. It has no facts of operators and tensors, which then come from their names."""
 
 
 class OpType(StrEnum):
@@ -106,6 +110,7 @@ class SymTensor:
     kept: bool = False  # held for the block's backward, even if nothing there reads it
     present: str | None = None  # exists where this evaluates above 0; None: always
     repeats: str | None = None
+    facts: TensorFacts = PLAIN
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,7 @@ class SymOp:
     present: str | None = None
     loop: SymLoop | None = None
     semantics: str = "{}"
+    facts: OpFacts = NO_FACTS
 
     @property
     def type(self) -> OpType:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.lowering.stage_blocks import BUCKET, IssueOrder
-from stagedb.models.named_facts import op_facts
 from stagedb.workflows import RECOMPUTE, Template
 
 
@@ -27,7 +26,7 @@ def spans(ops: Iterable[Mapping[str, Any]]) -> dict[str, ExpertSpan]:
     """The experts of each block that has some, from the rows of a graph's ops."""
     found: dict[str, dict[str, list[int]]] = {}
     for op in ops:
-        if op["block"] != BUCKET and op_facts(op["name"]).experts is not None:
+        if op["block"] != BUCKET and op["experts"] is not None:
             found.setdefault(op["block"], {}).setdefault(op["phase"], []).append(int(op["order"]))
     return {
         block: ExpertSpan(*({phase: pick(orders) for phase, orders in each.items()} for pick in (min, max)))

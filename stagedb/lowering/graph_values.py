@@ -15,7 +15,6 @@ from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.lowering.class_digests import Member
 from stagedb.lowering.expert_units import ExpertSpan, spans
 from stagedb.lowering.stage_blocks import BUCKET, Block
-from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.token_copies import COPY_SYMBOLS
@@ -29,9 +28,12 @@ COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes",
 OP_COLUMNS = (
     *("name", "block", "template", "phase", "type", "kind", "when", "order", "axis", "flops", "bytes_read"),
     *("bytes_written", "temporary", "comm_bytes", "comm_out_bytes", "dims", "peer", "present", "times", "loop"),
-    "bucket",
+    *("bucket", "depth", "experts"),
 )
-WEIGHT_COLUMNS = ("name", "block", "order", "elements", "shard", "present", "buckets", "grads", "gathers", "readers")
+WEIGHT_COLUMNS = (
+    *("name", "block", "order", "elements", "shard", "present", "buckets", "grads", "gathers", "readers"),
+    *("depth", "joined"),
+)
 """Properties of ops and of weights that lowering reads: the columns of `instantiate/ops` and `instantiate/weights`."""
 
 
@@ -216,7 +218,7 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
     inside: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     opened: dict[str, int] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
-        depth, template = op_facts(op["name"]).depth, template_named(op["template"])
+        depth, template = op["depth"], template_named(op["template"])
         # A collective has the name of what it passes on, and may come after the layer.
         if depth is not None and op["type"] == "compute" and not template.once:
             inside.setdefault((op["block"], depth), []).append(op)
@@ -282,7 +284,7 @@ def _weights(graph: GraphRows, ops: Mapping[str, Mapping[str, Any]], values: _Va
                 buckets=buckets,
                 gathers=gathers,
                 readers=readers,
-                part=None if (depth := tensor_facts(row["name"], "weight").depth) is None else depth - 1,
+                part=None if row["depth"] is None else row["depth"] - 1,
             )
         )
     return {block: tuple(rows) for block, rows in weights.items()}

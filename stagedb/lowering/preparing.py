@@ -14,7 +14,6 @@ from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWo
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph, of_experts
 from stagedb.lowering.stage_blocks import lay_out
 from stagedb.mentions import Word, call
-from stagedb.models.named_facts import tensor_facts
 from stagedb.plans import AxisGroups, Plan, groups
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
@@ -111,7 +110,7 @@ def _check_options(stored: GraphRows, plan: Plan) -> None:
 def _check_fused(stored: GraphRows, plan: Plan) -> None:
     """Raise UsageError if one matmul makes q, k and v, and ranks of tp would have to repeat a key/value head of it."""
     kv_heads = stored.sizes["KV"]
-    if plan.tp > kv_heads and any(tensor_facts(row["name"], "weight").joined for row in stored.weights):
+    if plan.tp > kv_heads and any(row["joined"] for row in stored.weights):
         raise UsageError(
             f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
             f"queries, keys and values cannot repeat a head: take {Word('tp', kv_heads)}, or a card with `qkv: apart`"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stagedb.ir.facts import OpFacts
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.class_digests import RankClass, operators_digest
 from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, rows_by_class, rows_of
@@ -44,7 +45,8 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
     first: dict[str, RankClass] = {}
     like = {each.number: first.setdefault(operators_digest(each.work), each).number for each in made.classes}
     rows = rows_of(graph, plan, made, tuple(first.values()))
-    columns = {row["class"]: _class(row, rows) for row in rows.classes}
+    facts = {op.name: op.facts for op in graph.graph.ops}
+    columns = {row["class"]: _class(row, rows, facts) for row in rows.classes}
     carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {number: {} for number in columns}
     for row in rows.buckets:
         members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
@@ -70,7 +72,7 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
     return Program(graph.graph, plan, workload, {number: carried[of] for number, of in like.items()})
 
 
-def _class(row: Row, rows: CopiedRows) -> ClassColumns:
+def _class(row: Row, rows: CopiedRows, facts: Mapping[str, OpFacts]) -> ClassColumns:
     """The columns of a class, from rows in the form of the statements of `cypher/workload`."""
     ops, tasks = rows.ops[row["class"]], rows.tasks[row["class"]]
     ends = [(ops[source]["index"], ops[target]["index"], kind) for source, target, kind in rows.edges[row["class"]]]
@@ -79,6 +81,7 @@ def _class(row: Row, rows: CopiedRows) -> ClassColumns:
         {name: [op[name] for op in ops.values()] for name in next(iter(ops.values()))},
         {name: [end[at] for end in ends] for at, name in enumerate(("source", "target", "kind"))},
         {name: [task[name] for task in tasks] for name in tasks[0]},
+        facts,
     )
 
 

@@ -12,7 +12,6 @@ from stagedb.memory.held_arguments import held_arguments
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.sharded_unit import Unit
 from stagedb.memory.split_graphs import SplitGraph
-from stagedb.models.named_facts import tensor_facts
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import ACTIVE, SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -98,7 +97,7 @@ class Chunk:
     def unit_of(self, key: Key) -> Unit | None:
         """The unit of a weight or its gradient; None outside layers."""
         (name, position), tensors = key, self.program.tensors
-        facts = tensor_facts(name, tensors[name].role)
+        facts = tensors[name].facts
         if self.program.layers[position] is not None:
             return Unit.of_layer(position, facts, self.plan.options.expert_unit)
         return None if facts.depth is None else Unit(position, facts.depth)

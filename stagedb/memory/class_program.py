@@ -17,7 +17,6 @@ from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.copies import is_at_end
 from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.share_place import FIRST, SharePlace
-from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
@@ -78,7 +77,7 @@ class Item:
     @property
     def facts(self) -> OpFacts:
         """What its operator is to the model."""
-        return op_facts(self.op.name)
+        return self.op.facts
 
 
 Forward = tuple[str, int]
@@ -325,7 +324,7 @@ class _Making:
         temporary = int(origins.temporary[row])
         if self.plan.options.framework.memory.rearranges and op.axis == "tp" and resizes(op.kind):
             temporary = max(size, int(ops.result[row]))
-        returns = op_facts(op.name).experts is InExperts.RETURN
+        returns = op.facts.experts is InExperts.RETURN
         if self.plan.options.expert_unit and returns and self.env["E"] > self.plan.ep:
             # It is in a hook, for which the call of the experts holds their result next to the copy that it sends. That
             # of a single expert is in the order of ranks already.
@@ -335,8 +334,7 @@ class _Making:
     def parts(self) -> Iterator[tuple[str, int, int, bool]]:
         """Bytes of a rank's part of each sharded tensor, padded and its own, and whether it is cut along columns."""
         for name, tensor in self.tensors.items():
-            of = tensor_facts(name, tensor.role).owner
-            owner = tensor if of is None else self.tensors[of]
+            owner = tensor if tensor.facts.owner is None else self.tensors[tensor.facts.owner]
             parameter = owner.parameter
             if parameter is None or parameter.shard is None or not self.present(owner):
                 continue

@@ -37,7 +37,7 @@ def held_arguments(
 
 def _part(item: Item) -> str:
     """The part of a layer that an operator of it is in: `attn` or `ffn`; empty for norms, sums and all others."""
-    return item.facts.part or "" if item.facts.call else ""
+    return item.facts.part or "" if item.facts.module else ""
 
 
 def _of_experts(item: Item) -> bool:
@@ -46,4 +46,4 @@ def _of_experts(item: Item) -> bool:
 
 def _call(item: Item) -> str:
     """The call of a layer's module that an operator is in: of `layer.ffn.w2.reduce_scatter.tp`, `layer.ffn.w2`."""
-    return item.facts.call or ""
+    return item.facts.module or ""

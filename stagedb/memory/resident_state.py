@@ -7,7 +7,6 @@ from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import Key
 from stagedb.memory.lifetimes import Category, State
-from stagedb.models.named_facts import tensor_facts
 
 
 def states(chunk: Chunk) -> Iterator[State]:
@@ -36,7 +35,7 @@ def _shared_states(chunk: Chunk) -> Iterator[State]:
         yield State("buffer.padding", None, padding * chunk.width("grad"), Category.GRADIENTS)
     tensors = chunk.program.tensors.values()
     kept = [t for t in tensors if t.name in chunk.program.sizes and t.role == "optimizer_state"]
-    words = {tensor_facts(tensor.name, tensor.role).state or "": tensor.dtype for tensor in kept}
+    words = {tensor.facts.word or "": tensor.dtype for tensor in kept}
     for word, dtype in words.items():
         category = Category.MASTER if word == "master" else Category.OPTIMIZER
         yield State(f"buffer.{word}", None, part * chunk.width(dtype), category)
@@ -53,8 +52,8 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
         if chunk.held.optimizer_scalar and chunk.plan.workflow.optimizes:
             yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
     elif role == "optimizer_state":
-        facts = tensor_facts(name, role)
-        weight, word = facts.owner or "", facts.state
+        facts = chunk.program.tensors[name].facts
+        weight, word = facts.owner or "", facts.word
         if (weight, key[1]) in chunk.buffered:
             return
         if chunk.program.resolve((weight, key[1])) == (weight, key[1]):

@@ -34,7 +34,7 @@ def op_facts(name: str) -> OpFacts:
     return OpFacts(
         origin=(name.rpartition("_gradient")[0].rpartition(".")[0] or None),
         part=part,
-        call=".".join(words[:3]) if called else None,
+        module=".".join(words[:3]) if called else None,
         depth=depth_of(name),
         experts=_experts(name),
         casts=next((cast for text, cast in _CASTS if text in name), None),
@@ -63,13 +63,13 @@ def in_experts(name: str) -> bool:
 @lru_cache(maxsize=1 << 14)
 def tensor_facts(name: str, role: str) -> TensorFacts:
     """What a tensor of this name in a graph is."""
-    owner, _, state = name.rpartition(".") if role == "optimizer_state" else (None, "", None)
+    owner, _, word = name.rpartition(".") if role == "optimizer_state" else (None, "", None)
     return TensorFacts(
         depth=depth_of(name),
         experts=in_experts(name),
         joined=role == "weight" and name.endswith("attn.wqkv.weight"),
         owner=owner,
-        state=state,
+        word=word,
     )
 
 

@@ -286,7 +286,7 @@ class Store:
                 while self.write(f"schema/{name}", **params).get("done", 0) > 0:
                     pass
             if "connect_tensors_v3" in migration.work:
-                from stagedb.ir.graph_rows import gradient_rows
+                from stagedb.build.graph_rows import gradient_rows
                 from stagedb.store.contents.graphs import read_graph
 
                 for graph in self.read("schema/graphs_v3"):

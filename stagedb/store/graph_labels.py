@@ -7,6 +7,7 @@ from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_
 
 NUMBER = Property("number", "integer", "its place in the graph")
 PRESENT = Property("present", "string?", "it exists where this expression is above 0; absent: always")
+_DEPTH = Property("depth", "integer?", "the layer for further tokens that it is in, from 1")
 _GRAPH = Property("graph", "string", "id of the graph that it belongs to")
 
 SIZES: dict[str, tuple[str, str]] = {
@@ -83,6 +84,11 @@ GRAPH_LABELS = (
             Property("kept", "boolean", "it is kept for the backward, even if nothing there reads it"),
             PRESENT,
             Property("repeats", "string?", "the tensor that it recomputes; if it is absent, readers read that one"),
+            _DEPTH,
+            Property("experts", "boolean?", "it is in the module of a layer's experts"),
+            Property("joined", "boolean?", "it is the weight of one matmul that makes queries, keys and values"),
+            Property("owner", "string?", "states of the optimizer: the weight"),
+            Property("word", "string?", "states of the optimizer: which state, such as `master`"),
         ),
         style=("#8dcc93", "name"),
     ),
@@ -119,6 +125,13 @@ GRAPH_LABELS = (
             Property("previous", "string[]", "tensors of the previous turn of its loop that it reads"),
             Property("bucket", "string?", "rule by which weights are grouped into buckets"),
             Property("semantics", "string", "what it computes, as JSON for the interpreter"),
+            Property("origin", "string?", "gradients: the forward operator that it differentiates"),
+            Property("part", "string?", "the part of a layer that it is in: attn or ffn"),
+            Property("module", "string?", "the module of a layer whose call it is in"),
+            _DEPTH,
+            Property("experts", "string?", "its place in the module of a layer's experts: module, matmul or return"),
+            Property("casts", "string?", "casts: the operand of a matmul: input, weight, weight_again or gradient"),
+            Property("ring", "string?", "rings of cp: the operator whose turns it computes, or whose keys it sends"),
         ),
         indexes=(("graph", "block"),),
         style=("#f79767", "name"),

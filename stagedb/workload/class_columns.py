@@ -9,8 +9,9 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
+from stagedb.ir.facts import OpFacts
 from stagedb.mentions import Word
-from stagedb.models.named_facts import op_facts, turn_of
+from stagedb.models.named_facts import turn_of
 from stagedb.plans import AxisGroups, RankLayout
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.workload.instance_columns import (
@@ -71,15 +72,22 @@ def issued_on(ops: Ops, axes: Sequence[str]) -> Ints:
 
 
 def class_of(
-    row: Mapping[str, Any], ops: Mapping[str, Any], edges: Mapping[str, Any], tasks: Mapping[str, Any]
+    row: Mapping[str, Any],
+    ops: Mapping[str, Any],
+    edges: Mapping[str, Any],
+    tasks: Mapping[str, Any],
+    facts: Mapping[str, OpFacts],
 ) -> ClassColumns:
-    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content."""
+    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content.
+
+    facts: those of the graph's operators, by name.
+    """
     order = op_order(row, ops)
     return ClassColumns(
         number=int(row["number"]),
         digest=row["digest"],
         stages=tuple(row["stages"]),
-        ops=_ops(ops, order),
+        ops=_ops(ops, order, facts),
         edges=_edges(edges),
         tasks=tasks_of_rows(tasks),
         origins=_origins(row, ops, order, tasks),
@@ -95,7 +103,7 @@ def op_order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
     return order
 
 
-def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
+def _ops(row: Mapping[str, Any], order: Ints, facts: Mapping[str, OpFacts]) -> Ops:
     # Sorted, so that equal instances give equal bytes from every engine.
     def numbers(name: str) -> Ints:
         return ints(row[name])[order]
@@ -127,7 +135,7 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
         step=steps(axis, type_, peer, direction),
         dims=tuple(tuple(map(int, row["dims"][at])) for at in order),
         turn=np.array([turn_of(row["sym"][at], row["name"][at], row["block"][at]) for at in order], np.int64),
-        facts=tuple(op_facts(row["sym"][at].partition("/")[2]) for at in order),
+        facts=tuple(facts[row["sym"][at].partition("/")[2]] for at in order),
     )
 
 

@@ -157,6 +157,7 @@ def sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]
 CONTENT = {
     "workload/instance": 2,
     "workload/classes": 1,
+    "workload/facts": 1,
     "workload/ops": 1,
     "workload/tasks": 1,
     "workload/edges": 1,

@@ -128,9 +128,9 @@ def test_casts(name: str, casts: Casts | None) -> None:
 
 
 def test_calls_are_those_of_modules() -> None:
-    assert op_facts("layer.ffn.w2.reduce_scatter.tp").call == "layer.ffn.w2"
-    assert op_facts("layer.ffn.add").call is None and op_facts("layer.ffn.add").part == "ffn"
-    assert op_facts("layer.attn_norm").call is None and op_facts("head.out").part is None
+    assert op_facts("layer.ffn.w2.reduce_scatter.tp").module == "layer.ffn.w2"
+    assert op_facts("layer.ffn.add").module is None and op_facts("layer.ffn.add").part == "ffn"
+    assert op_facts("layer.attn_norm").module is None and op_facts("head.out").part is None
 
 
 def test_turns_are_those_of_loops() -> None:
@@ -147,5 +147,5 @@ def test_turns_are_those_of_loops() -> None:
 
 def test_states_have_owners() -> None:
     facts = tensor_facts("layer.attn.wq.weight.master", "optimizer_state")
-    assert (facts.owner, facts.state) == ("layer.attn.wq.weight", "master")
+    assert (facts.owner, facts.word) == ("layer.attn.wq.weight", "master")
     assert tensor_facts("layer.attn.wqkv.weight", "weight").joined

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from functools import partial
 
+from stagedb.build.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.ir.graph_rows import block_row, graph_digest, graph_of, graph_rows
-from stagedb.ir.symbolic_graph import FORMAT, SymGraph
+from stagedb.ir.symbolic_graph import FORMAT, OLDEST, SymGraph
 from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
@@ -48,7 +48,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
-    if row["format"] != FORMAT:
+    if not OLDEST <= row["format"] <= FORMAT:
         raise UsageError(
             f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: remove it with "
             f"{call('rm')} and build it again"

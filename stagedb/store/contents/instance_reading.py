@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -11,8 +12,11 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.ir.facts import OpFacts
+from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call
+from stagedb.models.named_facts import op_facts
 from stagedb.plans import Plan, RankLayout
 from stagedb.store import Store, layout_of, read_graph, read_whole, reading
 from stagedb.store.contents.instance_digests import (
@@ -101,9 +105,20 @@ def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> Clas
     where = {"class": row["id"]}
     ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
     links = store.read("workload/edges", **where)[0] if edges else None
+    facts = _facts(store.read("workload/facts", **where)[0])
     op_order(row, ops)
     check_digests(row, ops, links, tasks)
-    return class_of(row, ops, NO_EDGES if links is None else links, tasks)
+    return class_of(row, ops, NO_EDGES if links is None else links, tasks, facts)
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, OpFacts]:
+    """What the operators of a graph are, by name. row: the answer of `workload/facts`."""
+    if row["format"] < FORMAT:
+        return {name: op_facts(name) for name in row["name"]}
+    names = [field.name for field in fields(OpFacts)]
+    values = zip(*(row[name] for name in names), strict=True)
+    made = (OpFacts.of(dict(zip(names, each, strict=True))) for each in values)
+    return dict(zip(row["name"], made, strict=True))
 
 
 def _ranks(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None, distance: int) -> RankTable:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from stagedb.build.graph_rows import blocks_of
 from stagedb.errors import StagedbError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.ir.graph_rows import blocks_of
+from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.class_digests import RankClass
 from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
@@ -32,6 +33,7 @@ from stagedb.lowering.statement_rows import (
     task_rows,
 )
 from stagedb.mentions import Word
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import AxisGroups, Plan
 from stagedb.schedules import splits
 from stagedb.store import Input, Lease, Store, ask_again, building, read_whole
@@ -53,14 +55,18 @@ def read_graph_rows(store: Store, graph: str) -> GraphRows:
 
 def _read(store: Store, graph: str) -> GraphRows:
     (row,) = store.read("instantiate/graph", graph=graph)
+    ops, weights = (store.read(f"instantiate/{what}", graph=graph) for what in ("ops", "weights"))
+    if row["format"] < FORMAT:
+        ops = [{**op, **vars(op_facts(op["name"]))} for op in ops]
+        weights = [{**each, **vars(tensor_facts(each["name"], "weight"))} for each in weights]
     return GraphRows(
         id=graph,
         name=row["name"],
         options=json_mapping(row["options"], "options"),
         sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
-        ops=tuple(store.read("instantiate/ops", graph=graph)),
-        weights=tuple(store.read("instantiate/weights", graph=graph)),
+        ops=tuple(ops),
+        weights=tuple(weights),
         edge_conditions=tuple(row["present"] for row in store.read("instantiate/edge_conditions", graph=graph)),
     )
 

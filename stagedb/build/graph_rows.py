@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stagedb.inputs.stored_values import json_list, json_mapping
+from stagedb.ir.facts import OpFacts, TensorFacts
 from stagedb.ir.symbolic_graph import (
+    FORMAT,
     BlockSpec,
     Collective,
     Compute,
@@ -23,6 +25,7 @@ from stagedb.ir.symbolic_graph import (
     SymTensor,
     When,
 )
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.workflows import Template, template_named
 
 
@@ -38,6 +41,7 @@ def graph_of(
 
     edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors.
     """
+    named = row["format"] < FORMAT
     return SymGraph(
         key=row["id"],
         name=row["name"],
@@ -45,8 +49,8 @@ def graph_of(
         options=row["options"],
         sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
-        tensors=tuple(map(_tensor, tensors)),
-        ops=tuple(_op(each, reads, writes) for each in ops),
+        tensors=tuple(_tensor(each, named) for each in tensors),
+        ops=tuple(_op(each, reads, writes, named) for each in ops),
         edges=tuple(
             SymEdge(each["source"], each["target"], EdgeKind(each["kind"]), Hop(each["hop"]), each["present"])
             for each in edges
@@ -129,12 +133,13 @@ def _op_properties(op: SymOp) -> dict[str, Any]:
     loop = {} if op.loop is None else {"times": op.loop.times, "loop": op.loop.first, "previous": op.loop.previous}
     arrives = {"comm_out_bytes": op.work.comm_out_bytes} if isinstance(op.work, MessageEnd) else {}
     common = {name: getattr(op, name) for name in (*_OP, "type")}
-    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop})
+    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop, **vars(op.facts)})
 
 
 def _tensor_properties(tensor: SymTensor) -> dict[str, Any]:
     own = {name: getattr(tensor, name) for name in _TENSOR}
-    return _plain({**_NO_PARAMETER, **own, **({} if tensor.parameter is None else vars(tensor.parameter))})
+    facts = {name: value or None for name, value in vars(tensor.facts).items()}
+    return _plain({**_NO_PARAMETER, **own, **({} if tensor.parameter is None else vars(tensor.parameter)), **facts})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,22 +158,32 @@ def block_row(block: BlockSpec) -> dict[str, Any]:
 
 
 _BLOCK = tuple(field.name for field in dataclasses.fields(BlockSpec))
-_TENSOR = tuple(field.name for field in dataclasses.fields(SymTensor) if field.name != "parameter")
+_TENSOR = tuple(field.name for field in dataclasses.fields(SymTensor) if field.name not in ("parameter", "facts"))
 _PARAMETER = tuple(field.name for field in dataclasses.fields(Parameter))
-_OP = tuple(field.name for field in dataclasses.fields(SymOp) if field.name not in ("reads", "writes", "work", "loop"))
+_APART = ("reads", "writes", "work", "loop", "facts")
+_OP = tuple(field.name for field in dataclasses.fields(SymOp) if field.name not in _APART)
 _COMPUTE, _COLLECTIVE, _MESSAGE = (
     tuple(field.name for field in dataclasses.fields(work)) for work in (Compute, Collective, MessageEnd)
 )
+_TENSOR_FACTS = tuple(field.name for field in dataclasses.fields(TensorFacts))
 _NO_COSTS = {**vars(Compute()), "previous": ()}
 _NO_PARAMETER = dict.fromkeys(("buckets", "grads", "gathers", "readers"), ())
 
 
-def _tensor(row: Mapping[str, Any]) -> SymTensor:
+def _tensor(row: Mapping[str, Any], named: bool) -> SymTensor:
+    """named: its facts follow from its name."""
     parameter = Parameter(**_values(row, _PARAMETER)) if row.get("elements") is not None else None
-    return SymTensor(**_values(row, _TENSOR), parameter=parameter)
+    facts = tensor_facts(row["name"], row["role"]) if named else TensorFacts(**_values(row, _TENSOR_FACTS))
+    return SymTensor(**_values(row, _TENSOR), parameter=parameter, facts=facts)
 
 
-def _op(row: Mapping[str, Any], reads: Mapping[str, tuple[str, ...]], writes: Mapping[str, tuple[str, ...]]) -> SymOp:
+def _op(
+    row: Mapping[str, Any],
+    reads: Mapping[str, tuple[str, ...]],
+    writes: Mapping[str, tuple[str, ...]],
+    named: bool,
+) -> SymOp:
+    """named: its facts follow from its name."""
     name = row["name"]
     return SymOp(
         **{**_values(row, _OP), "template": template_named(row["template"]), "when": When(row["when"])},
@@ -176,6 +191,7 @@ def _op(row: Mapping[str, Any], reads: Mapping[str, tuple[str, ...]], writes: Ma
         writes=writes.get(name, ()),
         work=_work(row),
         loop=None if row.get("loop") is None else SymLoop(row["times"], row["loop"], tuple(row["previous"])),
+        facts=op_facts(name) if named else OpFacts.of(row),
     )
 
 
