@@ -52,7 +52,7 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, until:
         ends = chunk.given_back(bucket)
     else:
         # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
-        which = Which.FIRST
+        begin = replace(begin, which=Which.FIRST)
         ends = chunk.given_back(bucket, Which.LAST)
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
 

@@ -2,30 +2,26 @@
 layers with experts and without are where the pattern has them."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stagedb.api import Stagedb
+from stagedb.memory import memory_of
 from stagedb.models import Card
 from stagedb.store import Store
+from stagedb.systems import load_system
+from stagedb.timing import profile_job
 from stagedb.traces.set_validation import validate_traces
+from tests import lowered
 from tests.ir.tiny import card
 
-OPS = """
-MATCH (o:Op {instance: $id})
-RETURN o.name, o.class, o.index, o.chunk, o.position, o.layer, o.block, o.`order`, o.runs, o.flops, o.bytes_read,
-  o.bytes_written, o.temporary, o.comm_bytes, o.comm_out_bytes
-"""
-EDGES = """
-MATCH (a:Op {instance: $id})-[d:DEP]->(b:Op)
-RETURN a.class, a.index, b.class, b.index, d.kind
-"""
-CARRIED = """
-MATCH (o:Op {instance: $id})-[c:CARRIES]->(t:SymTensor)
-RETURN o.class, o.index, c.position, c.layer, t.name
-"""
+OPS = (
+    "name", "index", "chunk", "position", "layer", "block", "order", "runs", "flops", "bytes_read", "bytes",
+    "temporary", "size", "result",
+)  # fmt: skip
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "one stage": ("llama", {"dp": 2, "tp": 2}),
@@ -43,32 +39,45 @@ def alternating(model: Card) -> Card:
     return dataclasses.replace(model, pattern=("odd", "even"), layer_kinds={"odd": kind, "even": kind})  # type: ignore[arg-type]
 
 
-def renamed(value: object) -> object:
+def renamed(value: Any) -> Any:
     """A value with the names of the alternating kinds as that of the plain one."""
-    return value if not isinstance(value, str) else value.replace("odd", "layer").replace("even", "layer")
+    if isinstance(value, str):
+        return value.replace("odd", "layer").replace("even", "layer")
+    if isinstance(value, Mapping):
+        return {renamed(key): renamed(each) for key, each in value.items()}
+    return tuple(map(renamed, value)) if isinstance(value, tuple | list) else value
 
 
-def rows(store: Store, instance: str, query: str) -> list[tuple[object, ...]]:
-    found = store.query(query, {"id": instance}).rows
-    return sorted((tuple(map(renamed, row)) for row in found), key=repr)
+def rows(model: Card, words: Mapping[str, Any]) -> tuple[Mapping[Any, Any], set[Any], Mapping[Any, Any]]:
+    """The ops of a plan by class and place, the edges between such places, and the weights of buckets."""
+    copied = lowered.copied_rows(model, **words)
+    place = {id: (number, op["index"]) for number, of in copied.ops.items() for id, op in of.items()}
+    every = {id: op for of in copied.ops.values() for id, op in of.items()}
+    ops = {place[id]: renamed([op[column] for column in OPS]) for id, op in every.items()}
+    edges = {(place[source], place[target], kind) for of in copied.edges.values() for source, target, kind in of}
+    return ops, edges, renamed(lowered.program(model, **words).carried)
 
 
-@pytest.mark.parametrize("words", list(PLANS))
-def test_kinds_that_are_made_alike_make_the_plain_model(store: Store, words: str) -> None:
-    style, plan = PLANS[words]
-    db, model = Stagedb(store), card(style, layers=6, kv_heads=4)
-    plan = {"seq_len": 8, "global_batch_size": 8, **plan}
-    plain, mixed = (db.instantiate(each, **plan) for each in (model, alternating(model)))
-    kinds = store.query(
-        "MATCH (o:Op {instance: $id}) WHERE o.layer IS NOT NULL RETURN DISTINCT o.block", {"id": mixed.id}
-    )
-    assert sorted(block for (block,) in kinds.rows) == ["even", "odd"]
-    for query in (OPS, EDGES, CARRIED):
-        assert rows(store, mixed.id, query) == rows(store, plain.id, query)
-    memory = [db.memory(each.id) for each in (plain, mixed)]
-    for found in ([each.peaks.rows for each in memory], [each.levels.rows for each in memory]):
-        assert [tuple(map(renamed, row)) for row in found[1]] == list(found[0])
-    steps = [db.profile(each.id).info.step for each in (plain, mixed)]
+@pytest.mark.parametrize("name", list(PLANS))
+def test_kinds_that_are_made_alike_make_the_plain_model(name: str) -> None:
+    style, plan = PLANS[name]
+    plain = card(style, layers=6, kv_heads=4)
+    words = {"seq_len": 8, "global_batch_size": 8, **plan}
+    both = plain, alternating(plain)
+    found = [rows(each, words) for each in both]
+    assert found[0] == found[1]
+    assert all(found[0][:2])
+    programs = [lowered.program(each, **words) for each in both]
+    kinds = {block for each in programs[1].workload.classes for block in each.origins.block}
+    assert {"odd", "even"} <= kinds and "layer" not in kinds
+    memory = [[(list(each.ends()), list(each.peaks())) for each in memory_of(program)] for program in programs]
+    assert memory[0] == memory[1]
+    at_peak = [
+        [[(one.name, one.layer, one.count, one.bytes) for one in each.alive()] for each in memory_of(program)]
+        for program in programs
+    ]
+    assert [sorted(map(renamed, each)) for each in at_peak[1]] == [sorted(each) for each in at_peak[0]]
+    steps = [profile_job(program.workload, load_system("h100")).step for program in programs]
     assert steps[0] == steps[1] > 0
 
 

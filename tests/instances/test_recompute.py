@@ -5,25 +5,19 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.api import Stagedb
 from stagedb.errors import UsageError
+from stagedb.lowering.copied_rows import CopiedRows
 from stagedb.plans import GraphOptions, Plan
-from stagedb.store import Store, write_graph
-from stagedb.store.contents.instances import instantiate
+from stagedb.store import Store
+from tests import lowered
 from tests.instances.test_instantiate import ask
 from tests.ir.tiny import card
 
 MODEL = card("llama", layers=6, kv_heads=4)
-OPS = (
-    "MATCH (o:Op {instance: $instance, class: $class, layer: $layer}) "
-    "RETURN o.name AS name, o.template AS template, o.type AS type, o.phase AS phase, o.flops AS flops, "
-    "o.bytes_read AS bytes_read, o.bytes_written AS bytes_written, o.comm_bytes AS comm_bytes ORDER BY o.`order`, name"
-)
-EDGES = (
-    "MATCH (a:Op {instance: $instance, class: $class})-[d:DEP]->(b:Op) "
-    "WHERE a.layer = $layer AND b.layer = $layer OR a.layer = $layer - 1 AND b.layer = $layer "
-    "RETURN DISTINCT a.name AS source, b.name AS target, d.kind AS kind ORDER BY source, target, kind"
-)
+OPS = ("name", "template", "type", "phase", "flops", "bytes_read", "bytes", "size", "order")
+"""What is compared of an op."""
+
 CASES: dict[str, tuple[GraphOptions, dict[str, Any]]] = {
     "full, sequence parallel, pipelined": (GraphOptions(sp=True, recompute="full"), {"tp": 2, "pp": 2}),
     "full, one rank of tp": (GraphOptions(sp=True, recompute="full"), {}),
@@ -37,59 +31,66 @@ CASES: dict[str, tuple[GraphOptions, dict[str, Any]]] = {
 }
 
 
-def made(store: Store, options: GraphOptions, every: int, degrees: dict[str, Any]) -> str:
-    graph = build_graph(MODEL, options)
-    write_graph(store, graph)
-    return instantiate(store, graph.key, Plan(options=options, seq_len=8, recompute_every=every, **degrees))
+def made(options: GraphOptions, every: int, degrees: dict[str, Any]) -> CopiedRows:
+    return lowered.copied_rows(MODEL, **{**options.to_dict(), "seq_len": 8, "recompute_every": every, **degrees})
+
+
+def ops_of(copied: CopiedRows, number: int, layer: int) -> list[tuple[Any, ...]]:
+    """The ops of a layer in their order, which others between them leave out of account."""
+    found = [op for op in copied.ops[number].values() if op["layer"] == layer]
+    found.sort(key=lambda op: (op["order"], op["name"]))
+    return [tuple(op[column] for column in OPS if column != "order") for op in found]
+
+
+def edges_of(copied: CopiedRows, number: int, layer: int) -> set[tuple[str, str, str]]:
+    """The edges inside a layer, and those that lead to it from the one before."""
+    ops = copied.ops[number]
+    return {
+        (ops[source]["name"], ops[target]["name"], kind)
+        for source, target, kind in copied.edges[number]
+        if source in ops and ops[target]["layer"] == layer and ops[source]["layer"] in (layer, layer - 1)
+    }
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_layers_are_those_of_all_or_of_none(store: Store, case: str) -> None:
+def test_layers_are_those_of_all_or_of_none(case: str) -> None:
     options, degrees = CASES[case]
     plain = dataclasses.replace(options, recompute="none", recompute_operators=())
-    none, all_, some = (
-        made(store, plain, 1, degrees),
-        made(store, options, 1, degrees),
-        made(store, options, 3, degrees),
-    )
+    none, all_, some = made(plain, 1, degrees), made(options, 1, degrees), made(options, 3, degrees)
     for number in range(degrees.get("pp", 1)):
         for layer in range(6 // degrees.get("pp", 1)):
-            where = {"class": number, "layer": layer}
             like = all_ if layer % 3 == 2 else none
-            assert ask(store, OPS, instance=some, **where) == ask(store, OPS, instance=like, **where)
-            assert ask(store, EDGES, instance=some, **where) == ask(store, EDGES, instance=like, **where)
+            assert ops_of(some, number, layer) == ops_of(like, number, layer) != []
+            assert edges_of(some, number, layer) == edges_of(like, number, layer) != set()
+
+
+def recomputed(copied: CopiedRows) -> list[Any]:
+    return [op for of in copied.ops.values() for op in of.values() if op["phase"] == "recompute"]
 
 
 @pytest.mark.parametrize(("options", "degrees"), CASES.values(), ids=list(CASES))
-def test_half_of_the_layers_do_half_of_the_work(
-    embedded_store: Store, options: GraphOptions, degrees: dict[str, Any]
-) -> None:
-    query = (
-        "MATCH (o:Op {instance: $instance, phase: 'recompute'}) "
-        "RETURN count(*) AS ops, sum(o.flops) AS flops, sum(o.bytes_read) AS bytes"
-    )
+def test_half_of_the_layers_do_half_of_the_work(options: GraphOptions, degrees: dict[str, Any]) -> None:
     degrees = {word: 1 if word == "pp" else degree for word, degree in degrees.items()}
-    (whole,), (half,) = (
-        ask(embedded_store, query, instance=made(embedded_store, options, every, degrees)) for every in (1, 2)
-    )
-    assert whole["ops"] > 0
-    assert {name: 2 * count for name, count in half.items()} == whole
+    whole, half = (recomputed(made(options, every, degrees)) for every in (1, 2))
+    assert len(whole) == 2 * len(half) > 0
+    for column in ("flops", "bytes_read"):
+        assert sum(op[column] for op in whole) == 2 * sum(op[column] for op in half)
 
 
-def test_each_stage_counts_its_own_layers(embedded_store: Store) -> None:
-    options = GraphOptions(recompute="full")
-    instance = made(embedded_store, options, 2, {"pp": 2, "layers_per_stage": (3, 3)})
+def test_each_stage_counts_its_own_layers(store: Store) -> None:
+    words: dict[str, Any] = {"recompute": "full", "recompute_every": 2, "pp": 2, "layers_per_stage": (3, 3)}
+    instance = Stagedb(store).instantiate(MODEL, seq_len=8, **words)
     rows = ask(
-        embedded_store,
+        store,
         "MATCH (o:Op {instance: $instance, phase: 'recompute'}) RETURN DISTINCT o.class AS class, o.layer AS layer "
         "ORDER BY class",
-        instance=instance,
+        instance=instance.id,
     )
     assert [(row["class"], row["layer"]) for row in rows] == [(0, 1), (1, 1)]
 
 
-def test_plans_that_would_recompute_nothing_are_refused(embedded_store: Store) -> None:
+def test_plans_that_would_recompute_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="no stage has more than 3 layers"):
-        made(embedded_store, GraphOptions(recompute="full"), 4, {"pp": 2})
+        made(GraphOptions(recompute="full"), 4, {"pp": 2})
     with pytest.raises(UsageError, match="--recompute-every 2 has nothing to recompute"):
         Plan(recompute_every=2)

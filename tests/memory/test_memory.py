@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.errors import StagedbError
-from stagedb.memory import Category, ClassMemory, Point, Usage
+from stagedb.memory import Category, ClassMemory, Point, Usage, memory_of
 from stagedb.memory.class_program import Item
 from stagedb.models import Card
-from stagedb.plans import FORMAT_BYTES, Plan
+from stagedb.plans import FORMAT_BYTES
 from stagedb.store import Store
 from stagedb.store.contents.instance_digests import write_class_digests
 from stagedb.store.contents.memory import analyse, record
 from stagedb.workflows.training import STEP_TASK
+from tests import lowered
 from tests.ir.tiny import card
-from tests.sampling import examples
 
 LABELS = ("Memory", "MemoryLevel", "MemoryTensor")
 
@@ -30,31 +30,28 @@ def tiny(**words: Any) -> Card:
     return dataclasses.replace(card("llama", layers=8, kv_heads=4), **words)
 
 
-def held(found: Memory, rank_class: int, moment: str) -> dict[str, int]:
-    return {
-        row["category"]: row["bytes"] for row in found.levels if (row["class"], row["moment"]) == (rank_class, moment)
-    }
+def held(each: ClassMemory, moment: str) -> dict[str, int]:
+    """Bytes by category at a moment."""
+    return {**dict(each.ends()), **dict(each.peaks())}[moment]
 
 
-def class_of(found: Memory, stage: int) -> int:
-    return next(int(row["class"]) for row in found.peaks if stage in row["stages"])
+def memory(model: Card, /, **words: Any) -> tuple[ClassMemory, ...]:
+    return memory_of(lowered.program(model, seq_len=8, **words))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_a_stage_holds_the_micro_batches_that_its_schedule_has_in_flight(embedded_store: Store, schedule: str) -> None:
+def test_a_stage_holds_the_micro_batches_that_its_schedule_has_in_flight(schedule: str) -> None:
     """1F1B: min(p - i, m) on stage i (Narayanan et al. 2021); GPipe: m (Huang et al. 2019)."""
     stages, microbatches = 4, 3
-    db = Stagedb(embedded_store)
-    sizes = {"micro_batch_size": 64, "global_batch_size": 64 * microbatches, "seq_len": 8}
-    instance = db.instantiate(tiny(), pp=stages, schedule=schedule, **sizes)  # type: ignore[arg-type]
-    found = db.memory(instance.id)
+    sizes = {"micro_batch_size": 64, "global_batch_size": 64 * microbatches}
+    found = memory(tiny(), pp=stages, schedule=schedule, **sizes)
     for stage in range(stages):
-        number = class_of(found, stage)
-        saved = [row for row in found.tensors if row["class"] == number and row["name"] == "layer.attn_norm"]
+        (own,) = (each for each in found if stage in each.rank_class.stages)
+        saved = [each for each in own.alive() if each.name == "layer.attn_norm"]
         inflight = microbatches if schedule == "gpipe" else min(stages - stage, microbatches)
-        assert {row["count"] for row in saved} == {inflight}
-        assert {row["layer"] for row in saved} == {0, 1}
-        assert {row["bytes"] for row in saved} == {inflight * 64 * 8 * tiny().hidden * 2}
+        assert {each.count for each in saved} == {inflight}
+        assert {each.layer for each in saved} == {0, 1}
+        assert {each.bytes for each in saved} == {inflight * 64 * 8 * tiny().hidden * 2}
 
 
 @pytest.mark.parametrize(
@@ -67,31 +64,26 @@ def test_a_stage_holds_the_micro_batches_that_its_schedule_has_in_flight(embedde
         ({"recipe": "torch", "dp": 4, "zero": 3, "hsdp": 2}, {"parameters": 1, "gradients": 1, "optimizer_state": 2}),
     ],
 )
-def test_states_are_so_many_bytes_a_parameter(
-    embedded_store: Store, words: dict[str, Any], bytes_each: dict[str, float]
-) -> None:
+def test_states_are_so_many_bytes_a_parameter(words: dict[str, Any], bytes_each: dict[str, float]) -> None:
     """ZeRO shares optimizer state (1), gradients (2) and parameters (3) out (Rajbhandari et al. 2020, section 5)."""
-    db = Stagedb(embedded_store)
     model = tiny()
-    found = db.memory(db.instantiate(model, seq_len=8, **words).id)
+    (found,) = memory(model, **words)
     parameters = model.count_parameters()
     steps = 4 * (1 + 9 * model.layers + 2)  # a step count for each parameter tensor
-    after = held(found, 0, "backward_end")
+    after = held(found, "backward_end")
     for category, each in bytes_each.items():
         extra = steps if category == "optimizer_state" else 0
         assert after[category] == parameters * each + extra, category
 
 
 @pytest.mark.parametrize(("recipe", "zero"), [("torch", 1), ("torch", 3), ("megatron", 1), ("megatron", 3)])
-def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(
-    embedded_store: Store, recipe: str, zero: int
-) -> None:
+def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(recipe: str, zero: int) -> None:
     """Parts over dp are as many as those that ZeRO makes, in its buffer or outside it."""
-    db, model = Stagedb(embedded_store), tiny()
-    words: dict[str, Any] = {"recipe": recipe, "zero": zero, "dp": 4, "seq_len": 8}
+    model = tiny()
+    words: dict[str, Any] = {"recipe": recipe, "zero": zero, "dp": 4}
     strategy = '{"weights": {"ffn": {"ffn": ["dp"]}}}'
-    plain = held(db.memory(db.instantiate(model, **words).id), 0, "start")
-    parted = held(db.memory(db.instantiate(model, strategy=strategy, **words).id), 0, "start")
+    plain = held(memory(model, **words)[0], "start")
+    parted = held(memory(model, strategy=strategy, **words)[0], "start")
     kept = 0 if zero == 3 else 3 * model.ffn * model.hidden * model.layers * 3 // 4
     assert plain["parameters"] - parted["parameters"] == kept * FORMAT_BYTES["bf16"]
     for category in {"optimizer_state", "master_weights"} & plain.keys():
@@ -99,17 +91,15 @@ def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(
         assert parted[category] == pytest.approx(plain[category], abs=0 if recipe == "torch" else 4096), category
 
 
-def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None:
+def test_a_recomputed_layer_keeps_its_input_alone() -> None:
     """A llama layer saves 12h + 4·kv·d + 6f + 4A + 8 bytes a token in bf16, of which full recompute keeps 2h."""
-    db = Stagedb(embedded_store)
-    plain, full = (db.memory(db.instantiate(tiny(), seq_len=8, recompute=kind).id) for kind in ("none", "full"))
+    (plain,), (full,) = (memory(tiny(), recompute=kind) for kind in ("none", "full"))
     model, tokens = tiny(), 8
     layer = 12 * model.hidden + 4 * model.kv_heads * model.head_dim + 6 * model.ffn + 4 * model.heads + 8
     given_up = model.layers * tokens * (layer - 2 * model.hidden)
-    ends = [held(found, 0, "forward_end")["activations"] for found in (plain, full)]
+    ends = [held(found, "forward_end")["activations"] for found in (plain, full)]
     assert ends[0] - ends[1] == given_up
-    (one,) = analyse(embedded_store, full.instance.id)
-    levels = one.usage.levels(1)[list(Category).index(Category.RECOMPUTED)]
+    levels = full.usage.levels(1)[list(Category).index(Category.RECOMPUTED)]
     assert levels.max() > 0
     assert levels[-1] == 0
 
@@ -125,28 +115,27 @@ def in_flight(usage: Usage, name: str) -> int:
     )
 
 
-def usages(db: Stagedb, **words: Any) -> list[Usage]:
+def usages(**words: Any) -> list[Usage]:
     """The usage of each stage of a tiny model of eight layers."""
-    instance = db.instantiate(tiny(), seq_len=8, **words)
-    plan = Plan.from_mapping(instance.plan)
-    found = analyse(db.store, instance.id)
-    return [next(each.usage for each in found if stage in each.rank_class.stages) for stage in range(plan.pp)]
+    found = memory(tiny(), **words)
+    stages = sorted(stage for each in found for stage in each.rank_class.stages)
+    return [next(each.usage for each in found if stage in each.rank_class.stages) for stage in stages]
 
 
 FOR_INPUT, FOR_WEIGHT = "layer.ffn.w1", "layer.ffn.gate"
 """What a forward makes that an input gradient reads last, and a weight gradient."""
 
 
-def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: Store) -> None:
+def test_an_input_gradient_frees_what_no_weight_gradient_reads() -> None:
     """ZB-H1 (Qi et al. 2023): min(p - i, m) wait for input gradients, no more than min(p, m) for weight gradients.
 
     PyTorch keeps the graph of a split backward: there, what waits for input gradients waits for weight gradients.
     """
     stages, microbatches = 4, 6
     words = {"pp": stages, "schedule": "zb-h1", "global_batch_size": microbatches}
-    published = usages(Stagedb(embedded_store), **words, recipe="megatron")
+    published = usages(**words, recipe="megatron")
     assert [in_flight(each, "layer.ffn.w13") for each in published] == [stages - stage for stage in range(stages)]
-    found = usages(Stagedb(embedded_store), **words)
+    found = usages(**words)
     assert [in_flight(each, FOR_INPUT) for each in found] == [stages] * stages
     # In addition to those that the next input gradient frees, as many as the stage lags behind.
     for each in (*published, *found):
@@ -159,22 +148,21 @@ def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: S
         assert Category.GRADIENTS not in over
 
 
-def test_chunks_hold_megatron_s_count_of_micro_batches(embedded_store: Store) -> None:
+def test_chunks_hold_megatron_s_count_of_micro_batches() -> None:
     stages, microbatches, chunks = 2, 4, 2
-    db = Stagedb(embedded_store)
-    found = usages(db, pp=stages, virtual_stages=chunks, global_batch_size=microbatches)
+    found = usages(pp=stages, virtual_stages=chunks, global_batch_size=microbatches)
     held = [2 * (stages - stage - 1) + (chunks - 1) * stages + 1 for stage in range(stages)]
     assert [in_flight(each, FOR_INPUT) for each in found] == held
-    plain = usages(db, pp=stages, global_batch_size=microbatches)
+    plain = usages(pp=stages, global_batch_size=microbatches)
     for chunked, whole in zip(found, plain, strict=True):
         for category in (Category.PARAMETERS, Category.OPTIMIZER):
             assert chunked.before()[category] == whole.before()[category]
         assert Category.GRADIENTS not in chunked.after(len(chunked.tasks) - 1)
 
 
-def test_breadth_first_holds_all_micro_batches_of_all_chunks(embedded_store: Store) -> None:
+def test_breadth_first_holds_all_micro_batches_of_all_chunks() -> None:
     words = {"pp": 2, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 4}
-    for each in usages(Stagedb(embedded_store), **words):
+    for each in usages(**words):
         assert in_flight(each, FOR_INPUT) == 2 * 4
         assert Category.GRADIENTS not in each.after(len(each.tasks) - 1)
 
@@ -188,13 +176,19 @@ def test_breadth_first_holds_all_micro_batches_of_all_chunks(embedded_store: Sto
         {"virtual_stages": 2, "schedule": "zb-v"},
     ],
 )
-def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
+def test_gathered_parameters_are_given_back(words: dict[str, Any]) -> None:
     for zero in (2, 3):
-        for each in usages(Stagedb(embedded_store), pp=2, dp=2, zero=zero, global_batch_size=8, **words):
+        for each in usages(pp=2, dp=2, zero=zero, global_batch_size=8, **words):
             last = max(index for index, task in enumerate(each.tasks) if task.kind is not STEP_TASK)
             if zero == 2:  # whole from the first forward to the last backward
                 assert Category.GATHERED in each.after(0)
             assert Category.GATHERED not in each.after(last)
+
+
+def stored(found: Memory, rank_class: int, moment: str) -> dict[str, int]:
+    return {
+        row["category"]: row["bytes"] for row in found.levels if (row["class"], row["moment"]) == (rank_class, moment)
+    }
 
 
 def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
@@ -204,12 +198,20 @@ def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
     assert len(db.query("memory_at_peak", instance=instance.id)) == 0
     found = db.memory(instance.id)
     assert db.memory(instance.id) == found
+    words = {word: value for word, value in instance.plan.items() if word != "seq_len"}
+    for each in memory(tiny(), **words):
+        number, moments = each.rank_class.number, {**dict(each.ends()), **dict(each.peaks())}
+        assert {moment: stored(found, number, moment) for moment in moments} == moments
+        alive = [(one.name, one.layer, str(one.category), one.count, one.bytes) for one in each.alive()]
+        rows = [row for row in found.tensors if row["class"] == number]
+        columns = ("name", "layer", "category", "count", "bytes")
+        assert [tuple(row[column] for column in columns) for row in rows] == alive
     for row in found.peaks:
         number = row["class"]
-        assert sum(held(found, number, "peak").values()) == row["peak"]
+        assert sum(stored(found, number, "peak").values()) == row["peak"]
         assert sum(each["bytes"] for each in found.tensors if each["class"] == number) == row["peak"]
         for phase in ("forward", "backward", "optimizer"):
-            assert sum(held(found, number, f"{phase}_peak").values()) <= row["peak"]
+            assert sum(stored(found, number, f"{phase}_peak").values()) <= row["peak"]
         (op,) = db.query(
             "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: $class})-[:HAS_MEMORY]->(m:Memory) "
             "MATCH (m)-[:PEAKS_AT]->(o:Op) RETURN o.name AS name",
@@ -287,13 +289,12 @@ def _running(each: ClassMemory) -> Iterator[Item]:
         yield from items
 
 
-def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
-    db = Stagedb(embedded_store)
-    found = db.memory(db.instantiate(tiny(tied=True), seq_len=8).id)
-    assert held(found, 0, "start")["parameters"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]
-    assert held(found, 0, "backward_end")["gradients"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]
-    apart = db.memory(db.instantiate(tiny(tied=True), pp=2, seq_len=8).id)
-    weights = sum(held(apart, number, "start")["parameters"] for number in (0, 1))
+def test_a_tied_weight_is_held_once() -> None:
+    (found,) = memory(tiny(tied=True))
+    assert held(found, "start")["parameters"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]
+    assert held(found, "backward_end")["gradients"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]
+    first, last = memory(tiny(tied=True), pp=2)
+    weights = sum(held(each, "start")["parameters"] for each in (first, last))
     assert weights == tiny(tied=False).count_parameters() * FORMAT_BYTES["bf16"]
 
 
@@ -319,7 +320,6 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
         "schedule": draw(st.sampled_from(["1f1b", "gpipe"])),
         "recompute": draw(st.sampled_from(["none", "full", "pointwise"])),
         "global_batch_size": dp * draw(st.sampled_from([1, 2, 5])),
-        "seq_len": 8,
     }
     if zero == 3:
         words["reshard"] = draw(st.booleans())
@@ -334,16 +334,14 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     return words
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
+@example(words={"zero": 2, "dp": 2, "schedule": "gpipe", "global_batch_size": 4}, tied=False)
 @example(words={"recipe": "megatron", "zero": 3, "dp": 2, "global_batch_size": 2, "grad_sync": False}, tied=True)
 @given(words=plans(), tied=st.booleans())
-def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any], tied: bool) -> None:
+def test_what_is_taken_is_given_back(words: dict[str, Any], tied: bool) -> None:
     """No category is ever below nothing; a step ends with what it began with, the losses apart; parts are one copy."""
-    db = Stagedb(embedded_store)
     words = {word: value for word, value in words.items() if value is not None}
-    plan = Plan.from_mapping(words)
-    instance = db.instantiate(tiny(tied=tied), **plan.to_dict())
-    for each in analyse(embedded_store, instance.id):
+    for each in memory(tiny(tied=tied), **words):
         usage = each.usage
         for index in range(len(usage.tasks)):
             assert usage.levels(index).min() >= 0

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from stagedb.api import Stagedb, validate
+from stagedb.api import validate
 from stagedb.errors import UsageError
+from stagedb.memory import memory_of
 from stagedb.plans import Plan
 from stagedb.schedules import order_text
-from stagedb.store import Store
+from stagedb.systems import load_system
+from stagedb.timing import profile_job
+from tests import lowered
 from tests.ir.tiny import card
 
 CSV = Path(__file__).parents[1] / "schedules" / "torch_csv"
@@ -58,20 +61,18 @@ def test_orders_that_end_with_no_placement_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [CSV / "ZBVZeroBubble-2-3.csv", CSV / "DualPipeV-2-4.csv"], ids=lambda path: str(path.stem)
 )
-def test_an_order_of_torch_has_the_figures_of_its_schedule(path: Path, store: Store, tmp_path: Path) -> None:
+def test_an_order_of_torch_has_the_figures_of_its_schedule(path: Path, tmp_path: Path) -> None:
     """Traces that replay, the memory of each class, and the step's time."""
-    db, model = Stagedb(store), card("llama", layers=4)
+    model = card("llama", layers=4)
     figures = []
     for index, words in enumerate(plans(path)):
         words |= {"tp": 2, "sp": True, "dp": 2, "global_batch_size": 2 * words["global_batch_size"], "seq_len": 16}
-        out = tmp_path / str(index)
-        done = db.export(model=model, out=out, **words)
-        report = validate(out)
+        program = lowered.program(model, **words)
+        report = validate(lowered.export(program.workload, tmp_path / str(index)))
         assert (report.faults, report.replayed) == ((), True)
-        made = done.instance.id
-        memory, profile = db.memory(made), db.profile(made)
-        figures.append((done.instance.classes, report.nodes, list(memory.peaks), list(memory.levels), profile.step))
-        assert done.instance.plan["virtual_stages"] == 2
+        levels = [(list(each.ends()), list(each.peaks())) for each in memory_of(program)]
+        figures.append((report.nodes, levels, profile_job(program.workload, load_system("h100")).step))
+        assert program.plan.virtual_stages == 2
     assert figures[0] == figures[1]
 
 
