@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stagedb.build.model_graph import build_graph
 from stagedb.ir.facts import OpFacts
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.class_digests import RankClass, operators_digest
@@ -12,6 +13,7 @@ from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, rows_by_class
 from stagedb.lowering.copies import Row
 from stagedb.lowering.preparing import prepare
 from stagedb.lowering.statement_rows import class_rows, rank_layout, task_rows
+from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.workload.class_columns import class_of, group_table, rank_table, tasks_of_rows, with_calls
 from stagedb.workload.instance_columns import ClassColumns, Workload
@@ -36,28 +38,28 @@ class Program:
     carried: Mapping[int, BucketWeights]
 
 
+def program_of(card: Card, plan: Plan) -> Program:
+    """The program of a model under a plan: all passes from its card to the columns of its rank classes.
+
+    Raises UsageError if the plan does not suit the model.
+    """
+    graph = build_graph(card, plan.options)  # the layers traced, their backward, layouts, collectives, the optimizer
+    return lower(IndexedGraph.of(graph), plan)
+
+
 def lower(graph: IndexedGraph, plan: Plan) -> Program:
     """The program of a graph under a plan. Raises UsageError if the plan does not suit the graph.
 
     The instance of a store has the same (`stagedb.store.contents.instance_reading.read_program`).
     """
-    made = prepare(graph.stored, plan)
-    first: dict[str, RankClass] = {}
-    like = {each.number: first.setdefault(operators_digest(each.work), each).number for each in made.classes}
-    rows = rows_of(graph, plan, made, tuple(first.values()))
-    facts = {op.name: op.facts for op in graph.graph.ops}
-    columns = {row["class"]: _class(row, rows, facts) for row in rows.classes}
-    carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {number: {} for number in columns}
-    for row in rows.buckets:
-        members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
-        carried[row["class"]][row["copy"]["index"]] = members
-    counts = {number: len(columns[of].ops) for number, of in like.items()}
-    tasks = rows_by_class(task_rows(made.id, made.classes))
-    classes = [
-        _with_tasks(columns[like[row["class"]]], row, tasks[row["class"]], made.id)
-        for row in class_rows(made.classes, plan, counts)
-    ]
     words: dict[str, Any] = json.loads(plan.to_json())
+    made = prepare(graph.stored, plan)  # checked, its expressions evaluated, stages dealt to classes, groups
+    like = _alike(made.classes)
+    rows = rows_of(graph, plan, made, [each for each in made.classes if like[each.number] == each.number])
+    classes: Sequence[ClassColumns] = _columns(graph.graph, plan, rows, like)
+    classes = [placed(each, words) for each in classes]  # where its messages lead
+    classes = [joined_tasks(each, words) for each in classes]  # tasks that run operator by operator together
+    classes = with_calls(classes)  # calls of ranks with unequal loads
     workload = Workload(
         instance=made.id,
         name=graph.stored.name,
@@ -65,11 +67,37 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
         model=graph.stored.name,
         plan=words,
         degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
-        classes=with_calls([joined_tasks(placed(each, words), words) for each in classes]),
+        classes=tuple(classes),
         ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
         groups=group_table(made.groups),
     )
+    carried = _carried(rows)
     return Program(graph.graph, plan, workload, {number: carried[of] for number, of in like.items()})
+
+
+def _alike(classes: Sequence[RankClass]) -> dict[int, int]:
+    """For each class the first one with the same operators: it differs in the order of its tasks alone."""
+    first: dict[str, int] = {}
+    return {each.number: first.setdefault(operators_digest(each.work), each.number) for each in classes}
+
+
+def _columns(graph: SymGraph, plan: Plan, rows: CopiedRows, like: Mapping[int, int]) -> list[ClassColumns]:
+    """The columns of all classes. rows: those of the classes that others are alike."""
+    made, facts = rows.made, {op.name: op.facts for op in graph.ops}
+    columns = {row["class"]: _class(row, rows, facts) for row in rows.classes}
+    counts = {number: len(columns[of].ops) for number, of in like.items()}
+    tasks = rows_by_class(task_rows(made.id, made.classes))
+    found = class_rows(made.classes, plan, counts)
+    return [_with_tasks(columns[like[row["class"]]], row, tasks[row["class"]], made.id) for row in found]
+
+
+def _carried(rows: CopiedRows) -> dict[int, dict[int, tuple[tuple[int, str], ...]]]:
+    """By class, the weights of its buckets."""
+    found: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {row["class"]: {} for row in rows.classes}
+    for row in rows.buckets:
+        members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
+        found[row["class"]][row["copy"]["index"]] = members
+    return found
 
 
 def _class(row: Row, rows: CopiedRows, facts: Mapping[str, OpFacts]) -> ClassColumns:

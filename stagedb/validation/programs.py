@@ -6,8 +6,7 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.api.model_names import card_source
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering import IndexedGraph, Program, lower
+from stagedb.lowering import Program, program_of
 from stagedb.models import Card
 from stagedb.plans import typed_words
 from stagedb.store.contents.instance_reading import read_program
@@ -21,7 +20,7 @@ def lowered(card: Card, words: Mapping[str, Any]) -> Program:
     typed = typed_words(words)
     source = card_source(card, typed)
     plan = source.new_plan(typed)
-    return lower(IndexedGraph.of(build_graph(card, source.options)), plan)
+    return program_of(card, plan)
 
 
 @contextmanager

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.timing import timed_step
 from stagedb.timing.expected_errors import expected_error
 from stagedb.validation import NOT_READ, read_steps
@@ -52,7 +50,7 @@ def test_a_row_is_scored_with_the_best_placement_and_has_the_notes_of_a_profile(
     (read,) = read_steps(tmp_path / "steps.csv")
     job = job_of(read)
     plan = plan_of(job)
-    copied = lower(IndexedGraph.of(build_graph(job.card, plan.options)), plan)
+    copied = program_of(job.card, plan)
     seconds = []
     for use in (64, 72):
         inner = replace(job.system.dimensions[0], use=use)

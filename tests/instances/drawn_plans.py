@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.lowering import IndexedGraph, Program, lower
+from stagedb.lowering import Program, program_of
 from stagedb.models import Card
 from stagedb.plans import Plan
 from tests.ir.tiny import card
@@ -58,6 +57,6 @@ def drawn_plan(seed: int) -> Drawn:
         model = card(style, layers=rng.choice((4, 5, 8)), tied=rng.random() < 0.3)
         try:
             plan = Plan.from_mapping(words)
-            return Drawn(model, words, lower(IndexedGraph.of(build_graph(model, plan.options)), plan))
+            return Drawn(model, words, program_of(model, plan))
         except UsageError:
             continue

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import Program, lower
+from stagedb.lowering import program_of
+from stagedb.lowering.program import Program
 from stagedb.memory import Category, Point
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
@@ -29,7 +28,7 @@ MAPS = ("v", "0,0,1,1", "1,0,0,1", "1,1,0,0")
 def copied(words: dict[str, Any], *, tied: bool = False, layers: int = 4) -> Program:
     plan = Plan.from_mapping({"seq_len": 8, **words})
     model = card("llama", layers=layers, kv_heads=4, tied=tied)
-    return lower(IndexedGraph.of(build_graph(model, plan.options)), plan)
+    return program_of(model, plan)
 
 
 def memories(made: Program) -> list[ClassMemory]:

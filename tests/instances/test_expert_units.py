@@ -5,10 +5,8 @@ import re
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.workload.instance_columns import TEMPLATES, ClassColumns
@@ -17,7 +15,7 @@ from tests.ir.tiny import card
 
 def classes(model: Card, **words: object) -> tuple[ClassColumns, ...]:
     plan = Plan.from_mapping({"seq_len": 8, "zero": 3, "expert_unit": True, **words})
-    return tuple(lower(IndexedGraph.of(build_graph(model, plan.options)), plan).workload.classes)
+    return tuple(program_of(model, plan).workload.classes)
 
 
 def order(columns: ClassColumns, *templates: str) -> list[str]:

@@ -9,8 +9,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.api.model_names import find_source
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering import IndexedGraph, Program, lower
+from stagedb.lowering import Program, program_of
 from stagedb.lowering.graph_values import OP_COLUMNS, WEIGHT_COLUMNS
 from stagedb.memory import memory_of
 from stagedb.models import Card, load_card
@@ -99,14 +98,14 @@ def test_a_copy_in_memory_is_the_stored_one(store: Store, name: str) -> None:
     words: dict[str, Any] = {**given, "seq_len": 8}
     model = card(style, layers=4, tied=words.pop("tied", False))
     plan = Plan.from_mapping(words)
-    check_equal(store, lower(IndexedGraph.of(build_graph(model, plan.options)), plan), model, words)
+    check_equal(store, program_of(model, plan), model, words)
 
 
 @pytest.mark.parametrize("row", rows(plans()[::3]) if not ALL else plans(), ids=title)
 def test_a_plan_of_the_table_is_lowered_as_it_is_stored(store: Store, row: dict[str, Any]) -> None:
     words = {word: value for word, value in row.items() if word != "model"}
     plan = find_source(store, row["model"], words).new_plan(words)
-    program = lower(IndexedGraph.of(build_graph(load_card(row["model"]), plan.options)), plan)
+    program = program_of(load_card(row["model"]), plan)
     check_equal(store, program, row["model"], words)
 
 

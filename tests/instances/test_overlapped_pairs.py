@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.plans import Plan
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
@@ -52,7 +50,7 @@ class Ran:
 @cache
 def workload(style: str, layers: int, words: Words) -> Workload:
     plan = Plan.from_mapping({"seq_len": 8, **dict(words)})
-    return lower(IndexedGraph.of(build_graph(card(style, layers=layers), plan.options)), plan).workload
+    return program_of(card(style, layers=layers), plan).workload
 
 
 def nodes_of(columns: ClassColumns) -> list[Ran]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import Program, lower
+from stagedb.lowering import program_of
+from stagedb.lowering.program import Program
 from stagedb.memory import ClassMemory
 from stagedb.memory.class_memory import class_memory
 from stagedb.memory.class_program import PlacedWeight
@@ -42,7 +41,7 @@ PLANS: dict[str, tuple[str, int, dict[str, Any]]] = {
 def made(name: str) -> Program:
     style, layers, words = PLANS[name]
     plan = Plan.from_mapping({"seq_len": 8, "overlap_experts": True, **words})
-    return lower(IndexedGraph.of(build_graph(card(style, layers=layers), plan.options)), plan)
+    return program_of(card(style, layers=layers), plan)
 
 
 def memories(name: str, together: bool = True) -> list[ClassMemory]:
@@ -116,7 +115,7 @@ def test_pairs_hold_more_than_tasks_one_after_the_other(name: str) -> None:
     """
     style, layers, words = PLANS[name]
     plain = Plan.from_mapping({"seq_len": 8, **words})
-    others = lower(IndexedGraph.of(build_graph(card(style, layers=layers), plain.options)), plain)
+    others = program_of(card(style, layers=layers), plain)
     for memory, apart, columns in zip(memories(name), memories(name, False), others.workload.classes, strict=True):
         without = class_memory(others.graph, plain, columns, carried(others, columns))
         assert _peak(memory) > _peak(without)

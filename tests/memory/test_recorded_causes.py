@@ -8,10 +8,9 @@ from collections import Counter
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import Program, lower
+from stagedb.lowering import program_of
+from stagedb.lowering.program import Program
 from stagedb.memory import Category, memory_of
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
@@ -51,7 +50,7 @@ TABLE = LLAMA.vocab * LLAMA.hidden * 2
 
 def copied(card: Card, **words: object) -> Program:
     plan = Plan.from_mapping({"seq_len": 16, **words})
-    return lower(IndexedGraph.of(build_graph(card, plan.options)), plan)
+    return program_of(card, plan)
 
 
 def messages(columns: ClassColumns) -> list[tuple[str, str, str, int]]:

@@ -12,8 +12,7 @@ import pytest
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.models import Card, from_hugging_face, load_card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import load_system
@@ -121,7 +120,7 @@ def test_a_further_token_may_be_alone_with_the_loss_in_a_chunk() -> None:
     model = replace(card("llama", layers=6), further_tokens=1)
     words = {"recipe": "megatron", "pp": 4, "virtual_stages": 2, "layers_per_chunk": [0, 1, 1, 1, 1, 1, 1, 0]}
     plan = Plan.from_mapping({**words, "schedule": "interleaved", "global_batch_size": 8, "seq_len": 32})
-    made = lower(IndexedGraph.of(build_graph(model, plan.options)), plan).workload
+    made = program_of(model, plan).workload
     last = next(each.ops for each in made.classes if "head.loss" in each.ops.name)
     chunk = int(last.chunk[last.name.index("head.loss")])
     here = [name for name, its in zip(last.name, last.chunk.tolist(), strict=True) if its == chunk]

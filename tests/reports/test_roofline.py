@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.reports.figures import works
@@ -25,7 +23,7 @@ WORDS = {"recipe": "megatron", "tp": 2, "dp": 4, "global_batch_size": 8, "seq_le
 def timed(model: str = "llama3-8b", system: str = "h100", scale: str = "", **words: Any) -> JobProfile:
     plan = Plan.from_mapping({**WORDS, **words})
     card = replace(load_card(model), layers=4)
-    made = lower(IndexedGraph.of(build_graph(card, plan.options)), plan).workload
+    made = program_of(card, plan).workload
     return profile_job(made, load_system(system), scalings=[Scaling.parse(scale)] if scale else [])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.lowering import program_of
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.plans import Plan
@@ -151,7 +152,7 @@ def test_copies_and_sums_of_tokens_have_no_kernels_of_their_own() -> None:
 def test_an_exchange_that_runs_again_alone_keeps_its_time(layers: int, operators: tuple[str, ...]) -> None:
     words = {"recipe": "megatron", "dp": 8, "ep": 4, "seq_len": 32, "dispatch": "nodes", "node_ranks": 2}
     plan = Plan.from_mapping({**words, "recompute": "operators", "recompute_operators": operators})
-    made = lower(IndexedGraph.of(build_graph(card("moe", layers=layers), plan.options)), plan).workload
+    made = program_of(card("moe", layers=layers), plan).workload
     lanes = node_graph_of(made, "axis", on().network(len(made.ranks))).lanes
     durations = time_ops(made, lanes, on())
     columns = {each.number: each for each in made.classes}[lanes[0].rank_class]

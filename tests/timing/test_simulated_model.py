@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import Accelerator, Collectives, Dimension, Overlap, System
@@ -39,7 +37,7 @@ TWO = System(
 def workload(words: tuple[tuple[str, Any], ...]) -> Workload:
     card = dataclasses.replace(load_card("llama3.2-1b"), layers=2, name="two-layers")
     plan = Plan.from_mapping({"seq_len": 1024, **dict(words)})
-    return lower(IndexedGraph.of(build_graph(card, plan.options)), plan).workload
+    return program_of(card, plan).workload
 
 
 def step(collectives: Collectives, **words: Any) -> int:

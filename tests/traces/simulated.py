@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import Accelerator, Dimension, Overlap, System
@@ -59,7 +57,7 @@ def workload_of(model: str, layers: int, words: tuple[tuple[str, Any], ...]) -> 
     """A model with so many layers under a plan."""
     card = dataclasses.replace(load_card(model), layers=layers, name=f"{model}-{layers}")
     plan = Plan.from_mapping(dict(words))
-    return lower(IndexedGraph.of(build_graph(card, plan.options)), plan).workload
+    return program_of(card, plan).workload
 
 
 def timing_of(job: JobProfile) -> NodeTiming:

@@ -6,9 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering import program_of
 from stagedb.memory import Category, ClassMemory, memory_of
 from stagedb.models import Card
 from stagedb.plans import Plan
@@ -94,7 +92,7 @@ class Job:
     @cached_property
     def memory(self) -> ClassMemory:
         """The memory of the first stage."""
-        made = lower(IndexedGraph.of(build_graph(self.card, self.plan.options)), self.plan)
+        made = program_of(self.card, self.plan)
         return next(each for each in memory_of(made) if 0 in each.rank_class.stages)
 
 

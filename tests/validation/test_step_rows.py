@@ -9,6 +9,7 @@ from stagedb import validation
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+from stagedb.lowering import program_of
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.memory import memory_of, peak_of
@@ -195,7 +196,7 @@ def test_a_published_run_of_llm_foundry_fits_into_its_accelerator() -> None:
     """Its logits in fp32 and their gradient would take 15 GB more than 80."""
     job = next(job_of(each) for each in read_steps(KNOWN) if each.title == "mpt-760m dp 8 mb 24 batch 384 seq 2048")
     plan = plan_of(job)
-    copied = lower(IndexedGraph.of(build_graph(job.card, plan.options)), plan)
+    copied = program_of(job.card, plan)
     room = job.system.accelerator.room
     assert room is not None
     assert 0.9 * room < peak_of(memory_of(copied)) < room
@@ -207,7 +208,7 @@ def test_published_runs_between_the_name_and_the_memory_of_an_h100_fit(format: s
     title = f"llama3.1-8b cp 2 dp 4 batch 128 seq 8192{format}"
     job = next(job_of(each) for each in read_steps(KNOWN) if each.title == title)
     plan = plan_of(job)
-    peak = peak_of(memory_of(lower(IndexedGraph.of(build_graph(job.card, plan.options)), plan)))
+    peak = peak_of(memory_of(program_of(job.card, plan)))
     room = job.system.accelerator.room
     assert job.system.name == "h100" and room is not None
     assert 80e9 < peak < room < 84.9e9
