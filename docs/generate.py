@@ -163,7 +163,7 @@ def trace_formats() -> str:
     from stagedb.traces.formats import FORMATS, PACKED
 
     options = ("compress", "resume", "replay", "simulator")
-    rows = [f"| format | files | {' | '.join(f'`{option}`' for option in options)} | `validate` reads it |"]
+    rows = [f"| format | files | {' | '.join(f'`--{option}`' for option in options)} | `validate` reads it |"]
     rows.append(f"|---|---|{'---|' * len(options)}---|")
     for each in (*FORMATS.values(), PACKED):
         name = "`--packed`" if each is PACKED else f"`--format {each.name}`"

@@ -68,14 +68,14 @@ def listing(
 
 def check_names(store: Store, model: str | None, system: str | None) -> None:
     """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
-    for option, word, known in (
-        (str(Word("model")), model, [graph.name for graph in catalog.graphs(store)]),
-        (str(Word("system")), system, [profile.system for profile in catalog.profiles(store)]),
+    for name, word, known in (
+        ("model", model, [graph.name for graph in catalog.graphs(store)]),
+        ("system", system, [profile.system for profile in catalog.profiles(store)]),
     ):
         if word is not None and word not in known:
             names = ", ".join(sorted(set(known))) or "nothing"
             raise UsageError(
-                f"{option} {shown(word)}: the store has nothing of it{catalog.near(word, known)}; it has {names}"
+                f"{Word(name, shown(word))}: the store has nothing of it{catalog.near(word, known)}; it has {names}"
             )
 
 
