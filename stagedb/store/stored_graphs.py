@@ -70,7 +70,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
-    if not OLDEST <= row["format"] <= FORMAT:
+    if row["format"] not in range(OLDEST, FORMAT + 1):
         raise UsageError(
             f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "
             "remove it with `stagedb rm` and build it again"
@@ -97,7 +97,7 @@ def graph_of(
 
     edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors.
     """
-    named = row["format"] < FORMAT
+    named = row["format"] != FORMAT
     return SymGraph(
         key=row["id"],
         name=row["name"],
