@@ -41,7 +41,7 @@ def graph_of(
 
     edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors.
     """
-    named = row["format"] < FORMAT
+    named = row["format"] != FORMAT
     return SymGraph(
         key=row["id"],
         name=row["name"],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stagedb.build.model_graph import build_graph
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.ir.facts import Casts, InExperts, OpFacts
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, write_graph
@@ -73,3 +73,10 @@ def test_a_fact_that_is_changed_in_the_store_is_what_readers_see(store: Store) -
     change(store, "MATCH (t:SymTensor) REMOVE t.joined", "MATCH (o:SymOp) SET o.casts = 'input'")
     assert instantiate(store, graph, repeating)
     assert {each.casts for each in facts(store, instance).values()} == {Casts.INPUT}
+
+
+def test_an_instance_whose_graph_lacks_an_operator_is_damaged(store: Store) -> None:
+    instance = made(store)
+    change(store, "MATCH (o:SymOp {name: 'layer.attn.wq'}) DETACH DELETE o")
+    with pytest.raises(StagedbError, match=r"lacks 1 of its operators, such as 'layer\.attn\.wq'"):
+        facts(store, instance)

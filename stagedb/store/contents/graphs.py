@@ -48,7 +48,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
-    if not OLDEST <= row["format"] <= FORMAT:
+    if row["format"] not in range(OLDEST, FORMAT + 1):
         raise UsageError(
             f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: remove it with "
             f"{call('rm')} and build it again"

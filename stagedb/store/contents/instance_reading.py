@@ -1,6 +1,6 @@
 """An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
@@ -105,15 +105,22 @@ def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> Clas
     where = {"class": row["id"]}
     ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
     links = store.read("workload/edges", **where)[0] if edges else None
-    facts = _facts(store.read("workload/facts", **where)[0])
+    facts = _facts(store.read("workload/facts", **where), ops)
     op_order(row, ops)
     check_digests(row, ops, links, tasks)
     return class_of(row, ops, NO_EDGES if links is None else links, tasks, facts)
 
 
-def _facts(row: Mapping[str, Any]) -> dict[str, OpFacts]:
-    """What the operators of a graph are, by name. row: the answer of `workload/facts`."""
-    if row["format"] < FORMAT:
+def _facts(rows: Sequence[Mapping[str, Any]], ops: Mapping[str, Any]) -> dict[str, OpFacts]:
+    """What the operators of a graph are, by name. rows: the answer of `workload/facts`. ops: their copies.
+
+    Raises DamagedError where the graph lacks some.
+    """
+    row: Mapping[str, Any] = rows[0] if rows else {"format": None, "name": ()}
+    missing = {sym.partition("/")[2] for sym in ops["sym"]} - {*row["name"]}
+    if missing:
+        raise DamagedError(f"its graph lacks {len(missing)} of its operators, such as {shown(min(missing))}")
+    if row["format"] != FORMAT:
         return {name: op_facts(name) for name in row["name"]}
     names = [field.name for field in fields(OpFacts)]
     values = zip(*(row[name] for name in names), strict=True)

@@ -56,7 +56,7 @@ def read_graph_rows(store: Store, graph: str) -> GraphRows:
 def _read(store: Store, graph: str) -> GraphRows:
     (row,) = store.read("instantiate/graph", graph=graph)
     ops, weights = (store.read(f"instantiate/{what}", graph=graph) for what in ("ops", "weights"))
-    if row["format"] < FORMAT:
+    if row["format"] != FORMAT:
         ops = [{**op, **vars(op_facts(op["name"]))} for op in ops]
         weights = [{**each, **vars(tensor_facts(each["name"], "weight"))} for each in weights]
     return GraphRows(
