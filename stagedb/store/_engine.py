@@ -72,7 +72,9 @@ def main() -> int:
     lock.acquire()
     _write_accounts(root / "config", settings)
     properties = " ".join(f"-Darcadedb.{name}={value}" for name, value in PROPERTIES.items())
-    os.environ["ARCADEDB_JVM_ARGS"] = f"{settings['jvm']} {properties}"
+    archive = _neighbour("_engine_archive").ClassArchive.of(settings["archives"], settings["jvm"])
+    shared = "" if archive is None else archive.arguments()
+    os.environ["ARCADEDB_JVM_ARGS"] = f"{settings['jvm']} {properties} {shared}"
 
     import arcadedb_embedded
 
@@ -90,9 +92,11 @@ def main() -> int:
         server.create_database(settings["database"])
         _watch(server, port, settings)
         endpoint.write()
-        _serve(port, settings["idle"], stopping, endpoint)
+        _serve(port, settings["idle"], stopping, endpoint, archive)
     finally:
         endpoint.withdraw()
+        if archive is not None:
+            archive.forget()
         server.stop()
         lock.release()
     return 0
@@ -226,8 +230,10 @@ class _EndpointFile:
             return file.read(len(self.text) + 1) == self.text.encode()
 
 
-def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile) -> None:
+def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile, archive: Any) -> None:
     """Return when a signal asks for it, or when no client has been connected for `idle` seconds.
+
+    archive: of the engine's classes (None: without), which is made when the first clients have gone.
 
     A query goes on after its client has gone, and only the end of the process ends it. If nobody else is connected
     either, this ends the process at once. The files survive that as they survive a power cut.
@@ -236,7 +242,7 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile)
     engine applies. This one would forget them.
     """
     me = psutil.Process()
-    used = abandoned = time.monotonic()
+    began = used = abandoned = time.monotonic()
     while not stopping.asked:
         time.sleep(POLL)
         endpoint.repair()
@@ -250,6 +256,8 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile)
             abandoned = now
         if now - abandoned > ABANDONED:
             os.kill(os.getpid(), signal.SIGKILL)
+        if archive is not None and began < used < now:
+            archive.make()
         if now - used > idle:
             return
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import filelock
+import platformdirs
 import psutil
 
 from stagedb.errors import StagedbError, UsageError
@@ -182,6 +183,7 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         "reader_seconds": READER_SECONDS,
         "idle": _idle(environment),
         "jvm": _JVM.format(heap=_heap(environment)),
+        "archives": _archives(),
     }
     # A link in the place of the log must not redirect what is written.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
@@ -221,6 +223,17 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
     )
     check_disk(home, failed)
     raise failed
+
+
+def _archives() -> str:
+    """The directory of the archive of the engine's classes; empty where others could change what is in it."""
+    directory = platformdirs.user_cache_path("stagedb") / "engine"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_private(directory)
+    except (OSError, UsageError):
+        return ""
+    return str(directory)
 
 
 def _heap(environment: Mapping[str, str]) -> str:

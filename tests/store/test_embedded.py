@@ -295,5 +295,5 @@ def test_an_engine_whose_disk_is_full_ends(monkeypatch: pytest.MonkeyPatch) -> N
     for free, found in cases:
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         with suppress(SystemExit):
-            _engine._serve(1, -1.0, stopping, endpoint)
+            _engine._serve(1, -1.0, stopping, endpoint, None)
         assert ended == found

@@ -70,7 +70,7 @@ def layout_digest(layout: RankLayout) -> str:
 def check_layout(row: Mapping[str, Any], layout: RankLayout) -> None:
     """Raise DamagedError unless ranks and groups are what they were. row: of `workload/instance`.
 
-    Their own digests decide where the layout has none, or another one, and tell what was changed.
+    Their own digests decide where the layout has none, or another one: they name what was changed.
     """
     if row["layout_digest"] == layout_digest(layout):
         return
