@@ -4,7 +4,7 @@ Long because every verb has its parameters as keywords, with their explanation.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
     from stagedb.api.simulated import Simulated
-    from stagedb.api.trace_sets import WriteProgress
     from stagedb.store.contents.profiles import Progress
     from stagedb.systems.measured_durations import Durations
     from stagedb.systems.system import System
@@ -137,7 +136,7 @@ class Stagedb:
         compress: bool = False,
         replay: bool | None = None,
         simulator: str | None = None,
-        progress: "WriteProgress | None" = None,
+        progress: Callable[[int, int, int], None] | None = None,
         **words: Unpack[PlanWords],
     ) -> Exported:
         """Write the traces of an instance, one for each rank, and make what is missing for it.
