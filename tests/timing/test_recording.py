@@ -30,7 +30,8 @@ PLAN = Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8)
 POINTS = ("lane_times", "op_times", "task_times", "segments", "legs")
 WRITE = """
 from stagedb.store.contents.instance_reading import read_workload
-from stagedb.timing import profile_job, record_profile
+from stagedb.store.contents.profiles import record_profile
+from stagedb.timing import profile_job
 from stagedb.store import connect
 from tests.timing.plain import PLAIN
 import sys
