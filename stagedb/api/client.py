@@ -339,9 +339,9 @@ class Stagedb:
         durations: measured durations, which replace modelled ones: a file that `stagedb.api.durations` reads, or its
         result. scale: factors on durations, such as `collective:tp=0.5`; several that match an op multiply. blocking:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
-        does. framework: a name of `stagedb.frameworks.profiles.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
-        come first), blocking, and what runs during what. name: a name for the profile. progress: called with the
-        number of written rows and of all rows. The same profile is stored once. keep: False writes nothing, which a
+        does. framework: a name of `stagedb.frameworks.profiles.FRAMEWORK_PROFILES`, which implies words of the plan
+        (given ones come first), blocking, and what runs during what. name: a name for the profile. progress: called
+        with the number of written rows and of all rows. The same profile is stored once. keep: False writes nothing, which a
         reader's account may do; an instance that the store does not have is computed in memory.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
