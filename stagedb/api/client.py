@@ -341,8 +341,8 @@ class Stagedb:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
         does. framework: a name of `stagedb.frameworks.profiles.FRAMEWORK_PROFILES`, which implies words of the plan
         (given ones come first), blocking, and what runs during what. name: a name for the profile. progress: called
-        with the number of written rows and of all rows. The same profile is stored once. keep: False writes nothing, which a
-        reader's account may do; an instance that the store does not have is computed in memory.
+        with the number of written rows and of all rows. The same profile is stored once. keep: False writes nothing,
+        which a reader's account may do; an instance that the store does not have is computed in memory.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
