@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from stagedb.api.checking import StoreProblem
     from stagedb.api.client import Stagedb, connect
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
-    from stagedb.api.model_names import describe
     from stagedb.api.plan_keywords import GraphWords, PlanWords
+    from stagedb.api.plan_texts import describe
     from stagedb.api.querying import queries
     from stagedb.api.removing import Unused
     from stagedb.api.results import (
@@ -87,7 +87,7 @@ _MODULES = {
     "checking": ("StoreProblem",),
     "client": ("Stagedb", "connect"),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
-    "model_names": ("describe",),
+    "plan_texts": ("describe",),
     "querying": ("queries",),
     "removing": ("Unused",),
     "results": (

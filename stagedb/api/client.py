@@ -28,8 +28,7 @@ from stagedb.api.results import (
 )
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
-from stagedb.store import Notice, Store, Unfinished
-from stagedb.traces import Request
+from stagedb.store import Store, Unfinished
 
 if TYPE_CHECKING:
     from stagedb import plans
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
     from stagedb.api.simulated import Simulated
+    from stagedb.store import Notice
     from stagedb.store.contents.profiles import Progress
     from stagedb.systems.measured_durations import Durations
     from stagedb.systems.system import System
@@ -159,6 +159,8 @@ class Stagedb:
         small worlds. simulator: the simulator that the inputs are for, a name of
         `stagedb.traces.simulators.SIMULATORS`. docs/formats.md lists both, and the options of each format.
         """
+        from stagedb.traces import Request
+
         form = Request(
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
@@ -550,7 +552,7 @@ class Stagedb:
         """
         return removing.remove(self.store, word, force)
 
-    def dump(self, path: Path, /, *words: str, force: bool = False, notice: Notice | None = None) -> int:
+    def dump(self, path: Path, /, *words: str, force: bool = False, notice: "Notice | None" = None) -> int:
         """Write graphs, instances and profiles, with all that they need, into a file for any other store.
 
         words: names or ids; without any, the whole store. force: replace a file. notice: called with a line for each
@@ -558,14 +560,14 @@ class Stagedb:
         """
         return dumps.dump(self.store, Path(path), words, force, notice)
 
-    def load(self, path: Path, /, *, notice: Notice | None = None) -> int:
+    def load(self, path: Path, /, *, notice: "Notice | None" = None) -> int:
         """Write what this store lacks of a dump. Returns the number of graphs, instances and profiles written.
 
         All of the file is checked first. Raises DumpError, and writes nothing, for a file that is not sound.
         """
         return dumps.load(self.store, Path(path), notice)
 
-    def push(self, *words: str, to: "str | Stagedb", insecure: bool = False, notice: Notice | None = None) -> int:
+    def push(self, *words: str, to: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
         """Send graphs, instances and profiles, with what they are made from, to a store that lacks them.
 
         words: names or ids. to: an address, a name of the configuration file, `embedded`, or an open store. insecure:
@@ -579,7 +581,7 @@ class Stagedb:
             return moving.move(self.store, to.store, words, notice or (lambda line: None))
         return moving.push(self.store, words, to, insecure, notice)
 
-    def pull(self, *words: str, source: "str | Stagedb", insecure: bool = False, notice: Notice | None = None) -> int:
+    def pull(self, *words: str, source: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
         """Fetch what this store lacks of graphs, instances and profiles of another one, which is only read.
 
         source: the other store. All else is as in `push`; names are those of the other store. Returns the number of new
@@ -589,7 +591,7 @@ class Stagedb:
             return moving.move(source.store, self.store, words, notice or (lambda line: None))
         return moving.pull(self.store, words, source, insecure, notice)
 
-    def check(self, *, notice: Notice | None = None) -> "tuple[checking.StoreProblem, ...]":
+    def check(self, *, notice: "Notice | None" = None) -> "tuple[checking.StoreProblem, ...]":
         """All that is wrong in the store: what belongs to nothing, what is unfinished, what is not as it was made.
 
         Nothing is written. notice: called with a line for each graph, instance and profile that was checked.

@@ -7,7 +7,7 @@ from stagedb.errors import StagedbError
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.store import Kind, Store
-from stagedb.store.schema import VERSION
+from stagedb.store.schema_version import VERSION
 
 
 def other_version(store: Store, kind: Kind, id: str, graph: str | None) -> str | None:

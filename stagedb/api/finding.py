@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog, listing, model_names
+from stagedb.api import catalog, listing, plan_texts
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -71,7 +71,7 @@ def _row(row: Mapping[str, Any], name: str) -> dict[str, Any]:
         **row,
         "name": name,
         "profile": row["id"],
-        "plan": model_names.describe(json_mapping(row["plan"], "plan")),
+        "plan": plan_texts.describe(json_mapping(row["plan"], "plan")),
         "fits": None if memory is None else room is None or memory <= room,
         "made_by": user_of(row["builder"]),
         "created": catalog.time_of(row["created"]),

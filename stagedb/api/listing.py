@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from stagedb.api import catalog, model_names
+from stagedb.api import catalog, plan_texts
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -110,7 +110,7 @@ def _graphs(content: _Content) -> list[_Row]:
             "id": each.id,
             "name": each.name,
             "model": each.name,
-            "plan": model_names.describe(each.options),
+            "plan": plan_texts.describe(each.options),
             "created": each.created,
             "made_by": each.made_by,
             "tags": list(each.tags),
@@ -177,7 +177,7 @@ def _of_instance(each: InstanceInfo, peaks: Mapping[str, tuple[int, int]]) -> _R
         "name": each.name,
         "ranks": each.ranks,
         "model": each.model,
-        "plan": model_names.describe(each.plan),
+        "plan": plan_texts.describe(each.plan),
         "peak": peak if classes == each.classes else None,
     }
 

@@ -1,13 +1,13 @@
 """The meaning of a word that names a model: a card of the library, a file, or a graph of the store."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, lookup
+from stagedb.api.plan_texts import describe
 from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
@@ -16,11 +16,8 @@ from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
-from stagedb.plans.written_words import OPTION_WORDS, place_of
+from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import Input, Store, write_graph
-
-LONGEST_WORD = 40
-"""Characters of one value in a plan's description."""
 
 FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 
@@ -179,27 +176,3 @@ def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None
             f"The store has {held}: give one of these ids, or its options"
         )
     return found
-
-
-@functools.lru_cache(64)
-def _defaults(recipe: str) -> Mapping[str, object]:
-    """The plan of a recipe without any further word. A list of a thousand plans asks for it a thousand times."""
-    return Plan(options=GraphOptions(recipe=recipe)).to_dict()
-
-
-def describe(words: Mapping[str, object]) -> str:
-    """A plan's words, or a graph's options, in short: those that differ from the defaults, the degrees first."""
-    usual = _defaults(GraphOptions().recipe)
-    recipe_usual = _defaults(str(words.get("recipe", usual["recipe"])))
-    parts = []
-    for word, value in sorted(words.items(), key=lambda item: place_of(item[0])):
-        if value == usual.get(word) or (word.endswith("dtype") and value == recipe_usual.get(word)):
-            continue
-        name = word.replace("_", "-")
-        if isinstance(value, bool):
-            parts.append(name if value else f"no-{name}")
-        elif value is not None:
-            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            # An order of tasks can have thousands of words.
-            parts.append(f"{name} {text if len(text) <= LONGEST_WORD else text[:LONGEST_WORD] + '…'}")
-    return " ".join(parts) or "default options"

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stagedb import api
 from stagedb.api import GraphInfo, InstanceInfo, Memory, Rows, Stagedb
-from stagedb.api.model_names import describe
+from stagedb.api.plan_texts import describe
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import reserve_text

@@ -7,12 +7,11 @@ or a profile visible only when it is complete; `delete` and `sweep` remove them.
 statements while others write. Nothing else in stagedb imports the driver.
 """
 
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import lazily, listed
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store
-from stagedb.store.contents.graphs import read_graph, write_graph
-from stagedb.store.dump_contents import DumpError
-from stagedb.store.dump_files import write_records
-from stagedb.store.dumping import Notice, load_dump, records_of
 from stagedb.store.events import Input
 from stagedb.store.leases import Kind, Lease, NeededError, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
@@ -20,11 +19,17 @@ from stagedb.store.opening import connect, open_store
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import layout_of, write_rank_nodes
 from stagedb.store.row_checks import DamageWarning, reading, warn_of
-from stagedb.store.schema import LABELS, RELATIONSHIPS
-from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
-from stagedb.store.unknown_names import unknown_names
 from stagedb.store.whole_reads import RemovedError, read_whole
+
+if TYPE_CHECKING:
+    from stagedb.store.contents.graphs import read_graph, write_graph
+    from stagedb.store.dump_contents import DumpError
+    from stagedb.store.dump_files import write_records
+    from stagedb.store.dumping import Notice, load_dump, records_of
+    from stagedb.store.schema import LABELS, RELATIONSHIPS
+    from stagedb.store.schema_forms import Label, Property, Relationship
+    from stagedb.store.unknown_names import unknown_names
 
 __all__ = [
     "LABELS",
@@ -68,3 +73,17 @@ __all__ = [
     "write_rank_nodes",
     "write_records",
 ]
+
+_MODULES = {
+    "contents.graphs": ("read_graph", "write_graph"),
+    "dump_contents": ("DumpError",),
+    "dump_files": ("write_records",),
+    "dumping": ("Notice", "load_dump", "records_of"),
+    "schema": ("LABELS", "RELATIONSHIPS"),
+    "schema_forms": ("Label", "Property", "Relationship"),
+    "unknown_names": ("unknown_names",),
+}
+
+# The schema has the parts of all models: a listing or a query starts in half of the time without it.
+__getattr__ = lazily(__name__, _MODULES)
+__dir__ = listed(globals())

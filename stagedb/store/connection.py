@@ -25,10 +25,8 @@ from stagedb.store.nested_iterations import check_iterations
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import NodesWritten, unwatched, write_reached
 from stagedb.store.row_checks import check_rows, sound
-from stagedb.store.schema import STORE, definitions
 from stagedb.store.statements import Statement, load
 from stagedb.store.transactions import rows_of, written
-from stagedb.store.typed_properties import graph_properties
 
 AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
 """Only for a server. The embedded engine has its indexes at once, and does not have this procedure."""
@@ -261,6 +259,8 @@ class Store:
 
         A process that takes very long may lose its claim: then two migrate, which is safe and only slower.
         """
+        from stagedb.store.schema import STORE, definitions
+
         for text in definitions((STORE,)):  # without its constraint two processes could make two marks
             self._define(text)
         dead = ""
@@ -288,6 +288,7 @@ class Store:
             if "connect_tensors_v3" in migration.work:
                 from stagedb.build.graph_rows import gradient_rows
                 from stagedb.store.contents.graphs import read_graph
+                from stagedb.store.typed_properties import graph_properties
 
                 for graph in self.read("schema/graphs_v3"):
                     self.write_rows("build/gradients", gradient_rows(read_graph(self, graph["id"])))

@@ -9,8 +9,9 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import check_unicode, shown
-from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, VERSION, members
+from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, members
 from stagedb.store.schema_forms import Property, Relationship
+from stagedb.store.schema_version import VERSION
 
 LONGEST_ID = 1_000
 """Characters of an id at most."""

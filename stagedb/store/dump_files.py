@@ -32,7 +32,7 @@ from stagedb.store.dump_contents import (
     Proof,
     Record,
 )
-from stagedb.store.schema import VERSION
+from stagedb.store.schema_version import VERSION
 
 FORMAT = "stagedb dump"
 FORMAT_VERSION = 2

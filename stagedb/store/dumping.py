@@ -29,8 +29,9 @@ from stagedb.store.dump_files import check_dump, read_records
 from stagedb.store.dumped_marks import check_mark, keep_marks, origin_of
 from stagedb.store.events import Input
 from stagedb.store.leases import Kind, Lease, building
-from stagedb.store.schema import OWNERS, VERSION
+from stagedb.store.schema import OWNERS
 from stagedb.store.schema_forms import OWNED
+from stagedb.store.schema_version import VERSION
 from stagedb.store.typed_properties import plan_properties
 from stagedb.store.whole_reads import read_whole
 

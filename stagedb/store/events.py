@@ -19,7 +19,7 @@ from typing import Any
 
 from stagedb.store.known_secrets import known_secrets, without_secrets
 from stagedb.store.makers import new_claim
-from stagedb.store.schema import VERSION
+from stagedb.store.schema_version import VERSION
 from stagedb.store.store_settings import config_file
 
 LONGEST_COMMAND = 1_000

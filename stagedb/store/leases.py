@@ -19,7 +19,7 @@ from stagedb.store.connection import Store
 from stagedb.store.events import Input, new_event
 from stagedb.store.failures import ConnectionLost, ReadOnlyError
 from stagedb.store.makers import current_user, dead_owner, new_claim, user_of
-from stagedb.store.schema import VERSION, members
+from stagedb.store.schema_version import VERSION
 
 Kind = Literal["Graph", "Instance", "Profile"]
 
@@ -305,6 +305,8 @@ def _waiting(kind: Kind, id: str, state: Mapping[str, Any]) -> str:
 
 
 def _clear(store: Store, kind: Kind, id: str, lease: Lease) -> None:
+    from stagedb.store.schema import members
+
     for label, _ in members(kind):
         while store.write(f"lifecycle/clear_{label.name.lower()}", id=id, limit=CHUNK)["deleted"] > 0:
             lease.renew()

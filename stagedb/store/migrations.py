@@ -7,12 +7,10 @@ Add a migration at the end. Never change what a released one does to data.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
-from stagedb.store.profile_labels import PROFILE_LABELS
-from stagedb.store.schema import definitions
-from stagedb.store.team_labels import TEAM_LABELS
 
 _INDEXES_OF_3 = (
     *("symtensor_graph", "symop_graph", "instance_graph", "rankclass_instance", "op_instance", "op_instance_class"),
@@ -28,16 +26,27 @@ class Migration:
     """One step from the previous version to `version`.
 
     drops: what is dropped, such as `INDEX name`. work: names of statements in `cypher/schema`; each runs until it
-    returns 0 as `done`. creates: Cypher that makes constraints and indexes. oldest: the oldest schema whose programs
-    can go on using the store, also while the migration runs; 0: only those of this version can.
+    returns 0 as `done`. defines: the labels whose constraints and indexes are made. oldest: the oldest schema whose
+    programs can go on using the store, also while the migration runs; 0: only those of this version can.
     """
 
     version: int
     description: str
     drops: tuple[str, ...] = ()
     work: tuple[str, ...] = ()
-    creates: tuple[str, ...] = ()
+    defines: Literal["", "all", "team", "profiles"] = ""
     oldest: int = 0
+
+    @property
+    def creates(self) -> tuple[str, ...]:
+        """Cypher that makes constraints and indexes."""
+        # Commands compare versions, and few of them migrate.
+        from stagedb.store.profile_labels import PROFILE_LABELS
+        from stagedb.store.schema import LABELS, definitions
+        from stagedb.store.team_labels import TEAM_LABELS
+
+        labels = {"": (), "all": LABELS, "team": TEAM_LABELS, "profiles": PROFILE_LABELS}
+        return definitions(labels[self.defines])
 
 
 MIGRATIONS = (
@@ -50,7 +59,7 @@ MIGRATIONS = (
         "relationships in place of membership properties; instances and profiles are made again",
         (*(f"INDEX {name}" for name in _INDEXES_OF_3), "CONSTRAINT rank_id"),
         ("outdate_v3", "clear_v3", "connect_ops_v3", "connect_tensors_v3"),
-        definitions(),
+        "all",
     ),
     # Instances that were made before have no digests and stay as they are: to read all of them takes too long.
     Migration(5, "digests of what rank classes have"),
@@ -58,11 +67,11 @@ MIGRATIONS = (
         6,
         "names, tags, notes, events, saved queries",
         work=("name_instances_v5", "name_profiles_v5"),
-        creates=definitions(TEAM_LABELS),
+        defines="team",
         oldest=5,
     ),
     # Profiles that were made before have no memory until somebody asks for them again: to compute it takes too long.
-    Migration(7, "the memory of profiles, and an index to find them", creates=definitions(PROFILE_LABELS), oldest=5),
+    Migration(7, "the memory of profiles, and an index to find them", defines="profiles", oldest=5),
     # Programs before 7 find no ranks where nobody asked for them, and call the instance damaged.
     Migration(8, "nodes of ranks and groups are written when somebody asks for them", oldest=7),
 )

@@ -14,9 +14,6 @@ from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 from stagedb.store.team_labels import TEAM_LABELS, TEAM_RELATIONSHIPS
 
-VERSION = 8
-"""Version of the schema that this program writes. `Graph`, `Instance` and `Profile` nodes carry it."""
-
 STORE = Label(
     "Store",
     "The database itself: one node, written by the migrations.",

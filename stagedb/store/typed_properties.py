@@ -7,7 +7,7 @@ from stagedb.inputs.stored_values import json_mapping
 from stagedb.plans.aspects import ABSENT, LATER
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
-from stagedb.store.schema import VERSION
+from stagedb.store.schema_version import VERSION
 
 Properties = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, catalog, lookup
-from stagedb.api.model_names import describe
+from stagedb.api.plan_texts import describe
 from stagedb.errors import UsageError
 from stagedb.plans.written_words import short_plan
 from stagedb.store import Store

@@ -14,7 +14,8 @@ from stagedb.api import Stagedb, kind_of
 from stagedb.api.database import migrate, up
 from stagedb.api.rebuilding import outdated, rebuild
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, connect, migrations, schema
+from stagedb.store import Store, connect, migrations
+from stagedb.store.schema_version import VERSION
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.checksums import CHECKSUMS
 
@@ -247,14 +248,14 @@ def test_a_migration_may_be_run_again(old_store: Store, tmp_path: Path) -> None:
 def test_an_old_server_is_refused_until_it_is_migrated(old_store: Store, store_environment: dict[str, str]) -> None:
     if old_store.engine == "embedded":
         with connect(environment={}, home=Path(store_environment["STAGEDB_HOME"])) as opened:
-            assert opened.version() == schema.VERSION
+            assert opened.version() == VERSION
     else:
         with pytest.raises(UsageError, match=r"waits for migration 4 .*: run `stagedb store migrate`"):
             connect(environment=store_environment)
         old_store.migrate()
         with connect(environment=store_environment) as opened:
-            assert opened.version() == schema.VERSION
+            assert opened.version() == VERSION
 
 
 def test_the_version_of_the_schema_is_that_of_the_newest_migration() -> None:
-    assert migrations.NEWEST == schema.VERSION
+    assert migrations.NEWEST == VERSION
