@@ -4,20 +4,26 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stagedb.api import catalog, lookup
 from stagedb.api.plan_texts import describe
 from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, shown
+from stagedb.lazy_names import deferred
 from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS
-from stagedb.store import Input, Store, write_graph
+
+if TYPE_CHECKING:
+    from stagedb.api import catalog, lookup
+    from stagedb.store import Store
+else:
+    # The cards of the library need no store.
+    catalog, lookup = deferred("stagedb.api.catalog", "stagedb.api.lookup")
 
 FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 
@@ -51,7 +57,7 @@ def card(word: str) -> Card:
     return found
 
 
-def unknown_model(word: str, store: Store | None = None) -> UsageError:
+def unknown_model(word: str, store: "Store | None" = None) -> UsageError:
     """The error for an unknown word, with similar names."""
     names = [*card_names(), *(graph.name for graph in catalog.graphs(store))] if store else [*card_names()]
     return UsageError(
@@ -96,11 +102,12 @@ class Source:
             self.card.check_sequence(plan.seq_len)
         return plan
 
-    def in_store(self, store: Store) -> GraphInfo:
+    def in_store(self, store: "Store") -> GraphInfo:
         """The graph. It is built now if it is not in the store."""
         if isinstance(self.origin, GraphInfo):
             return self.origin
         from stagedb.build.model_graph import build_graph
+        from stagedb.store import Input, write_graph
 
         graph = build_graph(self.origin, self.options)
         made_of = [Input("card", self.origin.digest[:32], self.origin.name)]
@@ -109,7 +116,7 @@ class Source:
         return dataclasses.replace(lookup.made_graph(store, graph.key), new=new)
 
 
-def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Source:
+def find_source(store: "Store", word: str | Card, words: Mapping[str, Any]) -> Source:
     """The graph for a word and the words of a plan: from a card, else by id, else by name in the store.
 
     The word may be a card itself. Raises UsageError for an unknown word (with similar names), and for options that a
@@ -152,7 +159,7 @@ def card_source(card: Card, words: Mapping[str, Any]) -> Source:
     return Source(options, model_sizes(card, options.framework), card, card)
 
 
-def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
+def _of_card(store: "Store", card: Card, options: GraphOptions) -> Source:
     key = graph_key(card, options)
     known = lookup.find_graph(store, key)
     if known is not None:
@@ -166,7 +173,7 @@ def _own_card(graph: GraphInfo, options: GraphOptions) -> Card | None:
     return card if card is not None and graph_key(card, options) == graph.id else None
 
 
-def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:
+def _by_name(store: "Store", word: str, options: GraphOptions) -> GraphInfo | None:
     named = lookup.graphs_of_model(store, word)
     found = next((graph for graph in named if graph.options == options.to_dict()), None)
     if named and found is None:
