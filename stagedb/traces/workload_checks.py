@@ -44,8 +44,13 @@ def _sizes(workload: Workload) -> Iterator[str]:
             elif 1 <= ops.size[row] < kind.smallest:
                 yield (
                     f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "
-                    f"{kind.smallest} never ends in a simulator: {_larger(columns.origins.block[row], ops.axis[row])}"
+                    f"{kind.smallest} never ends in a simulator: {_larger(_block(columns, row), ops.axis[row])}"
                 )
+
+
+def _block(columns: ClassColumns, row: int) -> str:
+    """The block of an op; empty for columns that have no origins."""
+    return columns.origins.block[row] if columns.origins.block else ""
 
 
 def _larger(block: str, axis: str) -> str:
