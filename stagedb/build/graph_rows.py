@@ -85,16 +85,19 @@ def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
                 yield gradient, weight
 
 
-def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
-    """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph."""
-    key = graph.key
+def graph_rows(graph: SymGraph, form: int = FORMAT) -> dict[str, list[dict[str, Any]]]:
+    """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph.
+
+    form: the stored form; older ones have no facts.
+    """
+    key, facts = graph.key, form == FORMAT
     return {
         "tensors": [
-            {**_tensor_properties(tensor), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
+            {**_tensor_properties(tensor, facts), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
             for number, tensor in enumerate(graph.tensors)
         ],
         "ops": [
-            {**_op_properties(op), "id": f"{key}/{op.name}", "graph": key, "number": number}
+            {**_op_properties(op, facts), "id": f"{key}/{op.name}", "graph": key, "number": number}
             for number, op in enumerate(graph.ops)
         ],
         "reads": [
@@ -122,24 +125,24 @@ def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def graph_digest(graph: SymGraph) -> str:
-    """sha256 of all nodes and relationships of a graph, and of what its own node has."""
+def graph_digest(graph: SymGraph, form: int = FORMAT) -> str:
+    """sha256 of all nodes and relationships of a graph, and of what its own node has. form: as in `graph_rows`."""
     own = [graph.name, graph.recipe, graph.options, graph.sizes, [block_row(block) for block in graph.blocks]]
-    return hashlib.sha256(json.dumps([own, graph_rows(graph)], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([own, graph_rows(graph, form)], sort_keys=True).encode()).hexdigest()
 
 
-def _op_properties(op: SymOp) -> dict[str, Any]:
+def _op_properties(op: SymOp, facts: bool) -> dict[str, Any]:
     """The properties of an operator. One that computes nothing has the costs 0, so that queries can add them."""
     loop = {} if op.loop is None else {"times": op.loop.times, "loop": op.loop.first, "previous": op.loop.previous}
     arrives = {"comm_out_bytes": op.work.comm_out_bytes} if isinstance(op.work, MessageEnd) else {}
     common = {name: getattr(op, name) for name in (*_OP, "type")}
-    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop, **vars(op.facts)})
+    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop, **(vars(op.facts) if facts else {})})
 
 
-def _tensor_properties(tensor: SymTensor) -> dict[str, Any]:
+def _tensor_properties(tensor: SymTensor, facts: bool) -> dict[str, Any]:
     own = {name: getattr(tensor, name) for name in _TENSOR}
-    facts = {name: value or None for name, value in vars(tensor.facts).items()}
-    return _plain({**_NO_PARAMETER, **own, **({} if tensor.parameter is None else vars(tensor.parameter)), **facts})
+    known = {name: value or None for name, value in vars(tensor.facts).items()} if facts else {}
+    return _plain({**_NO_PARAMETER, **own, **({} if tensor.parameter is None else vars(tensor.parameter)), **known})
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def renamed(name: str, graph: SymGraph) -> tuple[str, ...]:
         # Parameters have the names of matmuls, and `.weight` behind them.
         rows = re.sub(rf"\bmine\.{step}(?!\.weight\b)\b", f"ffn.{there}", rows)
     rows = rows.replace("mine.", "ffn.")
+    # Frameworks know the feed-forward as a part of a layer, and somebody's own block as none.
+    rows = re.sub(r"part='ffn', module=(None|'[^']*')", "part=None, module=None", rows)
     return tuple(rows.split("\n"))
 
 
