@@ -10,10 +10,11 @@ from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import OPTIONS, Word, call
-from stagedb.store import Statement, Store, Table, load, names, read_whole, unknown_names
+from stagedb.store import Statement, Store, Table, load, names, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
 from stagedb.store.saved_queries import SavedQuery, forget_query, save_query, saved_queries
+from stagedb.store.unknown_names import unknown_names
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from stagedb.store.dumping import Notice, load_dump, records_of
     from stagedb.store.schema import LABELS, RELATIONSHIPS
     from stagedb.store.schema_forms import Label, Property, Relationship
-    from stagedb.store.unknown_names import unknown_names
 
 __all__ = [
     "LABELS",
@@ -66,7 +65,6 @@ __all__ = [
     "records_of",
     "sweep",
     "unfinished",
-    "unknown_names",
     "user_of",
     "warn_of",
     "write_graph",
@@ -81,7 +79,6 @@ _MODULES = {
     "dumping": ("Notice", "load_dump", "records_of"),
     "schema": ("LABELS", "RELATIONSHIPS"),
     "schema_forms": ("Label", "Property", "Relationship"),
-    "unknown_names": ("unknown_names",),
 }
 
 # The schema has the parts of all models: a listing or a query starts in half of the time without it.

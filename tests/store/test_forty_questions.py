@@ -7,7 +7,8 @@ import pytest
 
 from docs import forty, pictures
 from stagedb.api.client import Stagedb
-from stagedb.store import LABELS, RELATIONSHIPS, Store, unknown_names
+from stagedb.store import LABELS, RELATIONSHIPS, Store
+from stagedb.store.unknown_names import unknown_names
 
 DATA = forty.read()
 PICTURES = [question.picture for question in DATA.questions if question.picture is not None]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from stagedb.store import load, names, unknown_names
+from stagedb.store import load, names
+from stagedb.store.unknown_names import unknown_names
 
 
 @pytest.mark.parametrize("name", names())
