@@ -112,5 +112,5 @@ def _java() -> list[str]:
         each for each in given if not each.startswith(("-XX:DumpLoadedClassList", "-Djava.class.path", "exit", "abort"))
     ]
     java = Path(str(system.getProperty("java.home"))) / "bin" / "java"
-    slowly = ["nice", "-n", "19"] if shutil.which("nice") else []
+    slowly = ["nice", "-n", "10"] if shutil.which("nice") else []
     return [*slowly, str(java), *kept, "-cp", str(system.getProperty("java.class.path"))]

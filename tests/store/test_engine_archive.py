@@ -9,7 +9,7 @@ import pytest
 from stagedb.store import connect, embedded
 from stagedb.store._engine_archive import ClassArchive
 
-WAIT = 120.0
+WAIT = 300.0
 
 
 def mapped(home: Path) -> list[str]:
