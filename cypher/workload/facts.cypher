@@ -1,7 +1,7 @@
-// What the symbolic ops of a rank class are to their model, as columns: the ops are their copies.
+// What the symbolic ops of an instance's graph are to their model, as columns.
 //
 // mode: reads
-// param class: string — id of the rank class
+// param instance: string — id of the instance
 // column format: integer — version of the graph's stored form
 // column name: string[] — names of the symbolic ops
 // column origin: string[] — the forward operator that each differentiates, else empty
@@ -11,8 +11,7 @@
 // column experts: string[] — the place in the module of a layer's experts, else empty
 // column casts: string[] — the operand of a matmul that it casts, else empty
 // column ring: string[] — the operator whose turns around a ring it computes, or whose keys it sends, else empty
-MATCH (:RankClass {id: $class})<-[:HAS_CLASS]-(i:Instance)
-MATCH (g:Graph {id: i.graph})-[:HAS_OP]->(s:SymOp)
+MATCH (:Instance {id: $instance})-[:OF]->(g:Graph)-[:HAS_OP]->(s:SymOp)
 RETURN g.format AS format, collect(s.name) AS name, collect(coalesce(s.origin, '')) AS origin,
   collect(coalesce(s.part, '')) AS part, collect(coalesce(s.module, '')) AS module,
   collect(coalesce(s.depth, 0)) AS depth, collect(coalesce(s.experts, '')) AS experts,

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.lowering.program import Program
+from stagedb.lowering.program import BucketWeights, Program
 from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeight, local_chunk, programs, tasks_of
 from stagedb.memory.lifetimes import Lives
 from stagedb.memory.share_place import FIRST, SharePlace
@@ -95,12 +95,19 @@ def memory_of(program: Program, place: SharePlace = FIRST) -> tuple[ClassMemory,
 
     place: of the rank among those that share weights. The first one has the most of weights whose rows do not divide.
     """
+    classes = [(each, program.carried.get(each.number, {})) for each in program.workload.classes]
+    return memory_of_classes(program.graph, program.plan, classes, place)
+
+
+def memory_of_classes(
+    graph: SymGraph, plan: Plan, classes: Sequence[tuple[ClassColumns, BucketWeights]], place: SharePlace = FIRST
+) -> tuple[ClassMemory, ...]:
+    """The same for the classes of a graph under a plan, each with the weights of its buckets."""
     shared: Shared = {}
     found = []
-    for columns in program.workload.classes:
-        members = program.carried.get(columns.number, {})
-        carried = {op: tuple(PlacedWeight(*each) for each in weights) for op, weights in members.items()}
-        found.append(class_memory(program.graph, program.plan, columns, carried, place, shared))
+    for columns, weights in classes:
+        carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in weights.items()}
+        found.append(class_memory(graph, plan, columns, carried, place, shared))
     return tuple(found)
 
 

@@ -2,7 +2,7 @@
 
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.store import Store, read_whole
-from stagedb.store.contents.instance_reading import find, read_class, read_workload
+from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload
 from stagedb.store.contents.profile_durations import read_timing
 from stagedb.systems.system import System
 from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
@@ -73,7 +73,8 @@ def _check_counts(store: Store, instance: str, request: Request, world: int) -> 
     if max(most, world * BLOCK) <= free_space(request.out)[1]:
         return
     nodes, plan = 0, json_mapping(find(store, instance)["plan"], "plan")
+    facts = read_facts(store, instance)
     for row in rows:
-        columns = joined_tasks(read_class(store, row), plan)
+        columns = joined_tasks(read_class(store, facts, row), plan)
         nodes += int(row["ranks"]) * int(sequence(columns, request.granularity).nodes)
     check_counts(request, world, nodes)

@@ -1,6 +1,6 @@
 """An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
@@ -79,11 +79,12 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
     layout = layout_of(row)
     if layout is not None:
         check_layout(row, layout)
+    facts = read_facts(store, instance)
     # The store answers one statement while the answer to another is decoded.
     with ThreadPoolExecutor(READERS) as pool:
         ranks = pool.submit(_ranks, store, instance, row, layout, int(plan.get("ulysses", 1)))
         groups = pool.submit(_groups, store, instance, row, layout)
-        classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
+        classes = tuple(pool.map(partial(read_class, store, facts), store.read("workload/classes", instance=instance)))
     return Workload(
         instance=instance,
         name=row["name"],
@@ -97,29 +98,27 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
     )
 
 
-def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
-    """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
+def read_class(store: Store, facts: Mapping[str, OpFacts], row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
+    """The columns of one rank class. facts: of the instance's graph (`read_facts`). row: its row of `workload/classes`.
 
-    Raises DamagedError if the class was changed after it was made.
+    edges: whether they are wanted. Raises DamagedError if the class was changed after it was made, and where the graph
+    lacks operators.
     """
     where = {"class": row["id"]}
     ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
     links = store.read("workload/edges", **where)[0] if edges else None
-    facts = _facts(store.read("workload/facts", **where), ops)
+    missing = {sym.partition("/")[2] for sym in ops["sym"]} - facts.keys()
+    if missing:
+        raise DamagedError(f"its graph lacks {len(missing)} of its operators, such as {shown(min(missing))}")
     op_order(row, ops)
     check_digests(row, ops, links, tasks)
     return class_of(row, ops, NO_EDGES if links is None else links, tasks, facts)
 
 
-def _facts(rows: Sequence[Mapping[str, Any]], ops: Mapping[str, Any]) -> dict[str, OpFacts]:
-    """What the operators of a graph are, by name. rows: the answer of `workload/facts`. ops: their copies.
-
-    Raises DamagedError where the graph lacks some.
-    """
+def read_facts(store: Store, instance: str) -> dict[str, OpFacts]:
+    """What the operators of an instance's graph are, by name: once for all of its classes."""
+    rows = store.read("workload/facts", instance=instance)
     row: Mapping[str, Any] = rows[0] if rows else {"format": None, "name": ()}
-    missing = {sym.partition("/")[2] for sym in ops["sym"]} - {*row["name"]}
-    if missing:
-        raise DamagedError(f"its graph lacks {len(missing)} of its operators, such as {shown(min(missing))}")
     if row["format"] != FORMAT:
         return {name: op_facts(name) for name in row["name"]}
     names = [field.name for field in fields(OpFacts)]

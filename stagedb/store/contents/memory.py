@@ -6,12 +6,12 @@ from typing import Any
 
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.memory.class_memory import ClassMemory, class_memory
-from stagedb.memory.class_program import Carried, PlacedWeight
+from stagedb.lowering.program import BucketWeights
+from stagedb.memory.class_memory import ClassMemory, memory_of_classes
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole, reading
-from stagedb.store.contents.instance_reading import READERS, find, read_carried, read_class
+from stagedb.store.contents.instance_reading import READERS, find, read_carried, read_class, read_facts
 from stagedb.store.contents.memory_proofs import memory_digest
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.overlapped_pairs import joined_tasks
@@ -41,16 +41,16 @@ def _analyse(
     words = json_mapping(row["plan"], "plan")
     plan = Plan.from_mapping(words)
 
-    def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
-        carried = read_carried(store, each["id"])
-        columns = known.get(each["number"]) or joined_tasks(read_class(store, each, edges=False), words)
-        return columns, {op: tuple(PlacedWeight(*weight) for weight in weights) for op, weights in carried.items()}
+    def read(each: Mapping[str, Any]) -> tuple[ClassColumns, BucketWeights]:
+        columns = known.get(each["number"]) or joined_tasks(read_class(store, facts, each, edges=False), words)
+        return columns, read_carried(store, each["id"])
 
+    rows = store.read("workload/classes", instance=instance)
+    facts = {} if all(each["number"] in known for each in rows) else read_facts(store, instance)
     with ThreadPoolExecutor(READERS) as pool:
         asked = pool.submit(read_graph, store, row["graph"])
-        classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
-    graph = asked.result()
-    return tuple(class_memory(graph, plan, columns, carried, place) for columns, carried in classes)
+        classes = tuple(pool.map(read, rows))
+    return memory_of_classes(asked.result(), plan, classes, place)
 
 
 def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
