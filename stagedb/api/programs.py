@@ -4,9 +4,9 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from stagedb.api import catalog, lookup
+from stagedb.api import catalog
 from stagedb.api.results import GraphInfo, InstanceInfo
-from stagedb.api.wanted_instances import Wanted
+from stagedb.api.wanted_instances import Wanted, stored_instance
 from stagedb.store import Store, current_user, read_graph
 
 if TYPE_CHECKING:
@@ -16,21 +16,17 @@ if TYPE_CHECKING:
 
 def program_of(store: Store, wanted: Wanted) -> "tuple[InstanceInfo, Program]":
     """What an instance runs, and its description (`kept` is False if the store does not have it)."""
-    from stagedb.lowering import IndexedGraph, instance_id, lower
+    from stagedb.lowering import IndexedGraph, lower
     from stagedb.store.contents.instance_reading import read_program
 
-    if wanted.there is not None:
-        there = dataclasses.replace(wanted.there, usual_length=wanted.usual_length)
-        return there, read_program(store, there.id)
-    graph = _graph_of(store, wanted)
-    id = instance_id(graph.key, graph.sizes, wanted.plan)
-    found = lookup.instance_of_id(store, id)
-    if found is not None:
-        program = read_program(store, id)
+    there = stored_instance(store, wanted)
+    if there is not None:
+        found, program = there, read_program(store, there.id)
     else:
+        graph = _graph_of(store, wanted)
         program = lower(IndexedGraph.of(graph), wanted.plan)
         found = InstanceInfo(
-            id=id,
+            id=program.workload.instance,
             name=wanted.name or wanted.model,
             graph=graph.key,
             model=wanted.model,

@@ -161,13 +161,13 @@ def find_timed(
     profile's instance. UsageError if they lead to another instance than the profile's.
     """
     wanted = None if target is None and model is None else find_wanted(store, target, model, words)
-    there = None if wanted is None else _there(store, wanted)
+    there = None if wanted is None else stored_instance(store, wanted)
     # If several profiles have the name, the one of the instance is meant.
     mine = None if there is None else lookup.find_profile(store, profile, there.id)
     found = mine or lookup.the_profile(store, profile)
     if wanted is None:
         wanted = find_wanted(store, found.instance, None, words)
-        there = _there(store, wanted)
+        there = stored_instance(store, wanted)
     if there is None or there.id != found.instance:
         asked = "another one, which is not in the store" if there is None else f"{_named(there.id, there.name)}"
         raise UsageError(
@@ -178,7 +178,7 @@ def find_timed(
     return found, dataclasses.replace(wanted, there=there)
 
 
-def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
+def stored_instance(store: Store, wanted: Wanted) -> InstanceInfo | None:
     """The wanted instance, if the store has it."""
     from stagedb.lowering.preparing import instance_id
 
