@@ -41,7 +41,7 @@ class SimulatedRanks:
         return " x ".join(f"{axis} {self.degrees[axis]}" for axis in MESH if self.degrees[axis] > 1) or "one rank"
 
     def run(self, given: Mapping[str, Array], backward: bool = True) -> dict[str, Array]:
-        """All tensors by name, put together.
+        """All tensors by name, whole.
 
         given: whole values of the input, the weights and the arriving gradient. FailedOperation for an operation that
         numpy cannot run, and where ranks that hold copies hold different values.
@@ -86,7 +86,7 @@ class SimulatedRanks:
             members = [{**rank, move.mesh_axis: member} for member in range(self.degrees[move.mesh_axis])]
             shares = [value[self.ranks.index(member)] for member in members]
             if move.collective is not None:
-                whole = move.collective.put_together(shares, axes.index(move.source) if move.source else None)
+                whole = move.collective.combine(shares, axes.index(move.source) if move.source else None)
             elif move.move == SLICE:
                 whole = value[at]
             else:
@@ -127,7 +127,7 @@ class SimulatedRanks:
         return [whole[self._window(tensor, rank)] for rank in self.ranks]
 
     def _gather(self, value: list[Array], tensor: Tensor, op: Operation) -> Array:
-        """A tensor put together: parts in their places, shares of a sum added."""
+        """A whole tensor: parts in their places, shares of a sum added."""
         layout = self.laid.layouts[tensor.name]
         held = {axis for axis in MESH if isinstance(layout.on(axis), Partitioned | Partial)}
         whole = np.zeros([self.sizes[axis] for axis in tensor.axes])

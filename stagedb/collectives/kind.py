@@ -90,7 +90,7 @@ class CollectiveKind:
         """Bytes of each of them, where a member passes in `size`."""
         return size if self.gathers else size / members
 
-    def put_together(self, held: "Sequence[Array]", axis: int | None) -> "Array":
+    def combine(self, held: "Sequence[Array]", axis: int | None) -> "Array":
         """The tensor, from what all members pass in. axis: the one that is cut before; None where none is."""
         import numpy as np
 

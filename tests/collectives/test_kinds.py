@@ -55,7 +55,7 @@ def test_sizes_are_those_of_arrays(kind: CollectiveKind) -> None:
     shares = [np.full_like(tensor, rank) for rank in range(members - 1)]
     summands = [*shares, tensor - sum(shares)]
     given = {HeldAs.PART: cut, HeldAs.SHARE: summands}[kind.before]
-    assert np.array_equal(kind.put_together(given, None if kind.reduces else 0), tensor)
+    assert np.array_equal(kind.combine(given, None if kind.reduces else 0), tensor)
     gets = cut[0] if kind.after is HeldAs.PART else tensor
     passed, got = int(given[0].nbytes), int(gets.nbytes)
     assert kind.resizes == (passed != got)
