@@ -29,6 +29,9 @@ POLL = 1.0
 ABANDONED = 5.0
 """Seconds for which the engine lets work go on after its client has gone."""
 
+QUIET = 2.0
+"""Seconds without a client after which the archive of classes is made."""
+
 FULL = 1 << 20
 """Free bytes of a disk that is full."""
 
@@ -233,7 +236,7 @@ class _EndpointFile:
 def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile, archive: Any) -> None:
     """Return when a signal asks for it, or when no client has been connected for `idle` seconds.
 
-    archive: of the engine's classes (None: without), which is made when the first clients have gone.
+    archive: of the engine's classes (None: without), which is made once nobody is connected.
 
     A query goes on after its client has gone, and only the end of the process ends it. If nobody else is connected
     either, this ends the process at once. The files survive that as they survive a power cut.
@@ -242,7 +245,7 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile,
     engine applies. This one would forget them.
     """
     me = psutil.Process()
-    began = used = abandoned = time.monotonic()
+    used = abandoned = time.monotonic()
     while not stopping.asked:
         time.sleep(POLL)
         endpoint.repair()
@@ -256,7 +259,8 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile,
             abandoned = now
         if now - abandoned > ABANDONED:
             os.kill(os.getpid(), signal.SIGKILL)
-        if archive is not None and began < used < now:
+        # A short command comes and goes between two looks.
+        if archive is not None and now - used > QUIET:
             archive.make()
         if now - used > idle:
             return
