@@ -1,9 +1,12 @@
-"""The rules for every file under `cypher/`, checked from its tokens. The servers check the rest (EXPLAIN, in a test).
+"""The rules for every statement, under `cypher/` or by label, checked from its tokens.
+
+The servers check the rest (EXPLAIN, in a test).
 
 The header is complete and matches the text: its parameters, its columns, whether it writes. Patterns begin at a label,
 because a search without one reads the whole store. Labels and relationships are in the schema.
 """
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +16,7 @@ from stagedb.errors import UsageError
 from stagedb.store import LABELS, RELATIONSHIPS, Statement, load, names
 from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, returned, tokens
 from stagedb.store.readonly import WRITES, check
-from stagedb.store.statements import HeaderError, directory
+from stagedb.store.statements import HeaderError, source
 
 WIDTH = 120
 UNLABELLED = {"schema/is_empty", "catalog/node_count", "catalog/edge_count"}
@@ -39,6 +42,12 @@ KNOWN_TYPES = {edge.type for edge in RELATIONSHIPS}
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/lint_cypher", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--show", metavar="NAME", help="print a statement, such as lifecycle/claim_graph, instead")
+    shown = parser.parse_args().show
+    if shown is not None:
+        print(source(shown), end="")
+        return 0
     faults = [fault for name in names() for fault in lint(name)]
     for fault in faults:
         print(fault)
@@ -48,12 +57,11 @@ def main() -> int:
 
 def lint(name: str) -> list[str]:
     """Faults of the statement of this name, each with its file."""
-    path = directory() / f"{name}.cypher"
     try:
         statement = load(name)
     except HeaderError as error:
         return [str(error)]
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = source(name).splitlines()
     found = [f"line {number} is longer than {WIDTH}" for number, line in enumerate(lines, 1) if _too_long(line)]
     return [f"cypher/{name}.cypher: {fault}" for fault in (*found, *faults(statement))]
 

@@ -1,7 +1,4 @@
-"""The verbs on one store.
-
-Long because every verb has its parameters as keywords, with their explanation.
-"""
+"""The verbs on one store."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +26,7 @@ from stagedb.api.results import (
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
 from stagedb.store import Store, Unfinished
+from stagedb.store import connect as open_connection
 
 if TYPE_CHECKING:
     from stagedb import plans
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
         moving,
         programs,
         querying,
-        rebuilding,
         removing,
         system_choice,
         team,
@@ -62,8 +59,8 @@ else:
         *("stagedb.api.checking", "stagedb.api.dumps", "stagedb.api.finding", "stagedb.api.memory_rows"),
         *("stagedb.api.model_names", "stagedb.api.moving", "stagedb.api.programs"),
     )
-    querying, rebuilding, removing, system_choice, team, trace_sets, wanted_instances = deferred(
-        *("stagedb.api.querying", "stagedb.api.rebuilding", "stagedb.api.removing", "stagedb.api.system_choice"),
+    querying, removing, system_choice, team, trace_sets, wanted_instances = deferred(
+        *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.system_choice"),
         *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
     )
     (plans,) = deferred("stagedb.plans")
@@ -616,5 +613,5 @@ class Stagedb:
 
 @for_python
 def connect(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> Stagedb:
-    """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
-    return Stagedb(rebuilding.open_rebuilt(store, database=database, insecure=insecure))
+    """Open a store: see `stagedb.connect`."""
+    return Stagedb(open_connection(store, database=database, insecure=insecure))

@@ -1,7 +1,4 @@
-"""The results of the verbs: plain rows.
-
-Long because every result explains its fields.
-"""
+"""The results of the verbs: plain rows."""
 
 from __future__ import annotations
 
@@ -390,19 +387,6 @@ class QueryInfo:
     takes: tuple[Field, ...] = ()
     gives: tuple[Field, ...] = ()
     text: str = ""
-
-
-@dataclass(frozen=True)
-class OutdatedInfo:
-    """An instance or a profile that an older schema wrote, and that has not been made again.
-
-    kind: Instance or Profile. graph: the id of its graph, for an instance.
-    """
-
-    kind: Literal["Instance", "Profile"]
-    id: str
-    name: str | None
-    graph: str | None
 
 
 KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", ProfileInfo: "profile"}

@@ -1,5 +1,7 @@
 """Cypher statements, one a file under `cypher/`. The path is the name, and a typed header is the interface.
 
+Those that differ only by a label of the schema have no files: `label_statements` makes them.
+
     // What the statement does, in sentences.
     //
     // mode: reads
@@ -16,8 +18,8 @@ may be null.
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from stagedb.errors import StagedbError
@@ -71,24 +73,34 @@ class HeaderError(StagedbError):
     """The header of a file under `cypher/` cannot be read."""
 
 
-def directory() -> Path:
-    """The directory of the statements."""
-    return statements_directory()
-
-
 def names() -> tuple[str, ...]:
     """Names of all statements, sorted. Names whose last part starts with `_` are internal."""
-    root = directory()
-    return tuple(sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.cypher")))
+    root = statements_directory()
+    written = (path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.cypher"))
+    return tuple(sorted([*written, *_by_label()]))
 
 
 @functools.cache
 def load(name: str) -> Statement:
-    """The statement with this name, such as `store/version`. Raises StagedbError for a name that has no file."""
-    path = directory() / f"{name}.cypher"
-    if not _NAME.match(name) or not path.is_file():
-        raise StagedbError(f"unknown Cypher statement {shown(name)}: names are the paths under {directory()}")
-    return parse(name, path.read_text(encoding="utf-8"))
+    """The statement with this name, such as `schema/store`. Raises StagedbError for an unknown name."""
+    return parse(name, source(name))
+
+
+def source(name: str) -> str:
+    """The text of a statement, with its header. Raises StagedbError for an unknown name."""
+    path = statements_directory() / f"{name}.cypher"
+    if _NAME.match(name) and path.is_file():
+        return path.read_text(encoding="utf-8")
+    if name in _by_label():
+        return _by_label()[name]
+    raise StagedbError(f"unknown Cypher statement {shown(name)}: names are the paths under {statements_directory()}")
+
+
+def _by_label() -> Mapping[str, str]:
+    # Reading needs few of them, and making them needs the whole schema.
+    from stagedb.store.label_statements import label_statements
+
+    return label_statements()
 
 
 def parse(name: str, source: str) -> Statement:

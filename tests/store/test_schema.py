@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scripts import _label_statements
 from stagedb.build.graph_identity import model_sizes
 from stagedb.frameworks import find_framework
 from stagedb.models import card_names, load_card
+from stagedb.places import statements_directory
 from stagedb.plans import WORDS, Plan
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, naming, schema, write_graph
@@ -18,9 +18,9 @@ from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
+from stagedb.store.label_statements import label_statements
 from stagedb.store.leases import Kind
 from stagedb.store.saved_queries import save_query
-from stagedb.store.statements import directory
 from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
@@ -126,10 +126,17 @@ def test_every_word_of_a_plan_and_every_size_of_a_model_is_a_property(store: Sto
     assert rows == ((made, 16, 2, [1, 1], 1, False, "torch"),)
 
 
-@pytest.mark.parametrize("name", _label_statements.FOLDERS)
-def test_statements_by_label_are_what_the_table_gives(name: str) -> None:
-    there = {path.stem: path.read_text(encoding="utf-8") for path in (directory() / name).glob("*.cypher")}
-    assert there == dict(_label_statements.FOLDERS[name]()), "run scripts/label_statements"
+def test_every_label_has_its_statements_and_none_is_written_twice() -> None:
+    made = label_statements()
+    assert {f"around/{label.name.lower()}" for label in LABELS if label.unique == "id" and label.name != "Store"} == {
+        name for name in made if name.startswith("around/")
+    }
+    for owner in schema.OWNERS:
+        assert f"lifecycle/claim_{owner.lower()}" in made
+        for label, _ in schema.members(owner):
+            assert f"lifecycle/clear_{label.name.lower()}" in made
+    assert not [name for name in made if (statements_directory() / f"{name}.cypher").exists()]
+    assert set(made) <= set(names())
 
 
 def test_what_is_deleted_with_an_owner_is_all_that_it_made(store: Store) -> None:
@@ -185,9 +192,7 @@ SCANS = {
     "catalog/tags": "all tags",
     "catalog/notes": "all notes",
     "catalog/peaks": "all instances that have a memory",
-    "catalog/outdated": "all instances and profiles that an older version wrote",
-    "catalog/outdated_instances": "all instances that an older version wrote",
-    "catalog/outdated_profiles": "all profiles that an older version wrote",
+    "schema/older_instances": "all instances of a store that is refused",
     "lifecycle/asked_instance": "all instances of a user",
     "lifecycle/asked_profile": "all profiles of a user",
     "ranks/unwritten": "all instances some of whose ranks have no node",

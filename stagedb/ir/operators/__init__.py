@@ -1,7 +1,6 @@
 """Operators: small frozen classes that define shape, FLOPs, gradient rule and numpy meaning; one module a family.
 
 `OPERATORS` maps a class's name to the class, which restores an operator from the store (`dump`, `load`).
-Long because it names every operator.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""A Hugging Face config with a record of the keys that its reader has used.
-
-Long because it names every key without effect.
-"""
+"""A Hugging Face config with a record of the keys that its reader has used."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,51 +1,26 @@
-"""Writes the statements of cypher/lifecycle, around, dump and check, by label, from the schema's table.
+"""Statements that differ only by a label or a relationship of the schema: made from its table when they are loaded.
 
-They are files like all others: read, linted and planned. `--check` compares them with the table.
+They are in the folders `lifecycle`, `around`, `check` and `dump` of names, next to those that someone wrote, and have
+headers, are linted and planned like them. `scripts/lint_cypher --show NAME` prints one.
 """
 
-import argparse
-import sys
+import functools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from scripts import _around_statements, _check_statements, _dump_statements
-from stagedb.store.schema import OWNERS, members, parent_of
+from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
+from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, STORE, members, parent_of
 from stagedb.store.schema_forms import Label, Relationship
-from stagedb.store.statements import directory
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/label_statements", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs from the schema")
-    check = parser.parse_args().check
-    return max(_bring(folder, dict(wanted()), check) for folder, wanted in FOLDERS.items())
+@functools.cache
+def label_statements() -> Mapping[str, str]:
+    """By name, such as `lifecycle/claim_graph`, the text with its header."""
+    folders = {"lifecycle": _lifecycle, "around": _around, "check": _check, "dump": _dump}
+    return {f"{folder}/{stem}": text for folder, made in folders.items() for stem, text in made()}
 
 
-def _bring(name: str, wanted: Mapping[str, str], check: bool) -> int:
-    """Write the files of a folder, or only compare them. Returns the exit status."""
-    folder = directory() / name
-    folder.mkdir(exist_ok=True)
-    there = {path.stem: path for path in folder.glob("*.cypher")}
-    wrong = [stem for stem, text in wanted.items() if stem not in there or _read(there[stem]) != text]
-    extra = sorted(there.keys() - wanted.keys())
-    if check:
-        for stem in sorted([*wrong, *extra]):
-            print(f"cypher/{name}/{stem}.cypher differs from the schema: run scripts/label_statements")
-        return 1 if wrong or extra else 0
-    for stem in wrong:
-        (folder / f"{stem}.cypher").write_text(wanted[stem], encoding="utf-8")
-    for stem in extra:
-        there[stem].unlink()
-    print(f"{name}: {len(wanted)} statements, {len(wrong)} written, {len(extra)} removed")
-    return 0
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def statements() -> Iterator[tuple[str, str]]:
-    """Name and text of every statement of `lifecycle`."""
+def _lifecycle() -> Iterator[tuple[str, str]]:
+    """Statements of everything that is built under a lease."""
     for owner in OWNERS:
         parent = parent_of(owner)
         values = {
@@ -125,21 +100,13 @@ _FINISH_PARENT = {
 
 _RETIRE_PARTS = """
 OPTIONAL MATCH (i:Instance)-[:OF]->(n)
-WHERE i.state IN ['ready', 'outdated']
+WHERE i.state = 'ready'
 WITH n, count(i) AS needed
 WHERE n.state <> 'ready' OR needed = 0
 WITH n"""
 
 _CLAIM_PARENT = """MATCH (of:{label} {{id: $properties.{low}, state: 'ready'}})
 """
-
-
-FOLDERS = {
-    "lifecycle": statements,
-    _around_statements.FOLDER: _around_statements.statements,
-    _check_statements.FOLDER: _check_statements.statements,
-    _dump_statements.FOLDER: _dump_statements.statements,
-}
 
 _OWNER_TEMPLATES = {
     "claim": """\
@@ -263,7 +230,7 @@ RETURN n.state AS state, n.owner AS owner, coalesce(n.lease < timestamp(), false
 //
 // mode: reads
 // param id: string — the {low}'s id
-// column state: string? — ready, building, deleting or outdated
+// column state: string? — ready, building or deleting
 // column made: string[] — {version_columns}
 MATCH (n:{label} {{id: $id}}){version_of}
 RETURN n.state AS state, [{version_list}] AS made
@@ -379,29 +346,6 @@ DETACH DELETE a
     + """\
 RETURN n.id AS id
 """,
-    "inherit": """\
-// Let the names, tags and notes of one {low} mean another one.
-//
-// mode: writes
-// param old: string — the id of the one
-// param new: string — the id of the other
-MATCH (o:{label} {{id: $old}})
-MATCH (n:{label} {{id: $new}})
-OPTIONAL MATCH (a:Name)-[x:NAMES]->(o)
-WITH o, n, collect(a) AS names, collect(x) AS old
-FOREACH (a IN names | MERGE (a)-[:NAMES]->(n))
-FOREACH (x IN old | DELETE x)
-WITH o, n
-OPTIONAL MATCH (m:Note)-[x:ABOUT]->(o)
-WITH o, n, collect(m) AS notes, collect(x) AS old
-FOREACH (m IN notes | MERGE (m)-[:ABOUT]->(n))
-FOREACH (x IN old | DELETE x)
-WITH o, n
-MATCH (t:Tag)-[x:TAGS]->(o)
-MERGE (t)-[y:TAGS]->(n)
-ON CREATE SET y.user = x.user, y.time = x.time, y.origin = x.origin
-DELETE x
-""",
     "asked": """\
 // Whether {a} {low} is the newest of a user, made or asked for: then a request for it changes nothing.
 //
@@ -442,5 +386,182 @@ _REMOVE_NAMES = """
 OPTIONAL MATCH (a:Name)-[:NAMES]->(n)
 WITH n, collect(a) AS names"""
 
-if __name__ == "__main__":
-    sys.exit(main())
+
+def _around() -> Iterator[tuple[str, str]]:
+    """A node of each label that users see, with its neighbours."""
+    for label in LABELS:
+        if label is not STORE and label.unique == "id":
+            state = ", state: 'ready'" if label.name in OWNERS else ""
+            yield label.name.lower(), _AROUND.format(label=label.name, state=state)
+
+
+_AROUND = """\
+// A {label} node and its neighbours: how many there are of each kind, and the first ones by id.
+// No row if there is no such node, or if it is not complete.
+//
+// mode: reads
+// param id: string — the node's id
+// param limit: integer — at most so many neighbours of each kind
+// column node: map — the node's properties
+// column node_labels: string[] — its labels
+// column type: string? — kind of edge; null for a node without neighbours
+// column out: boolean? — the edge leads from the node to the neighbour
+// column labels: string[]? — labels of these neighbours
+// column count: integer — how many there are
+// column members: map[] — properties of the first ones, and of their edges
+MATCH (n:{label} {{id: $id{state}}})
+OPTIONAL MATCH (n)-[r]-(m)
+WHERE coalesce(m.state, 'ready') = 'ready'
+WITH n, r, m
+ORDER BY m.id
+WITH n, type(r) AS type, startNode(r) = n AS out, labels(m) AS labels, count(m) AS count,
+  collect({{node: m, edge: r}})[..$limit] AS some
+RETURN properties(n) AS node, labels(n) AS node_labels, type, out, labels, count,
+  [each IN some | {{properties: properties(each.node), edge: properties(each.edge)}}] AS members
+ORDER BY type, out, labels
+"""
+
+
+def _check() -> Iterator[tuple[str, str]]:
+    """What belongs to nothing, found and removed."""
+    for name, (label, end) in orphans().items():
+        finished = " AND n.state = 'ready'" if label in OWNERS else ""
+        values = {"label": label, "end": end, "finished": finished}
+        yield f"lost_{name}", _LOST.format(**values)
+        yield f"remove_{name}", _REMOVE_LOST.format(**values)
+
+
+def orphans() -> dict[str, tuple[str, str]]:
+    """By name of a label what its nodes belong to: the pattern that leads from a node `n` to `p`.
+
+    Ranks are joined by a property, and have statements of their own.
+    """
+    found = {
+        kind.label.lower(): (kind.label, f"(n)<-[:{kind.path[-1].type}]-(p:{kind.path[-1].source})")
+        for kind in NODE_KINDS
+        if kind.path
+    }
+    parents = ((owner, parent_of(owner)) for owner in OWNERS)
+    found |= {owner.lower(): (owner, f"(n)-[:OF]->(p:{parent})") for owner, parent in parents if parent}
+    for label, type_ in (("Name", "NAMES"), ("Note", "ABOUT")):
+        targets = [edge.target for edge in RELATIONSHIPS if (edge.type, edge.source) == (type_, label)]
+        found[label.lower()] = label, f"(n)-[:{type_}]->(p:{'|'.join(targets)})"
+    return found
+
+
+_LOST = """\
+// The {label} nodes that belong to nothing: a relationship of theirs is missing. What is unfinished is left out.
+//
+// mode: reads
+// column id: string — its id
+MATCH (n:{label})
+OPTIONAL MATCH {end}
+WITH n, p
+WHERE p IS NULL{finished}
+RETURN n.id AS id
+ORDER BY id
+"""
+
+_REMOVE_LOST = """\
+// Delete {label} nodes that still belong to nothing.
+//
+// mode: writes
+// param rows: map[] — id
+// column removed: integer — how many
+UNWIND $rows AS row
+MATCH (n:{label} {{id: row.id}})
+OPTIONAL MATCH {end}
+WITH n, p
+WHERE p IS NULL{finished}
+DETACH DELETE n
+RETURN count(*) AS removed
+"""
+
+
+def _dump() -> Iterator[tuple[str, str]]:
+    """Each label and relationship, read and written."""
+    by_name = {label.name: label for label in LABELS}
+    for kind in NODE_KINDS:
+        low, label = kind.owner.lower(), kind.label
+        if label == kind.owner:
+            start, parent = f"(n:{label} {{id: $id}})", "null"
+        elif kind.path:
+            start, parent = _below(kind.owner, kind.path, "n", "p"), "p.id"
+        else:
+            form = by_name[label]
+            start = f"(n:{label} {{{form.member_by}: $id}})\nWHERE n.`{form.indexes[0][-1]}` >= 0"
+            parent = f"n.{form.member_by}"
+        yield f"nodes_{label.lower()}", _NODES.format(label=label, low=low, start=start, parent=parent)
+        if label != kind.owner:
+            for also in by_name[label].also or ("",):
+                stem = f"make_{label.lower()}" + (f"_{also.lower()}" if also else "")
+                match, create = (
+                    ("", "")
+                    if not kind.path
+                    else (f"MATCH (p:{kind.path[-1].source} {{id: row.parent}})\n", f"(p)-[:{kind.path[-1].type}]->")
+                )
+                labels = f"{label}:{also}" if also else label
+                yield stem, _MAKE.format(label=labels, match=match, create=create)
+    for each in EDGE_KINDS:
+        edge = each.edge
+        start = _below(each.owner, each.path, "a", "") if each.path else f"(a:{edge.source} {{id: $id}})"
+        values = {"type": edge.type, "source": edge.source, "target": edge.target, "low": each.owner.lower()}
+        yield f"edges_{each.stem}", _EDGES.format(start=start, **values)
+        yield f"join_{each.stem}", _JOIN.format(**values)
+
+
+def _below(owner: str, path: tuple[Relationship, ...], last: str, before: str) -> str:
+    """The pattern of a label below its owner. last, before: variables of its node and of the node above it."""
+    steps = [f"({before if len(path) == 1 else ''}:{owner} {{id: $id}})"]
+    for number, edge in enumerate(path, 1):
+        name = last if number == len(path) else before if number == len(path) - 1 else ""
+        steps.append(f"-[:{edge.type}]->({name}:{edge.target})")
+    return "".join(steps)
+
+
+_NODES = """\
+// The {label} nodes of one {low}.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// column also: string[] — all labels of the node
+// column parent: string? — the id of the node that it belongs to
+// column values: map — its properties
+MATCH {start}
+RETURN labels(n) AS also, {parent} AS parent, properties(n) AS values
+"""
+
+_MAKE = """\
+// Write {label} nodes, each joined to the node that it belongs to.
+//
+// mode: writes
+// param rows: map[] — id; parent: the id of that node; values: all properties
+UNWIND $rows AS row
+{match}CREATE {create}(n:{label} {{id: row.id}})
+SET n += row.values
+"""
+
+_EDGES = """\
+// The {type} relationships from {source} to {target} nodes of one {low}.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// column source: string — the id where it begins
+// column target: string — the id where it ends
+// column values: map — its properties
+MATCH {start}
+MATCH (a)-[r:{type}]->(b:{target})
+RETURN a.id AS source, b.id AS target, properties(r) AS values
+"""
+
+_JOIN = """\
+// Write {type} relationships from {source} to {target} nodes.
+//
+// mode: writes
+// param rows: map[] — source, target: ids; values: properties
+UNWIND $rows AS row
+MATCH (a:{source} {{id: row.source}})
+MATCH (b:{target} {{id: row.target}})
+CREATE (a)-[r:{type}]->(b)
+SET r += row.values
+"""

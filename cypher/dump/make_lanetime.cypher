@@ -1,8 +1,0 @@
-// Write LaneTime nodes, each joined to the node that it belongs to.
-//
-// mode: writes
-// param rows: map[] — id; parent: the id of that node; values: all properties
-UNWIND $rows AS row
-MATCH (p:Profile {id: row.parent})
-CREATE (p)-[:HAS_LANE]->(n:LaneTime {id: row.id})
-SET n += row.values

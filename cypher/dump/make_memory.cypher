@@ -1,8 +1,0 @@
-// Write Memory nodes, each joined to the node that it belongs to.
-//
-// mode: writes
-// param rows: map[] — id; parent: the id of that node; values: all properties
-UNWIND $rows AS row
-MATCH (p:RankClass {id: row.parent})
-CREATE (p)-[:HAS_MEMORY]->(n:Memory {id: row.id})
-SET n += row.values

@@ -1,8 +1,0 @@
-// Write SymOp nodes, each joined to the node that it belongs to.
-//
-// mode: writes
-// param rows: map[] — id; parent: the id of that node; values: all properties
-UNWIND $rows AS row
-MATCH (p:Graph {id: row.parent})
-CREATE (p)-[:HAS_OP]->(n:SymOp {id: row.id})
-SET n += row.values

@@ -1,9 +1,0 @@
-// The Graph nodes of one graph.
-//
-// mode: reads
-// param id: string — the graph's id
-// column also: string[] — all labels of the node
-// column parent: string? — the id of the node that it belongs to
-// column values: map — its properties
-MATCH (n:Graph {id: $id})
-RETURN labels(n) AS also, null AS parent, properties(n) AS values

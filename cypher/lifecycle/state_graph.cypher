@@ -1,9 +1,0 @@
-// The state of the graph with this id; no row if there is none. No other statement finds unfinished ones by id.
-//
-// mode: reads
-// param id: string — the graph's id
-// column state: string — ready, building or deleting
-// column owner: string? — the process that builds or deletes it
-// column expired: boolean — its lease has run out
-MATCH (n:Graph {id: $id})
-RETURN n.state AS state, n.owner AS owner, coalesce(n.lease < timestamp(), false) AS expired
