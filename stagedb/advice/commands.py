@@ -1,4 +1,4 @@
-"""The command that profiles a plan."""
+"""The command that makes or profiles a plan."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,18 @@ from stagedb.plans.aspects import PLAN_WORDS
 
 
 def profile_command(subject: Sequence[str], words: Mapping[str, Any], options: Sequence[str] = ()) -> str | None:
-    """The command that profiles a subject, a model or an instance, under these words.
+    """The command that profiles a subject, a model or an instance, under these words: see `plan_command`."""
+    return plan_command("profile", subject, words, options)
+
+
+def plan_command(
+    verb: str, subject: Sequence[str], words: Mapping[str, Any], options: Sequence[str] = ()
+) -> str | None:
+    """The command of a verb with a subject, a model or an instance, under these words.
 
     None if a word has a value that the command line takes only from a file.
     """
-    parts = ["stagedb", "profile", *subject]
+    parts = ["stagedb", verb, *subject]
     for word, value in words.items():
         about = PLAN_WORDS[word]
         if not about.about.command_line or word == "strategy":

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.store import Store, Unfinished, current_user, reading, user_of, warn_of
 from stagedb.store.naming import spaces
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, Unfinished)
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 
 NOTE_START = 40
@@ -122,11 +122,6 @@ def described(info: InstanceInfo | ProfileInfo) -> str:
         text = f"{info.id[:SHORT_ID]} {info.called}"
     foreign = info.made_by is not None and current_user() not in (info.made_by, info.asked_by)
     return f"{text}, made by {info.made_by}" if foreign else text
-
-
-def outdated(store: Store) -> list[OutdatedInfo]:
-    """Instances and profiles that an older schema wrote. Readers do not see them until they are made again."""
-    return [OutdatedInfo(**row) for row in store.read("catalog/outdated")]
 
 
 def near(word: str, names: Iterable[str]) -> str:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stagedb.api import catalog, lookup, team
-from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import OPTIONS, Word, shown_in
-from stagedb.store import Store, embedded, migrations, open_store, store_targets, unfinished
+from stagedb.store import Store, connect, embedded, migrations, open_store, store_targets, unfinished
 from stagedb.store.failures import ConnectionLost, UnreachableError
+from stagedb.store.older_stores import check_age
 from stagedb.store.opening import open_running
 
 
@@ -29,7 +29,6 @@ class StoreStatus:
     All others are None if the schema is not the newest. graphs, instances, profiles: their numbers. nodes, edges:
     those of the whole store. unfinished: what is being built or deleted; dead: the part that a process left which has
     ended (`stagedb gc --dead` removes it). last_change: when, who and what, the newest line of `stagedb store log`.
-    outdated: instances and profiles of an older version, which `stagedb store migrate` makes again.
     """
 
     engine: str
@@ -51,7 +50,6 @@ class StoreStatus:
     unfinished: int | None = None
     dead: int | None = None
     last_change: str | None = None
-    outdated: int | None = None
 
 
 LATENCIES = 5
@@ -82,6 +80,8 @@ def status(store: str | None = None, *, database: str | None = None, insecure: b
 def _state(version: int) -> str:
     if version > migrations.NEWEST:
         return "written by a newer stagedb"
+    if 0 < version < migrations.FIRST:
+        return "written by an older stagedb"
     if version < migrations.NEWEST:
         return "needs `stagedb store migrate`" if version else "empty"
     return "ready"
@@ -98,11 +98,10 @@ def _latency(store: Store) -> float:
 
 
 def _with_content(found: StoreStatus, store: Store) -> StoreStatus:
-    waiting, open_work = outdated(store), unfinished(store)
+    open_work = unfinished(store)
     newest = next(iter(team.log(store, None, None, team.ALL_DAYS, 1)), None)
     return replace(
         found,
-        state="has outdated content: run `stagedb store migrate`" if waiting else found.state,
         graphs=len(catalog.graphs(store)),
         instances=len(catalog.instances(store)),
         profiles=len(catalog.profiles(store)),
@@ -111,7 +110,6 @@ def _with_content(found: StoreStatus, store: Store) -> StoreStatus:
         unfinished=len(open_work),
         dead=sum(each.dead for each in open_work),
         last_change=None if newest is None else _change(newest),
-        outdated=waiting,
     )
 
 
@@ -147,7 +145,7 @@ def names_at_hand(kinds: Sequence[str]) -> list[str]:
 
 def up(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> str:
     """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address."""
-    with open_rebuilt(store, database=database, insecure=insecure) as opened:
+    with connect(store, database=database, insecure=insecure) as opened:
         return opened.uri
 
 
@@ -194,17 +192,14 @@ def down(store: str | None = None, *, database: str | None = None) -> bool:
     return embedded.stop(store_targets.home(os.environ))
 
 
-def migrate(
-    store: str | None = None, notice: Notice = lambda line: None, *, database: str | None = None, insecure: bool = False
-) -> list[str]:
-    """Migrate the schema, then rebuild the instances and profiles that are of an older version.
+def migrate(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> list[str]:
+    """Migrate the schema. Returns a description of each migration that was applied.
 
-    Returns a description of each migration that was applied. notice: called with a line for each rebuilt one.
+    Raises UsageError for a store that a newer stagedb wrote, or one that is too old for any migration.
     """
     with open_store(store, database=database, insecure=insecure) as opened:
-        applied = [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
-        rebuild(opened, notice)
-        return applied
+        check_age(opened, opened.version())
+        return [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
 
 
 def _is_embedded(store: str | None, database: str | None = None) -> bool:

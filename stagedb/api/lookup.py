@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stagedb.api import catalog
 from stagedb.api.catalog import SHORT_ID, UserMarks, near
-from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
@@ -17,7 +17,7 @@ from stagedb.mentions import call
 from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, Unfinished)
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 Rows = Sequence[Mapping[str, Any]]
 

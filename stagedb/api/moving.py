@@ -6,10 +6,9 @@ from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, cast
 
 from stagedb.api import dumps
-from stagedb.api.rebuilding import open_rebuilt
 from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import Word, call
-from stagedb.store import DumpError, Kind, Notice, Store, migrations, open_store, records_of, write_records
+from stagedb.store import DumpError, Kind, Notice, Store, connect, migrations, open_store, records_of, write_records
 from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.dumped_marks import keep_marks, marks_of, origin_of
 from stagedb.store.dumping import load_file
@@ -18,7 +17,7 @@ from stagedb.store.same_stores import check_different
 
 def push(store: Store, words: Sequence[str], to: str, insecure: bool, notice: Notice | None) -> int:
     """Send things to the store that `to` names, with what they are made from. Returns how many were new there."""
-    with open_rebuilt(to, insecure=insecure, option=str(Word("to")), holder=_holder(store)) as target:
+    with connect(to, insecure=insecure, option=str(Word("to")), holder=_holder(store)) as target:
         return move(store, target, words, notice or (lambda line: None))
 
 

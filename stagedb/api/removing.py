@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stagedb.api import catalog, lookup
 from stagedb.api.catalog import SHORT_ID
-from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo, label_of
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
@@ -37,7 +37,7 @@ class Unused:
 _ATTEMPTS = 5
 """How often a graph is removed with its instances, while other processes make new ones."""
 
-Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished | Unnamed
+Removed = GraphInfo | InstanceInfo | ProfileInfo | Unfinished | Unnamed
 
 
 def remove(store: Store, word: str, force: bool) -> list[Removed]:
@@ -45,11 +45,10 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
 
     word: a name, or the id (or its start) of a graph, an instance or a profile. With a name, what other names mean or
     other users made stays, and only the name goes. With an id, such a thing is refused, unless `force` is set; so is a
-    graph that instances need. Unfinished things and those of an older schema can be removed too. Raises UsageError for
+    graph that instances need. Unfinished things can be removed too. Raises UsageError for
     what is refused, and StagedbError for what a living process builds or deletes.
     """
-    old = catalog.outdated(store)
-    invisible: list[OutdatedInfo | Unfinished] = [*old, *unfinished(store)]
+    invisible = unfinished(store)
     hidden = next((each for each in invisible if each.name == word), None)
     hidden = hidden or lookup.by_id(invisible, word, "graph, instance or profile")
     found = lookup.find_graph(store, word) or lookup.find_instance(store, word) or lookup.find_profile(store, word)
@@ -58,7 +57,7 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
         return [hidden]
     found = found or lookup.unknown(store, word)
     if isinstance(found, GraphInfo):
-        return _remove_graph(store, found, old, force)
+        return _remove_graph(store, found, force)
     name = _name_of(store, found, word)
     if name is not None and not force:
         if name.space not in spaces(store):
@@ -102,12 +101,9 @@ def _of_others(store: Store, found: InstanceInfo | ProfileInfo, names: bool = Tr
     return reasons
 
 
-def _remove_graph(
-    store: Store, graph: GraphInfo, old: list[OutdatedInfo], force: bool, attempts: int = _ATTEMPTS
-) -> list[Removed]:
-    needed = lookup.instances_of(store, graph.id)
-    users: list[Removed] = [*needed, *(each for each in old if each.graph == graph.id)]
-    foreign = sorted({each.made_by for each in needed if each.made_by not in (None, current_user())})
+def _remove_graph(store: Store, graph: GraphInfo, force: bool, attempts: int = _ATTEMPTS) -> list[Removed]:
+    users = lookup.instances_of(store, graph.id)
+    foreign = sorted({each.made_by for each in users if each.made_by not in (None, current_user())})
     if users and not force:
         whose = f", some made by {', '.join(map(str, foreign))}" if foreign else ""
         raise UsageError(
@@ -122,7 +118,7 @@ def _remove_graph(
         # Another process has just completed an instance. Those who do so for ever get the error.
         if attempts == 1 or not lookup.instances_of(store, graph.id):
             raise
-        return [*users, *_remove_graph(store, graph, [], force, attempts - 1)]
+        return [*users, *_remove_graph(store, graph, force, attempts - 1)]
     return [*users, graph]
 
 

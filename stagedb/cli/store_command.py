@@ -86,7 +86,7 @@ def migrate(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    applied = database.migrate(common.store, common.line, database=common.database, insecure=common.insecure)
+    applied = database.migrate(common.store, database=common.database, insecure=common.insecure)
     common.line(f"applied {', '.join(applied)}" if applied else "up to date")
 
 

@@ -12,14 +12,13 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.inputs.stored_values import json_mapping
 from stagedb.mentions import Word
 from stagedb.store import free_queries as queries
 from stagedb.store import migrations
 from stagedb.store import store_targets as targets
 from stagedb.store.driver_opening import product_of
 from stagedb.store.failures import OutOfMemory, ReadOnlyError, translated
-from stagedb.store.makers import current_user, dead_owner, new_claim
+from stagedb.store.makers import dead_owner, new_claim
 from stagedb.store.migrations import Migration, pending
 from stagedb.store.nested_iterations import check_iterations
 from stagedb.store.plain_values import Table
@@ -227,7 +226,7 @@ class Store:
     def migrate(self) -> tuple[Migration, ...]:
         """Apply the migrations that are pending, and return them. One process does so, others wait for it.
 
-        The store is marked after the last migration, so that a store that is being made does not count as outdated.
+        The store is marked after the last migration: until then, others wait or see the version before.
         """
         if not pending(self.version()):
             return ()
@@ -282,18 +281,8 @@ class Store:
             if empty:
                 return
             for name in migration.work:
-                params = {"user": current_user()} if load(f"schema/{name}").params else {}
-                while self.write(f"schema/{name}", **params).get("done", 0) > 0:
+                while self.write(f"schema/{name}").get("done", 0) > 0:
                     pass
-            if "connect_tensors_v3" in migration.work:
-                from stagedb.build.graph_rows import gradient_rows
-                from stagedb.store.contents.graphs import read_graph
-                from stagedb.store.typed_properties import graph_properties
-
-                for graph in self.read("schema/graphs_v3"):
-                    self.write_rows("build/gradients", gradient_rows(read_graph(self, graph["id"])))
-                    properties = graph_properties(graph["options"], json_mapping(graph["sizes"], "sizes"))
-                    self.write("schema/graph_v3", id=graph["id"], properties=properties)
 
     def _define(self, text: str) -> None:
         """Make a constraint or an index in a transaction of its own. The text comes only from the schema table."""

@@ -1,6 +1,6 @@
 """Dump files: graphs, instances and profiles outside a store, as gzipped lines of JSON.
 
-    {"format": "stagedb dump", "version": 2, "schema": 8}
+    {"format": "stagedb dump", "version": 2, "schema": 9}
     {"begin": "Instance", "id": …}                 what follows belongs to it, until the next one begins
     {"nodes": "Op", "rows": [[[other labels], id of the node that it belongs to, {properties}], …]}
     {"edges": ["DEP", "Op", "Op"], "rows": [[source, target, {properties}], …]}
@@ -36,8 +36,8 @@ from stagedb.store.schema_version import VERSION
 
 FORMAT = "stagedb dump"
 FORMAT_VERSION = 2
-READABLE = {"version": (1, 2), "schema": (VERSION,)}
-"""What is read. Version 1 has no marks."""
+READABLE = {"version": FORMAT_VERSION, "schema": VERSION}
+"""What is read."""
 
 ROWS = 2_000
 """Rows of one line at most."""
@@ -171,13 +171,13 @@ def _check_header(content: Mapping[str, Any], where: str) -> None:
         found = content[name]
         if type(found) is not int or found < 1:
             raise DumpError(f"{where}: the {name} {shown(found)} is not possible. {_WAY_OUT}")
-        if found not in known:
+        if found != known:
             way = (
                 "upgrade stagedb"
-                if found > max(known)
-                else "load it with the stagedb that made it, and migrate that store"
+                if found > known
+                else f"make its instances again from their models and plans ({call('instantiate')})"
             )
-            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {max(known)}: {way}")
+            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {known}: {way}")
 
 
 def _record(content: Mapping[str, Any], where: str) -> Record:

@@ -136,11 +136,6 @@ def remove_name(store: Store, kind: NamedKind, id: str, name: Name) -> bool:
     return bool(store.write(f"lifecycle/unname_{low}", id=id, name=f"{low}:{name}", user=current_user(), event=event))
 
 
-def inherit(store: Store, kind: NamedKind, old: str, new: str) -> None:
-    """Let the names, tags and notes of one instance or profile mean another one from now on."""
-    store.write(f"lifecycle/inherit_{kind.lower()}", old=old, new=new)
-
-
 def add_tag(store: Store, kind: Kind, id: str, tag: str) -> None:
     """Tag a graph, an instance or a profile with a word."""
     word = _tag(tag)

@@ -14,6 +14,7 @@ from stagedb.store.driver_opening import RETRY_TIME, open_driver
 from stagedb.store.failures import ConnectionLost, check_disk
 from stagedb.store.free_queries import Readers
 from stagedb.store.migrations import described, pending
+from stagedb.store.older_stores import check_age
 from stagedb.store.store_settings import config_file, project_file
 
 EMBEDDED_ATTEMPTS = 5
@@ -42,6 +43,7 @@ def connect(
     )
     try:
         version = store.version()
+        check_age(store, version)
         todo = pending(version)
         if todo and version and not migrate and store.engine != "embedded":
             raise UsageError(

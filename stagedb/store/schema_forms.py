@@ -50,7 +50,7 @@ def id_of(description: str) -> Property:
 
 
 OWNED = (
-    Property("state", "string", "`ready` once complete; readers do not see `building`, `deleting` or `outdated` ones"),
+    Property("state", "string", "`ready` once complete; readers do not see `building` or `deleting` ones"),
     Property("owner", "string?", "the process that builds it; absent when ready"),
     Property("lease", "integer?", "until when its builder counts as alive; absent when ready", "ms since 1970"),
     Property("created", "integer", "when its building began, or when it was last asked for", "ms since 1970"),

@@ -1,4 +1,4 @@
 """The version of the store's schema, apart from the schema: most commands need no more of it."""
 
-VERSION = 8
+VERSION = 9
 """Version of the schema that this program writes. `Graph`, `Instance` and `Profile` nodes carry it."""

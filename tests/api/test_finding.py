@@ -6,7 +6,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.store import Store, load, migrations
+from stagedb.store import Store, load
 from tests.ir.tiny import card
 from tests.store.many import copies
 
@@ -144,26 +144,3 @@ def test_a_search_begins_at_an_index(neo4j_store: Store, name: str, words: dict[
 
 def _operators(plan: Any) -> list[Any]:
     return [plan, *(each for child in plan.get("children", ()) for each in _operators(child))]
-
-
-def _pretend(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    """Let this program know the schema up to a version."""
-    monkeypatch.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:version])
-    monkeypatch.setattr(migrations, "NEWEST", version)
-
-
-def test_a_program_of_the_schema_before_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It understands all that this one writes: the mark of the store names the schema that can use it."""
-    Stagedb(store).profile(model=MODEL, tp=2)
-    _pretend(monkeypatch, 7)
-    assert migrations.pending(store.version()) == ()
-
-
-@pytest.mark.parametrize("version", [5, 6])
-def test_a_program_that_would_miss_the_ranks_is_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    _pretend(monkeypatch, version)
-    # Version 5 knew no second number in the mark; what it read is the one that is compared here.
-    with pytest.raises(UsageError, match=r"newer stagedb .* upgrade stagedb"):
-        migrations.pending(store.version())

@@ -17,6 +17,7 @@ import pytest
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store, transactions
 from stagedb.store.failures import ConnectionLost, OutOfMemory, check_disk
+from stagedb.store.statements import load, parse
 from tests.store.bare import bare_graph
 
 
@@ -103,15 +104,40 @@ def test_a_newer_store_is_refused(store: Store, store_environment: dict[str, str
         store.write("schema/mark", version=migrations.oldest_user(), applied=migrations.NEWEST, now=0)
 
 
+MARK_USERS = """// Give some users without a team one.
+//
+// mode: writes
+// column done: integer — how many got one
+MATCH (u:User)
+WHERE u.team IS NULL
+WITH u LIMIT 2
+SET u.team = 'all'
+RETURN count(u) AS done
+"""
+
+
 def test_a_store_that_waits_for_a_migration(
     store: Store, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server's is brought up to date when that is asked for; the embedded one, which is the user's own, at once."""
-    oldest = migrations.oldest_user()
-    more = migrations.Migration(migrations.NEWEST + 1, "more", migrations.MIGRATIONS[0].creates)
+    """A server's is brought up to date when that is asked for; the embedded one, which is the user's own, at once.
+
+    The migration drops an index, changes data in several steps, and makes constraints and indexes.
+    """
+    more = migrations.Migration(
+        migrations.NEWEST + 1, "more", drops=("INDEX user_team",), work=("mark_users",), defines=("Tag",)
+    )
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, more))
     monkeypatch.setattr(migrations, "NEWEST", more.version)
+    statement = parse("schema/mark_users", MARK_USERS)
+    monkeypatch.setattr(connection, "load", lambda name: statement if name == statement.name else load(name))
+
+    def run(text: str) -> list[Any]:
+        with store._session("WRITE") as session:
+            return [tuple(row.values()) for row in session.run(text)]
+
     try:
+        run("CREATE INDEX user_team IF NOT EXISTS FOR (n:User) ON (n.team)")
+        run("UNWIND range(1, 5) AS k CREATE (:User {id: 'user' + toString(k)})")
         if store.engine == "neo4j":
             with pytest.raises(UsageError, match=rf"migration {more.version} \(more\): run `stagedb store"):
                 connect(environment=store_environment)
@@ -120,8 +146,12 @@ def test_a_store_that_waits_for_a_migration(
         with connect(environment=store_environment) as opened:
             assert opened.version() == more.version
             assert opened.migrate() == ()
+        assert run("MATCH (u:User {team: 'all'}) RETURN count(u)") == [(5,)]
+        names = {row["name"] for row in store._driver.execute_query("SHOW INDEXES", database_=store.database).records}
+        assert "user_team" not in names
     finally:
-        store.write("schema/mark", version=oldest, applied=more.version - 1, now=0)
+        run("MATCH (u:User) DETACH DELETE u")
+        store.write("schema/mark", version=migrations.oldest_user(), applied=more.version - 1, now=0)
 
 
 def test_a_server_that_does_not_answer_is_named_without_the_password() -> None:

@@ -1,8 +1,6 @@
 """Names, tags, notes and saved queries go along with content, and nobody's name is moved."""
 
-import gzip
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,13 +164,6 @@ def test_marks_that_are_not_sound_are_refused(embedded_store: Store, tmp_path: P
     rows = embedded_store.query("MATCH (n:Graph|Instance|Name|Tag|Note|SavedQuery|Event) RETURN count(n) AS n").rows
     assert rows == ((0,),)
     assert load_dump(embedded_store, bad, ContentProof()) == 3
-
-
-def test_a_dump_of_the_first_version_loads(store: Store) -> None:
-    path = Path(__file__).parent / "fixtures" / "dump-1.gz"
-    assert json.loads(gzip.decompress(path.read_bytes()).splitlines()[0])["version"] == 1
-    assert load_dump(store, path, ContentProof()) == 2
-    assert load_dump(store, path, ContentProof()) == 0
 
 
 CLAIMS: dict[str, dict[str, str]] = {
