@@ -8,21 +8,16 @@ import dataclasses
 import json
 
 from stagedb.ir.operators import compressed, streams, token_copies
-from stagedb.ir.operators._base import Array, Operator, RankPlace
+from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
     AdditiveMask,
     Attention,
     AttentionGradient,
-    FoldHeads,
-    PackHeads,
-    RepeatHeads,
     Rotary,
     ScoresGradient,
     Softmax,
     SoftmaxGradient,
-    SplitHeads,
-    SplitViews,
 )
 from stagedb.ir.operators.causal_softmax import CausalSoftmax
 from stagedb.ir.operators.contraction import Einsum, ReduceSum
@@ -65,6 +60,7 @@ from stagedb.ir.operators.experts import (
     WeightedSum,
     WeightedSumGradient,
 )
+from stagedb.ir.operators.heads import FoldHeads, PackHeads, RepeatHeads, SplitHeads, SplitViews
 from stagedb.ir.operators.latent import (
     JoinLast,
     LatentKeys,
@@ -291,9 +287,12 @@ def load(text: str) -> Operator:
 
 
 __all__ = [
+    "BEFORE",
     "E4M3",
     "GATES",
+    "KEYS",
     "OPERATORS",
+    "QUERIES",
     "SHARE",
     "SLICE",
     "XIELU",
