@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression, largest, number, product, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
+from stagedb.ir.operators import BEFORE, KEYS, QUERIES
 from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.tensors import Operation, Tensor
 
@@ -121,7 +122,21 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
-        total(sizes.bytes(t, layouts[t.name]) for t in op.operator.reads(op.inputs, op.outputs)),
+        _bytes_read(op, sizes, layouts),
         total(sizes.bytes(t, layouts[t.name]) for t in op.outputs),
         op.operator.dims(size),
     )
+
+
+def _bytes_read(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """The bytes of what an operation reads: of a sequence's keys those that any of its queries sees."""
+    keys = op.operator.keys_read(sizes.axes.__getitem__)
+    if keys is not sizes.axes[KEYS]:
+        near = {KEYS: keys, BEFORE: keys - sizes.axes[QUERIES]}
+        sizes = Sizes({**sizes.axes, **near}, sizes.replicable)
+    axes = {tensor.name: tensor.axes for tensor in op.inputs}
+    found = []
+    for tensor in op.operator.reads(op.inputs, op.outputs):
+        names = dict(zip(axes.get(tensor.name, tensor.axes), tensor.axes, strict=False))
+        found.append(sizes.bytes(tensor, layouts[tensor.name].renamed(names)))
+    return total(found)

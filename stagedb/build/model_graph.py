@@ -22,7 +22,7 @@ from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
-from stagedb.ir.operators import PartAttention, Passing, Redistribution, RingAttention
+from stagedb.ir.operators import BEFORE, KEYS, QUERIES, PartAttention, Passing, Redistribution, RingAttention
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -92,7 +92,8 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     if framework.vocabulary_multiple is not None:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
-    texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
+    texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
+    texts |= {"hidden": "H", "joined": "2*H", "positions": "P"}
     texts |= {"embedded": "HE", **streams.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)

@@ -7,18 +7,21 @@ in double precision. `Interpreter` is the part shared with interpreters of many 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.inputs import shown
+from stagedb.ir.key_lengths import NO_SEMANTICS, check_lengths
 from stagedb.ir.layouts import MESH_AXES
-from stagedb.ir.operators import Array, Operator, RankPlace, Redistribution, load
+from stagedb.ir.operators import QUERIES, Array, Operator, RankPlace, Redistribution, load
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
+from stagedb.ir.tensors import Tensor
 from stagedb.workflows import Template
+from stagedb.workflows.training import FORWARD
 
-NO_SEMANTICS = "{}"
 DEGREES = (*MESH_AXES, "hsdp", "pp")
 
 
@@ -29,19 +32,23 @@ def run_block(
     weights: Mapping[str, Array],
     inputs: Mapping[str, Array],
     output_gradient: Array | None = None,
+    before: Mapping[str, Array] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """Run one block for one micro-batch; return all its tensors by name: the given ones and the results of its ops.
 
-    env: values of symbols, B and S at least; the model's sizes are known, and all degrees are 1. weights, inputs: whole
-    arrays by the names of their tensors. output_gradient: the gradient of the block's output (or of its loss), from
-    which the backward starts; None: run the forward alone. `gradient_names` gives the tensors that are gradients of
-    weights and of the block's input. Experts are chosen in turn, each equally often.
-    Raises UsageError for an unknown block, a degree above 1, a symbol without a value, ops that share a sequence, and
-    an array that is missing, that no op reads, or that has another shape; ValueError, naming the op, if the graph
-    cannot be run.
+    env: values of symbols, B and S at least; the model's sizes are known, and all degrees are 1. SK is S unless a
+    sequence has more keys than queries, which are then those of its last positions: `before` has what an earlier run
+    made for the SK - S positions before them, by the names of the tensors of keys and values, in a graph of the forward
+    alone. weights, inputs: whole arrays by the names of their tensors. output_gradient: the gradient of the block's
+    output (or of its loss), from which the backward starts; None: run the forward alone. `gradient_names` gives the
+    tensors that are gradients of weights and of the block's input. Experts are chosen in turn, each equally often.
+    Raises UsageError for an unknown block, a degree above 1, a symbol without a value, ops that share a sequence,
+    lengths that a graph cannot have, and an array that is missing, that no op reads, or that has another shape;
+    ValueError, naming the op, if the graph cannot be run.
     """
     _spec(graph, block)
     rank = _OneRank(graph, _bound(graph, env))
+    check_lengths(graph, rank.env)
     templates = {op.template for op in graph.ops if not op.template.once}
     ops = rank.ops(block, [each for each in templates if not each.differentiates])
     ops += [] if output_gradient is None else rank.ops(block, [each for each in templates if each.differentiates])
@@ -53,8 +60,10 @@ def run_block(
             starts = ", ".join(names) or "nothing"
             raise ValueError(f"the backward of {block} starts from {starts}, and must start from one gradient")
         values |= _given(rank, "gradient", needed, {names[0]: output_gradient})
+    held = _held(rank, ops, before)
     for op in ops:
-        values.update(zip(op.writes, rank.execute(op, [values[name] for name in op.reads]), strict=True))
+        read = [_with_held(values[name], axis, held.get(rank.sources.get(name, name))) for name, axis in rank.read(op)]
+        values.update(zip(op.writes, rank.execute(op, read), strict=True))
     return values
 
 
@@ -65,6 +74,14 @@ def gradient_names(graph: SymGraph, block: str) -> dict[str, str]:
     if spec.input is not None and spec.input_gradient is not None:
         names[spec.input] = spec.input_gradient
     return names
+
+
+def cached_names(graph: SymGraph, block: str) -> tuple[str, ...]:
+    """The tensors of keys and values that a block's forward reads over all positions: what `before` of a run has."""
+    _spec(graph, block)
+    rank = _OneRank(graph, {})
+    ops = rank.ops(block, {op.template for op in graph.ops if op.phase == FORWARD.phase})
+    return tuple(_over_keys(rank, ops))
 
 
 @dataclass(frozen=True)
@@ -155,13 +172,40 @@ class _OneRank(Interpreter):
             sizes = self.sizes[op.block]
             lengths = {axis: sizes[axis] for axis in axes}
             place = RankPlace(
-                sizes, dict.fromkeys(axes, 0), lengths, member=dict.fromkeys(MESH_AXES, 0), degrees=self.env
+                sizes,
+                dict.fromkeys(axes, 0),
+                lengths,
+                member=dict.fromkeys(MESH_AXES, 0),
+                degrees=self.env,
+                before=self.env["SK"] - self.env["S"],
             )
             made = self.apply(op, place, inputs)
         for name, array in zip(op.writes, made, strict=True):
             if array.shape != self.shape(name):
                 raise ValueError(f"{op.name} makes {self.describe(name, array)}")
         return made
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The tensors that collectives move, by what they make: on one rank both have the same values."""
+        found: dict[str, str] = {}
+        for op in self.graph.ops:
+            if isinstance(self.operators.get(op.name), Redistribution):
+                found[op.writes[0]] = found.get(op.reads[0], op.reads[0])
+        return found
+
+    def read(self, op: SymOp) -> list[tuple[str, int | None]]:
+        """The tensors that an op reads, each with the number of its axis of positions, if it reads keys of all."""
+        operator = self.operators.get(op.name)
+        if operator is None:
+            return [(name, None) for name in op.reads]
+        rows = [[self.tensors[name] for name in names] for names in (op.reads, op.writes)]
+        inputs, outputs = (tuple(Tensor(t.name, t.axes, t.dtype, t.role) for t in each) for each in rows)
+        found: list[tuple[str, int | None]] = []
+        for own, read in zip(inputs, operator.operands(inputs, outputs), strict=True):
+            over = QUERIES in own.axes and QUERIES not in read.axes
+            found.append((own.name, own.axes.index(QUERIES) if over else None))
+        return found
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The whole shape of a tensor."""
@@ -200,7 +244,44 @@ def _bound(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
         if env.get(name, 1) != 1:
             raise UsageError(f"a block is run whole, on one rank: {name} is {env[name]} and must be 1")
     ones = dict.fromkeys((*DEGREES, "capacity", "per", "load_most"), 1)
-    return {**ones, "load_all": graph.sizes.get("E", 1), **graph.sizes, **env}
+    keys = {"SK": env["S"]} if "S" in env else {}
+    return {**ones, "load_all": graph.sizes.get("E", 1), **graph.sizes, **keys, **env}
+
+
+def _held(rank: _OneRank, ops: Sequence[SymOp], before: Mapping[str, Array]) -> dict[str, Array]:
+    """The values of positions before the queries, by the tensors of keys and values that ops read over all positions.
+
+    UsageError for an array that is missing, that no op reads so, or that has another shape.
+    """
+    length = rank.env["SK"] - rank.env["S"]
+    wanted = _over_keys(rank, ops) if length else {}
+    for name in before:
+        if name not in wanted:
+            raise UsageError(
+                f"no op reads {shown(name)} of positions before: those read are {', '.join(wanted) or 'none'}"
+            )
+    found = {}
+    for name, (axis, op) in wanted.items():
+        if name not in before:
+            raise UsageError(f"the positions before of {name} are missing: {op.name} reads {length} of them")
+        shape = list(rank.shape(name))
+        shape[axis] = length
+        array = np.asarray(before[name])
+        if array.shape != tuple(shape):
+            raise UsageError(f"the positions before of {name} have shape {array.shape}, and must have {tuple(shape)}")
+        found[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+    return found
+
+
+def _over_keys(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, tuple[int, SymOp]]:
+    """The tensors that ops read over the keys of all positions, each with its axis of positions and an op."""
+    read = ((name, axis, op) for op in ops for name, axis in rank.read(op))
+    return {rank.sources.get(name, name): (axis, op) for name, axis, op in read if axis is not None}
+
+
+def _with_held(value: Array, axis: int | None, held: Array | None) -> Array:
+    """What an op reads of a tensor: along this axis the held values of positions before, then its own."""
+    return value if axis is None or held is None else np.concatenate([held, value], axis=axis)
 
 
 def _needed(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, SymOp]:

@@ -69,6 +69,15 @@ class Layout:
             changed[mesh_axis] = placement
         return Layout.of(changed)
 
+    def renamed(self, names: Mapping[str, str]) -> "Layout":
+        """The same layout of a tensor whose axes have other names."""
+        return Layout(
+            tuple(
+                (m, Partitioned(names.get(p.axis, p.axis)) if isinstance(p, Partitioned) else p)
+                for m, p in self.placements
+            )
+        )
+
     def cuts(self, tensor_axis: str) -> tuple[str, ...]:
         """The mesh axes that partition one axis of the tensor, in the order in which they cut it."""
         found = tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))

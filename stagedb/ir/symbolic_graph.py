@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from stagedb.ir.facts import NO_FACTS, PLAIN, OpFacts, TensorFacts
 from stagedb.workflows import Template
 
-FORMAT = 6
+FORMAT = 7
 """Version of the stored form; part of every digest."""
 
 OLDEST = 5

@@ -217,15 +217,17 @@ class Plan(PlanFields):
         return {"cp_rank": cp_rank + 1, **(load_symbols(self, sizes, ep_rank) if "E" in sizes else {})}
 
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The values of the symbols of expressions: the model's sizes, degrees, B, S, and bytes of each dtype class.
+        """The values of the symbols of expressions: the model's sizes, degrees, B, S, SK, bytes of dtype classes.
 
-        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: the number
+        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. S: the queries of
+        a sequence. SK: its keys, which are as many in a step of a plan. copies: the number
         of copies of the parameters, including a master copy. runs: how often a recomputed operator runs; 1 without
         recomputing. cp_rank, step and load_here have the values of the first rank and the first turn.
         """
         return {
             **sizes,
             "B": self.micro_batch_size * self.dp,
+            "SK": self.seq_len,
             **{word.about.symbol: getattr(self, word.field) for word in LAYOUT_WORDS.values() if word.about.symbol},
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,

@@ -104,6 +104,7 @@ def test_environment() -> None:
         "H": 64,
         "B": 12,
         "S": 128,
+        "SK": 128,
         "dp": 4,
         "tp": 2,
         "pp": 2,

@@ -251,7 +251,7 @@ def test_what_a_ring_of_sends_puts_on_the_wire(kind: CpKind, chunks: CpChunks, r
     model = card("llama", kv_heads=4)
     graph = build_graph(model, GraphOptions(recipe=recipe, cp_kind=kind, cp_chunks=chunks))
     cpa, cp, tp = (2, 8, 2) if kind == "ulysses-ring" else (1, 4, 2)
-    env = {**environment(graph, 1, tp, cp=cp, cpa=cpa), "S": 64}
+    env = {**environment(graph, 1, tp, cp=cp, cpa=cpa), "S": 64, "SK": 64}
     places = cp // cpa
     one = 2 * env["B"] * (64 // places) * 4 // (tp * cpa) * env["D"] * 2
     sends = [op for op in graph.ops if op.kind == "send" and op.axis in ("cp", "cpr")]
@@ -274,7 +274,7 @@ def test_work_of_the_ranks_of_a_context(kind: CpKind, chunks: CpChunks) -> None:
     """Balanced: alike on all ranks. Contiguous: rank r sees r + 1 parts of the keys, its own counted whole."""
     recipe: str = "torch" if kind.startswith("ring-a") else "megatron"
     graph = build_graph(card("llama", kv_heads=4), GraphOptions(recipe=recipe, cp_kind=kind, cp_chunks=chunks))
-    cp, base = 4, {**environment(graph, cp=4), "S": 64}
+    cp, base = 4, {**environment(graph, cp=4), "S": 64, "SK": 64}
     pairs = 4 * base["B"] * 16 * 16 * base["A"] * base["D"]  # of one part's queries and keys
     for phase, times in (("forward", 1), ("backward", 2.5)):
         found = []

@@ -122,7 +122,11 @@ def test_flops_of_the_fused_kernel_are_those_of_the_keys_in_the_window(window: i
         for op, other in zip(graph.ops, plain.ops, strict=True):
             assert op.name == other.name
             if isinstance(op.work, Compute) and isinstance(other.work, Compute):
-                assert (op.work.bytes_read, op.work.bytes_written) == (other.work.bytes_read, other.work.bytes_written)
+                mine, theirs = (
+                    [evaluate(text, env) for text in (work.bytes_read, work.bytes_written)]
+                    for work in (op.work, other.work)
+                )
+                assert mine == theirs, op.name
             else:
                 assert op.work == other.work
             assert op.kind == "attention" or flops(op) == flops(other)
@@ -165,7 +169,8 @@ def test_pairs_are_those_of_the_band_and_of_its_corner(seq: int, window: int) ->
     assert pairs(seq, window) == band + corner == seq * kept
     graph = build_graph(from_hugging_face({**MISTRAL, "sliding_window": window}, name="mistral"), GraphOptions())
     (core,) = [op for op in graph.ops if op.name.endswith("attn.core")]
-    assert evaluate(flops(core), {**environment(graph), "S": seq}) == 4 * BATCH * 32 * 128 * pairs(seq, window)
+    env = {**environment(graph), "S": seq, "SK": seq}
+    assert evaluate(flops(core), env) == 4 * BATCH * 32 * 128 * pairs(seq, window)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +192,7 @@ def test_attention_of_configs_is_counted_layer_by_layer(config: dict[str, Any], 
     seq, window = 32768, 4096
     model = from_hugging_face(config, name="model")
     graph = build_graph(model, GraphOptions())
-    env = {**environment(graph), "S": seq}
+    env = {**environment(graph), "S": seq, "SK": seq}
     layers = {block: model.sequence.count(block) for block in model.kinds}
     found = [
         layers[op.block] * evaluate(flops(op), env)

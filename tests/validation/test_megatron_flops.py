@@ -75,7 +75,7 @@ def differences(card: Card, seq: int) -> dict[str, Fraction]:
 def counted(card: Card, seq: int) -> int:
     """The FLOPs of a step of one micro-batch on one rank."""
     graph = build_graph(card, GraphOptions(recipe="megatron"))
-    env = environment(graph) | {"B": BATCH, "S": seq}
+    env = environment(graph) | {"B": BATCH, "S": seq, "SK": seq}
     repeats = {block.name: evaluate(block.repeat, env) for block in graph.blocks}
     return sum(
         repeats[op.block] * evaluate(op.work.flops, env)

@@ -31,7 +31,7 @@ def sizes(card: Card) -> tuple[int, ...]:
 
 def graph_of(card: Card, tp: int, sp: bool) -> tuple[SymGraph, dict[str, int]]:
     graph = build_graph(card, GraphOptions(recipe="megatron", sp=sp))
-    return graph, environment(graph, tp=tp) | {"B": BATCH, "S": SEQ}
+    return graph, environment(graph, tp=tp) | {"B": BATCH, "S": SEQ, "SK": SEQ}
 
 
 def weights_of_a_layer(card: Card) -> int:

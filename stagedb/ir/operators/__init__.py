@@ -7,21 +7,16 @@ import dataclasses
 import json
 
 from stagedb.ir.operators import compressed, streams, token_copies
-from stagedb.ir.operators._base import Array, Operator, RankPlace
+from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
     AdditiveMask,
     Attention,
     AttentionGradient,
-    FoldHeads,
-    PackHeads,
-    RepeatHeads,
     Rotary,
     ScoresGradient,
     Softmax,
     SoftmaxGradient,
-    SplitHeads,
-    SplitViews,
 )
 from stagedb.ir.operators.causal_softmax import CausalSoftmax
 from stagedb.ir.operators.contraction import Einsum, ReduceSum
@@ -64,6 +59,7 @@ from stagedb.ir.operators.experts import (
     WeightedSum,
     WeightedSumGradient,
 )
+from stagedb.ir.operators.heads import FoldHeads, PackHeads, RepeatHeads, SplitHeads, SplitViews
 from stagedb.ir.operators.latent import (
     JoinLast,
     LatentKeys,
@@ -290,9 +286,12 @@ def load(text: str) -> Operator:
 
 
 __all__ = [
+    "BEFORE",
     "E4M3",
     "GATES",
+    "KEYS",
     "OPERATORS",
+    "QUERIES",
     "SHARE",
     "SLICE",
     "XIELU",

@@ -1,7 +1,7 @@
 """The interface of every operator: costs, gradient rule, and its meaning in numpy."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,14 @@ Array = npt.NDArray[Any]
 Labels = tuple[str, ...]
 Size = Callable[[str], Expression]
 
+QUERIES, KEYS, BEFORE = "seq", "kseq", "before"
+"""The axes of a sequence's positions: those that a run computes, which have queries; all that have keys; and those
+before the first query, which have keys alone.
+
+In training each position has a query and a key. In a step of decoding, or a chunk of a prefill, the last positions have
+queries.
+"""
+
 
 @dataclass(frozen=True)
 class RankPlace:
@@ -28,6 +36,7 @@ class RankPlace:
     order in which ranks hold them; None if ranks hold contiguous parts. expert_load: of `sum(expert_load)` consecutive
     choices, how many go to each expert; empty: one each. leader: true on one of the ranks that hold shares of a partial
     result; it adds the values that must be added once. loss_share: the share of a micro-batch in the step's loss.
+    before: the positions of a sequence before its first query, which has keys of its own.
     """
 
     sizes: dict[str, int]
@@ -40,12 +49,17 @@ class RankPlace:
     expert_load: tuple[int, ...] = ()
     degrees: Mapping[str, int] = field(default_factory=dict)
     loss_share: float = 1.0
+    before: int = 0
+
+    def positions(self, axis: str = QUERIES) -> Array:
+        """The places in the sequence of this rank's part of its queries, or of its keys."""
+        return self.indices(axis) + (self.before if axis == QUERIES else 0)
 
     def indices(self, axis: str) -> Array:
         """The global indices of this rank's part of an axis."""
         start = self.starts.get(axis, 0)
         here = np.arange(start, start + self.lengths[axis])
-        return here if self.order is None or axis != "seq" else self.order[here]
+        return here if self.order is None or axis != QUERIES else self.order[here]
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class Operator:
     `inside`: it is done by the kernel of the communication next to it, so that its own bytes are none.
     `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
     `later`: fields that its stored form leaves out at their default, because it got them later.
+    `alike`: why its queries and keys are of the same positions; empty: there may be keys of further positions.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -82,16 +97,30 @@ class Operator:
     inside: ClassVar[bool] = False
     outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
     later: ClassVar[frozenset[str]] = frozenset()
+    alike: ClassVar[str] = ""
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
-        """Its labels for the axes of operands and results: an axis may have two roles (`kseq`: the keys' `seq`)."""
+        """Its labels for the axes of operands and results: an axis may have two roles.
+
+        Tensors of keys have the axis `seq`, of the positions that the run computes. Who reads them under another name
+        (`kseq`) reads the keys of all positions.
+        """
         return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
+
+    def operands(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        """The inputs, with the axes that it reads: of keys those of all positions."""
+        read, _ = self.labels(inputs, outputs)
+        return tuple(with_keys(tensor, labels) for tensor, labels in zip(inputs, read, strict=True))
 
     def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
         """What its kernel reads, as tensors with the axes of what is read. They have names of inputs or outputs."""
-        return inputs
+        return self.operands(inputs, outputs)
+
+    def keys_read(self, size: Size) -> Expression:
+        """How many keys of a sequence its kernel reads."""
+        return size(KEYS)
 
     def flops(self, size: Size) -> Expression:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
@@ -114,6 +143,17 @@ class Operator:
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         """The operator's meaning on one rank's arrays."""
         raise TypeError(f"{type(self).__name__} has no numpy meaning")
+
+
+def with_keys(tensor: "Tensor", labels: Labels) -> "Tensor":
+    """A tensor, with the axis that an operator calls the sequence's by another name."""
+    axes = (label if axis == QUERIES else axis for axis, label in zip(tensor.axes, labels, strict=True))
+    return replace(tensor, axes=tuple(axes))
+
+
+def over(axis: str, axes: Labels) -> Labels:
+    """These axes, where a sequence has the positions of another role: `QUERIES` or `KEYS`."""
+    return tuple(axis if each in (QUERIES, KEYS) else each for each in axes)
 
 
 def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":

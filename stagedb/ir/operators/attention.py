@@ -1,8 +1,7 @@
-"""Attention: the fused kernel, the pieces of the plain one, rotary positions, grouped heads.
+"""Attention: the fused kernel, the pieces of the plain one, rotary positions.
 
-Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv_heads, head_dim). A packed tensor
-(batch, seq, kv_heads, packed, head_dim) holds for each K/V head its queries, then its key, then its value: the layout
-of Megatron's fused QKV weight.
+Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv_heads, head_dim), or both are packed
+(`heads`). Kernels read keys and values over `kseq`: those of the positions before the queries too.
 """
 
 import dataclasses
@@ -12,40 +11,27 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression
-from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient
+from stagedb.expressions import Expression, smallest
+from stagedb.ir.operators._base import (
+    BEFORE,
+    KEYS,
+    Array,
+    Labels,
+    Operator,
+    RankPlace,
+    Size,
+    arriving,
+    fused_gradient,
+    over,
+)
+from stagedb.ir.operators.heads import fold_heads, pack, repeat_heads, unpack
 from stagedb.ir.operators.scored_pairs import ScoredPairs, heads_here, log_sum, scaled_products
-from stagedb.ir.operators.sparse import ChosenWeights, IndexTarget, index_loss, over_keys
+from stagedb.ir.operators.sparse import ChosenWeights, IndexTarget, index_loss
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
-
-
-def _unpack(inputs: list[Array]) -> tuple[Array, Array, Array]:
-    """q, k, v from three arrays or from a packed one."""
-    if len(inputs) == 3:
-        return inputs[0], inputs[1], inputs[2]
-    packed = inputs[0]
-    batch, seq, kv_heads, parts, head_dim = packed.shape
-    q = packed[..., : parts - 2, :].reshape(batch, seq, kv_heads * (parts - 2), head_dim)
-    return q, packed[..., -2, :], packed[..., -1, :]
-
-
-def _pack(q: Array, k: Array, v: Array) -> Array:
-    batch, seq, kv_heads, head_dim = k.shape
-    queries = q.reshape(batch, seq, kv_heads, -1, head_dim)
-    return np.concatenate([queries, k[..., None, :], v[..., None, :]], axis=-2)
-
-
-def repeat_heads(k: Array, heads: int) -> Array:
-    return np.repeat(k, heads // k.shape[2], axis=2)
-
-
-def fold_heads(dk: Array, kv_heads: int) -> Array:
-    batch, seq, heads, head_dim = dk.shape
-    return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class Attention(ScoredPairs):
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
         """q, k, v of the operands. Sinks, an indexer's scores and places, and an explicit mask may follow them."""
-        return _unpack(list(inputs[: len(inputs) - self._more]))
+        return unpack(list(inputs[: len(inputs) - self._more]))
 
     @property
     def _more(self) -> int:
@@ -105,13 +91,34 @@ class Attention(ScoredPairs):
         inside, made = [t.axes for t in inputs], [t.axes for t in outputs]
         at = 1 if self.backward else 0
         if "packed" not in inside[at]:
-            inside[at + 1 : at + 3] = [over_keys(axes) for axes in inside[at + 1 : at + 3]]
+            inside[at + 1 : at + 3] = [over(KEYS, axes) for axes in inside[at + 1 : at + 3]]
             if at:
-                made[1:3] = [over_keys(axes) for axes in made[1:3]]
+                made[1:3] = [over(KEYS, axes) for axes in made[1:3]]
         return tuple(inside), tuple(made)
 
+    def operands(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return tuple(
+            dataclasses.replace(tensor, axes=over(KEYS, tensor.axes)) if "packed" in tensor.axes else tensor
+            for tensor in super().operands(inputs, outputs)
+        )
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        packed = [tensor for tensor in inputs if "packed" in tensor.axes]
+        if not packed:
+            return super().reads(inputs, outputs)
+        # A key and a value of each position before, and none of its queries.
+        further = dataclasses.replace(packed[0], axes=("batch", BEFORE, "kv_heads", "head_dim"))
+        return (*inputs, further, further)
+
     def _keys_seen(self, size: Size) -> Expression:
-        return size("kseq") if self.masked else self.keys_seen(size("index_top" if self.chosen else "kseq"))
+        return size(KEYS) if self.masked else self.keys_seen(size("index_top" if self.chosen else KEYS))
+
+    def keys_read(self, size: Size) -> Expression:
+        if self.masked:
+            return size(KEYS)
+        if self.chosen:
+            return smallest(size(KEYS), size("seq") * size("index_top"))
+        return self.keys_reached(size("seq"), size(KEYS))
 
     def _pairs(self, size: Size) -> Expression:
         return size("batch") * size("heads") * size("seq") * self._keys_seen(size)
@@ -137,14 +144,14 @@ class Attention(ScoredPairs):
             yield len(own), index_loss(tracer, op, best, IndexTarget(self.scale, self.head), reads)
 
     def _mask(self, place: RankPlace, inputs: Sequence[Array], keys: int) -> Array:
-        return np.asarray(self.seen(place.indices("seq"), np.arange(keys)) & among(self._chosen(inputs), keys))
+        return np.asarray(self.seen(place.positions(), np.arange(keys)) & among(self._chosen(inputs), keys))
 
     def _weights(
         self, place: RankPlace, q: Array, k: Array, inputs: Sequence[Array], lse: Array | None = None
     ) -> _Weights:
         """Scaled products, weights and log-sum-exp of each row, which is made if it is not given."""
         products = scaled_products(q, k, self.factor(q.shape[-1]))
-        scores = self.scored(products, place.indices("seq"), heads_here(place), place.sizes["heads"])
+        scores = self.scored(products, place.positions(), heads_here(place), place.sizes["heads"])
         scores = np.where(self._mask(place, inputs, k.shape[1]), scores, -np.inf)
         if lse is None:
             lse = log_sum(scores, self._sinks(inputs))
@@ -152,6 +159,7 @@ class Attention(ScoredPairs):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
+        q = q[:, -place.lengths["seq"] :]  # a packed tensor of all positions has further ones
         heads = q.shape[2]
         made = self._weights(place, q, repeat_heads(k, heads), inputs)
         return [np.einsum("bhqk,bkhd->bqhd", made.weights, repeat_heads(v, heads)), made.lse]
@@ -188,7 +196,7 @@ class AttentionGradient(Attention):
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = fold_heads(dk, kv_heads), fold_heads(dv, kv_heads)
         packed = len(own) - self._more == 1
-        grads = [_pack(dq, dk, dv)] if packed else [dq, dk, dv]
+        grads = [pack(dq, dk, dv)] if packed else [dq, dk, dv]
         if sinks is not None:
             grads.append(-(np.exp(sinks[:, None] - lse) * delta).sum(axis=(0, 2)))
         return grads
@@ -208,87 +216,7 @@ class AdditiveMask(ScoredPairs):
     """The causal mask of this rank's queries as numbers to add, for a kernel without a mask of its own."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [np.where(self.seen(place.indices("seq"), place.indices("kseq")), 0.0, -np.inf)]
-
-
-@dataclass(frozen=True)
-class SplitHeads(Operator):
-    """A packed tensor into q, k and v (copies, for matmuls that need them contiguous).
-
-    gated: a K/V head has gates between its queries and its key, as many as queries: into q, k, v and gates.
-    """
-
-    gated: bool = False
-
-    kind: ClassVar[str] = "copy"
-    later: ClassVar[frozenset[str]] = frozenset({"gated"})
-
-    def gradient(
-        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
-    ) -> Iterator[tuple[int, "Tensor"]]:
-        present = tuple(g for g in grads if g is not None)
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PackHeads(self.gated), present, grad, template=INPUT_GRADIENT)
-        yield 0, grad
-
-    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        if not self.gated:
-            return list(_unpack(inputs))
-        per = inputs[0].shape[3] // 2 - 1
-        q, k, v = _unpack([np.delete(inputs[0], np.s_[per : 2 * per], axis=3)])
-        return [q, k, v, inputs[0][..., per : 2 * per, :].reshape(q.shape)]
-
-
-@dataclass(frozen=True)
-class SplitViews(SplitHeads):
-    """A packed tensor into q, a view of it, and copies of k and v, which are gathered."""
-
-    in_place: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class PackHeads(Operator):
-    """q, k and v into a packed tensor. gated: as in `SplitHeads`."""
-
-    gated: bool = False
-
-    kind: ClassVar[str] = "copy"
-    later: ClassVar[frozenset[str]] = frozenset({"gated"})
-
-    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        packed = _pack(*inputs[:3])
-        if not self.gated:
-            return [packed]
-        per = packed.shape[3] - 2
-        gates = inputs[3].reshape(*packed.shape[:3], per, -1)
-        return [np.concatenate([packed[..., :per, :], gates, packed[..., per:, :]], axis=3)]
-
-
-@dataclass(frozen=True)
-class RepeatHeads(Operator):
-    """Each K/V head once for every query head of its group (grouped-query attention without a fused kernel)."""
-
-    kind: ClassVar[str] = "copy"
-
-    def gradient(
-        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
-    ) -> Iterator[tuple[int, "Tensor"]]:
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, FoldHeads(), (arriving(grads),), grad, template=INPUT_GRADIENT)
-        yield 0, grad
-
-    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [repeat_heads(inputs[0], place.lengths["heads"])]
-
-
-@dataclass(frozen=True)
-class FoldHeads(Operator):
-    """The sum over each group of query heads."""
-
-    kind: ClassVar[str] = "reduce"
-
-    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [fold_heads(inputs[0], place.lengths["kv_heads"])]
+        return [np.where(self.seen(place.positions(), place.indices(KEYS)), 0.0, -np.inf)]
 
 
 @dataclass(frozen=True)
@@ -321,8 +249,8 @@ class Softmax(ScoredPairs):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         products = inputs[0] * self.factor(place.sizes[self.head])
-        scores = self.scored(products, place.indices("seq"), heads_here(place), place.sizes["heads"])
-        seen = self.seen(place.indices("seq"), place.indices("kseq"))
+        scores = self.scored(products, place.positions(), heads_here(place), place.sizes["heads"])
+        seen = self.seen(place.positions(), place.indices(KEYS))
         seen = seen & among(inputs[-1] if self.chosen else None, scores.shape[-1])
         scores = np.where(seen, scores, -np.inf)
         return [np.exp(scores - log_sum(scores, inputs[1] if self.sinks else None)[..., None])]
@@ -388,7 +316,7 @@ class Rotary(Operator):
         at = inputs[0].shape[-1] - self.size if self.last else 0
         x = inputs[0][..., at : at + self.size if self.size else None]
         half = x.shape[-1] // 2
-        positions = np.arange(x.shape[1]) * self.stride if self.stride else place.indices("seq")
+        positions = np.arange(x.shape[1]) * self.stride if self.stride else place.positions()
         angles = positions[:, None] / 10000 ** (np.arange(half) / half)
         angles = angles.reshape(1, len(angles), *(1,) * (x.ndim - 3), half) * (-1 if self.inverse else 1)
         cos, sin = np.cos(angles), np.sin(angles)

@@ -35,7 +35,7 @@ class CausalSoftmax(Operator):
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        queries, keys = place.indices(self.query), place.indices(self.axes[-1])
+        queries, keys = place.positions(self.query), place.indices(self.axes[-1])
         apart = [-1 if axis == self.query else 1 for axis in self.axes]
         scores = np.where(keys <= queries.reshape(apart), inputs[0], -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression, smallest
-from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient
-from stagedb.ir.operators.attention import Attention, AttentionGradient, among, repeat_heads
+from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
+from stagedb.ir.operators.attention import Attention, AttentionGradient, among
+from stagedb.ir.operators.heads import repeat_heads
 from stagedb.ir.operators.scored_pairs import scaled_products
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
@@ -52,6 +53,7 @@ class Compress(Operator):
     overlaps: bool = False
 
     kind: ClassVar[str] = "softmax"
+    alike: ClassVar[str] = "blocks of keys are made from the tokens of the whole sequence"
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
@@ -88,7 +90,7 @@ class CompressGradient(Compress):
 
 def _whole(tensors: Sequence["Tensor"]) -> tuple[Labels, ...]:
     """The axes of tensors whose sequence an operator needs whole."""
-    return tuple(tuple("kseq" if axis == "seq" else axis for axis in t.axes) for t in tensors)
+    return tuple(over(KEYS, t.axes) for t in tensors)
 
 
 def _in_blocks(ratio: int, overlaps: bool, values: Array, logits: Array, added: Array) -> tuple[Array, Array]:
@@ -171,7 +173,7 @@ class _BehindWindow(Attention):
         return self.masked + self.sinks + 2 * self.chosen
 
     def _keys_seen(self, size: Size) -> Expression:
-        own = size("kseq") if self.window is None else smallest(size("kseq"), self.window)
+        own = size(KEYS) if self.window is None else smallest(size(KEYS), self.window)
         return own + size(self.top if self.chosen else self.blocks)
 
     def _mask(self, place: RankPlace, inputs: Sequence[Array], keys: int) -> Array:

@@ -79,7 +79,7 @@ class PositionEmbedding(Operator):
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [inputs[0][place.indices("seq")]]
+        return [inputs[0][place.positions()]]
 
 
 @dataclass(frozen=True)
@@ -92,5 +92,5 @@ class PositionEmbeddingGradient(Operator):
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy = inputs[0]
         grad = np.zeros((place.lengths["positions"], dy.shape[-1]), dy.dtype)
-        grad[place.indices("seq")] = dy
+        grad[place.positions()] = dy
         return [grad]

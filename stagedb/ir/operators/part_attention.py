@@ -8,7 +8,8 @@ import numpy as np
 
 from stagedb.expressions import Expression, symbol
 from stagedb.ir.operators._base import Array, RankPlace, Size, fused_gradient
-from stagedb.ir.operators.attention import Attention, fold_heads, repeat_heads
+from stagedb.ir.operators.attention import Attention
+from stagedb.ir.operators.heads import fold_heads, repeat_heads
 from stagedb.ir.operators.scored_pairs import heads_here, scaled_products
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class PartAttention(Attention):
     """
 
     balanced: bool = True
+
+    alike: ClassVar[str] = "each part of a rank's queries reads the keys up to its own end"
 
     def chunk(self) -> Expression:
         """The number of the part of the sequence that has this call's queries."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from stagedb.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
-from stagedb.ir.operators.attention import fold_heads, repeat_heads
+from stagedb.ir.operators.heads import fold_heads, repeat_heads
 from stagedb.ir.operators.scored_pairs import ScoredPairs, scaled_products
 from stagedb.ir.tags import Tag
 
@@ -143,6 +143,7 @@ class RingStep(Operator):
     later: ClassVar[frozenset[str]] = _LATER
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
+    alike: ClassVar[str] = "a ring deals the queries and the keys of the same positions to its ranks"
     matmuls: ClassVar[int] = 2
 
     def turn(self) -> Expression:

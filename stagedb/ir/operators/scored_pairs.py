@@ -47,6 +47,13 @@ class ScoredPairs(Operator):
             keys = keys if limit is None else smallest(keys, limit)
         return keys
 
+    def keys_reached(self, queries: Expression, keys: Expression) -> Expression:
+        """The number of keys that any of the queries sees, which are those of the last of so many positions."""
+        reached = keys if self.window is None else smallest(keys, queries + self.window - 1)
+        if self.chunk_tokens is None:
+            return reached
+        return smallest(reached, keys - (keys - queries) // self.chunk_tokens * self.chunk_tokens)
+
     def pairs_seen(self, positions: int) -> int:
         """The pairs of a query and a key of so many positions that no mask leaves out: the sum of `seen`."""
         chunk = min(self.chunk_tokens or positions, positions)

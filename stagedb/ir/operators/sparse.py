@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression
-from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient
+from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.contraction import Einsum
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 Gradients = Iterator[tuple[int, "Tensor"]]
 Axes = tuple[tuple[Labels, ...], tuple[Labels, ...]]
-
-
-def over_keys(axes: Labels) -> Labels:
-    """The axes of a tensor of keys, whose sequence has a role of its own."""
-    return tuple("kseq" if axis == "seq" else axis for axis in axes)
 
 
 @dataclass(frozen=True)
@@ -56,14 +51,14 @@ class KeyIndex(Operator):
 
     def labels(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> Axes:
         q, k, w = (tensor.axes for tensor in inputs)
-        return (q, over_keys(k), w), tuple(tensor.axes for tensor in outputs)
+        return (q, over(KEYS, k), w), tuple(tensor.axes for tensor in outputs)
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
-        return size("batch") * size("seq"), size("index_heads"), size("kseq"), size("index_dim")
+        return size("batch") * size("seq"), size("index_heads"), size(KEYS), size("index_dim")
 
     def flops(self, size: Size) -> Expression:
         queries = size("batch") * size("seq") * size("index_heads")
-        return 2 * queries * size("kseq") * (size("index_dim") + 1)
+        return 2 * queries * size(KEYS) * (size("index_dim") + 1)
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield from fused_gradient(tracer, op, KeyIndexGradient(), grads, op.inputs)
@@ -71,7 +66,7 @@ class KeyIndex(Operator):
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, w = inputs
         scores = np.einsum("bqh,bqhk->bqk", w, np.maximum(_products(q, k), 0)) / np.sqrt(q.shape[2])
-        later = np.arange(k.shape[1])[None, :] > place.indices("seq")[:, None]
+        later = np.arange(k.shape[1])[None, :] > place.positions()[:, None]
         scores = np.where(later, -np.inf, scores)
         best = np.argsort(-scores, axis=-1, kind="stable")[..., : place.sizes["index_top"]]
         return [np.take_along_axis(scores, best, axis=-1), best]
@@ -89,7 +84,7 @@ class KeyIndexGradient(Operator):
 
     def labels(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> Axes:
         read, made = [tensor.axes for tensor in inputs], [tensor.axes for tensor in outputs]
-        read[2], made[1] = over_keys(read[2]), over_keys(made[1])
+        read[2], made[1] = over(KEYS, read[2]), over(KEYS, made[1])
         return tuple(read), tuple(made)
 
     def flops(self, size: Size) -> Expression:
@@ -121,7 +116,7 @@ class IndexTarget(Operator):
 
     def labels(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> Axes:
         q, k, lse, chosen = (tensor.axes for tensor in inputs)
-        return (q, over_keys(k), lse, chosen), tuple(tensor.axes for tensor in outputs)
+        return (q, over(KEYS, k), lse, chosen), tuple(tensor.axes for tensor in outputs)
 
     def flops(self, size: Size) -> Expression:
         return 2 * size("batch") * size("heads") * size("seq") * size("index_top") * size(self.head)
@@ -130,7 +125,7 @@ class IndexTarget(Operator):
         q, k, lse, chosen = inputs
         factor = self.scale or 1 / np.sqrt(q.shape[-1])
         weights = np.exp(np.einsum("bqhd,bkhd->bhqk", q, k) * factor - lse[..., None])
-        weights *= np.arange(k.shape[1])[None, :] <= place.indices("seq")[:, None]
+        weights *= np.arange(k.shape[1])[None, :] <= place.positions()[:, None]
         return [np.take_along_axis(weights.sum(axis=1), chosen, axis=-1)]
 
 

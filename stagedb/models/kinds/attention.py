@@ -290,7 +290,6 @@ ATTENTION = LayerPart(
         "D": SizeSymbol("head_dim", "size of one head", lambda card: card.head_dim),
     },
     axes={
-        "kseq": "S",
         "heads": "A",
         "kv_heads": "KV",
         "packed": "A / KV + 2",  # for each K/V head its queries, its key and its value

@@ -189,7 +189,8 @@ def _plain_core(
     t.enter("attention_core", Tag.ATTENTION_CORE)
     numbers = head_sizes(card, values)
     if heads.kv_heads == "kv_heads" and numbers.heads != numbers.kv_heads:
-        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", heads.context)
+        wide_k = t.activation("attn.wide_k", ("batch", "kseq", "heads", heads.head))
+        wide_v = t.activation("attn.wide_v", ("batch", "kseq", "heads", heads.value))
         t.emit("attn.wide_k", ops.RepeatHeads(), (k,), wide_k)
         t.emit("attn.wide_v", ops.RepeatHeads(), (v,), wide_v)
         k, v = wide_k, wide_v

@@ -30,7 +30,7 @@ SYMBOLS: Mapping[str, SizeSymbol] = {
     "IT": SizeSymbol("index_top", "keys that the indexer chooses", lambda card: card.word("index_top")),
 }
 
-AXES: Mapping[str, str] = {"index_heads": "IH", "index_dim": "ID", "index_top": "min(IT, S)"}
+AXES: Mapping[str, str] = {"index_heads": "IH", "index_dim": "ID", "index_top": "min(IT, SK)"}
 
 QUERY, KEY = ("batch", "seq", "index_heads", "index_dim"), ("batch", "seq", "index_dim")
 HEADS, CHOSEN = ("batch", "seq", "index_heads"), ("batch", "seq", "index_top")

@@ -300,7 +300,7 @@ HEAVILY_COMPRESSED = _part(
     symbols={
         "HR": SizeSymbol("heavy_ratio", "tokens of a heavily compressed block", lambda card: card.word("heavy_ratio"))
     },
-    axes={"heavy_ratio": "HR", "heavy_blocks": "S // HR", "heavy_keys": "S + S // HR"},
+    axes={"heavy_ratio": "HR", "heavy_blocks": "SK // HR", "heavy_keys": "SK + SK // HR"},
 )
 COMPRESSED_SPARSE = _part(
     "compressed_sparse",
@@ -316,9 +316,9 @@ COMPRESSED_SPARSE = _part(
     },
     axes={
         "sparse_ratio": "SR",
-        "sparse_blocks": "S // SR",
-        "sparse_keys": "S + S // SR",
-        "block_top": "min(IT, S // SR)",
+        "sparse_blocks": "SK // SR",
+        "sparse_keys": "SK + SK // SR",
+        "block_top": "min(IT, SK // SR)",
         "two_head_dim": "2*D",
         "two_index_dim": "2*ID",
     },

@@ -17,14 +17,15 @@ STREAM = ("batch", "seq", "hidden")
 
 SYMBOLS: Mapping[str, str] = {
     "batch": "B",
-    "seq": "S",
+    "seq": "SK",
     "hidden": "H",
     "ffn": "F",
     "heads": "A",
     "kv_heads": "KV",
     "head_dim": "D",
 }
-"""The symbol of a graph for each word that may be the size of an axis."""
+"""The symbol of a graph for each word that may be the size of an axis. Another axis than `seq` itself that is as long
+as the sequence runs over keys."""
 
 WORDS = tuple(word for word in SYMBOLS if word != "batch")
 """The words of a card that an axis may have as its size. `seq` is the sequence under another name."""
