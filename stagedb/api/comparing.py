@@ -11,7 +11,6 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import call
 from stagedb.plans import GROUP_AXES
-from stagedb.plans.aspects import LATER
 from stagedb.reports.step_difference import TERMS, StepSums, names_of, part_name, sums_from, verdict
 from stagedb.store import Store, read_whole
 
@@ -87,7 +86,7 @@ def _side(store: Store, word: str) -> _Side:
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
     if one.model != other.model:
         yield "model", one.model, other.model
-    first, second = ({**LATER, **each.plan} for each in (one, other))
+    first, second = one.plan, other.plan
     for word in sorted({*first, *second}):
         ours, theirs = first.get(word), second.get(word)
         if ours != theirs:

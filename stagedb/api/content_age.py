@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.errors import StagedbError
-from stagedb.inputs.stored_values import json_mapping
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.store import Kind, Store
 from stagedb.store.schema_version import VERSION
@@ -18,8 +17,6 @@ def other_version(store: Store, kind: Kind, id: str, graph: str | None) -> str |
     try:
         own = _values(store, kind, id)
         source = own if kind == "Graph" else _values(store, "Graph", graph) if graph is not None else {}
-        if kind == "Instance" and source and _is_earlier(own, source):
-            return "an older stagedb wrote it: its id is that of an earlier form of instances"
         for what, found, known in (("schema", own.get("schema"), VERSION), ("graphs", source.get("format"), FORMAT)):
             if isinstance(found, int) and found != known:
                 age = "an older" if found < known else "a newer"
@@ -33,12 +30,3 @@ def _values(store: Store, kind: Kind, id: str) -> Mapping[str, Any]:
     rows = store.read(f"dump/nodes_{kind.lower()}", id=id)
     values: Mapping[str, Any] = rows[0]["values"] if rows else {}
     return values
-
-
-def _is_earlier(instance: Mapping[str, Any], graph: Mapping[str, Any]) -> bool:
-    # Few things are of another version, and most commands need none of this.
-    from stagedb.lowering.preparing import earlier_ids
-    from stagedb.plans import Plan
-
-    plan, sizes = Plan.from_mapping(json_mapping(instance["plan"], "plan")), json_mapping(graph["sizes"], "sizes")
-    return instance["id"] in earlier_ids(graph["id"], sizes, plan)

@@ -20,9 +20,6 @@ from stagedb.workflows import Template
 FORMAT = 7
 """Version of the stored form; part of every digest."""
 
-OLDEST = 5
-"""The oldest stored form that is read. It has no facts of operators and tensors, which then come from their names."""
-
 
 class OpType(StrEnum):
     """The type of work in a simulator: a kernel, a collective, or one end of a message."""

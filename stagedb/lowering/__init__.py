@@ -6,14 +6,13 @@ rows are made here (`stagedb.store.contents.instances`).
 
 from stagedb.lowering.class_digests import RankClass
 from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.preparing import earlier_ids, instance_id, with_all_words
+from stagedb.lowering.preparing import instance_id, with_all_words
 from stagedb.lowering.program import Program, lower, program_of
 
 __all__ = [
     "IndexedGraph",
     "Program",
     "RankClass",
-    "earlier_ids",
     "instance_id",
     "lower",
     "program_of",

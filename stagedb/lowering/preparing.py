@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from stagedb.lowering.stage_blocks import lay_out
 from stagedb.mentions import Word, call
 from stagedb.plans import AxisGroups, Plan, groups
 from stagedb.plans.expert_checks import uneven
-from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.plans.layer_split import spelled_out
 
-FORMAT = 5
+FORMAT = 6
 """Version of the contents of an instance; part of its id."""
 
 
@@ -34,39 +32,7 @@ def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
     """The id of a graph's instance under a plan. graph: its id. sizes: those of its model.
 
     It is the digest of graph and plan. Two plans of equal meaning in different words have one id."""
-    return _id_of(_content(graph, sizes, plan))
-
-
-def earlier_ids(graph: str, sizes: Mapping[str, int], plan: Plan) -> frozenset[str]:
-    """The ids that this instance had in earlier forms, whose content differs."""
-    content = _content(graph, sizes, plan)
-    choices: dict[str, list[str | None]] = {
-        "format": [str(each) for each in range(1, FORMAT + 1)],
-        "ragged": [None, *(str(each) for each in range(1, int(content.get("ragged", 0)) + 1))],
-        "first_backward": [None, content.get("first_backward")],
-    }
-    found = set()
-    for values in itertools.product(*choices.values()):
-        replaced = {**content, **dict(zip(choices, values, strict=True))}
-        found.add(_id_of({name: value for name, value in replaced.items() if value is not None}))
-    return frozenset(found - {_id_of(content)})
-
-
-def _content(graph: str, sizes: Mapping[str, int], plan: Plan) -> dict[str, str]:
-    """What an id is the digest of. A changed formula of what an instance has changes it."""
-    complete = with_all_words(plan, sizes)
-    content = {"format": str(FORMAT), "graph": graph, "plan": complete.to_json()}
-    if complete.expert_load:
-        # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs, or the
-        # fullest rank's messages on all ranks, or no sizes of the fullest experts.
-        content["ragged"] = "3"
-    if plan.tasks() != plan.orders():
-        # Instances of these that were stored before run the halves of the first backward apart.
-        content["first_backward"] = "whole"
-    return content
-
-
-def _id_of(content: Mapping[str, str]) -> str:
+    content = {"format": str(FORMAT), "graph": graph, "plan": with_all_words(plan, sizes).to_json()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -97,8 +63,8 @@ def prepare(stored: GraphRows, plan: Plan) -> Prepared:
 
 
 def _check_options(stored: GraphRows, plan: Plan) -> None:
-    chosen = {**OMITTED_DEFAULTS, **plan.options.to_dict()}
-    for word, value in {**OMITTED_DEFAULTS, **stored.options}.items():
+    chosen = plan.options.to_dict()
+    for word, value in stored.options.items():
         if word in chosen and chosen[word] != value:
             raise UsageError(
                 f"graph {stored.id} was built with {word} {shown(value)}, the plan has {shown(chosen[word])} "

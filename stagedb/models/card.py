@@ -43,9 +43,8 @@ _MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset", "further_tokens", "embed
 _OF_LAYERS = ("layer_kinds", "pattern", "blocks")
 """Fields whose values are lists of layers, which have checks of their own."""
 
-_LATER = (*_OF_LAYERS, *_LENGTHS, "train_seq_len_source", *_AROUND)
-"""Fields that stagedb got later. They are left out of a card that has their default, so that its digest, and with it
-the ids of its graphs, does not change. A new field belongs here."""
+_LEFT_OUT = (*_OF_LAYERS, *_LENGTHS, "train_seq_len_source", *_AROUND)
+"""Fields that a card with their default does not show. A new field belongs here: most models have none of them."""
 
 USUAL = "layer"
 """The kind of all layers of a card without a pattern."""
@@ -351,7 +350,7 @@ class Card:
         values = {
             field.name: getattr(self, field.name)
             for field in fields(self)
-            if field.name not in _LATER or getattr(self, field.name) != field.default
+            if field.name not in _LEFT_OUT or getattr(self, field.name) != field.default
         }
         forms = {
             "layer_kinds": {kind.name: kind.to_dict() for kind in self.layer_kinds},

@@ -8,16 +8,15 @@ from stagedb.errors import UsageError
 from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
 from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
-from stagedb.plans.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
+from stagedb.plans.aspects import GRAPH_WORDS, GraphAspects, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
 from stagedb.plans.workflow_checks import check_needed, workflows_with
 from stagedb.workflows import find_workflow
 
-__all__ = ["CP_CHUNKS", "CP_KINDS", "OMITTED_DEFAULTS", "RINGS", "CpChunks", "CpKind", "GraphOptions"]
+__all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "CpChunks", "CpKind", "GraphOptions"]
 
-OMITTED_DEFAULTS = LATER
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
@@ -257,5 +256,5 @@ class GraphOptions(GraphAspects):
             )
 
     def to_dict(self) -> dict[str, object]:
-        """The options as plain values, for digests and for the store, without those that have the values of `LATER`."""
+        """The options as plain values, for digests and for the store."""
         return plain_words(GRAPH_WORDS, self)

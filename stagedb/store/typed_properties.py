@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.plans.aspects import ABSENT, LATER
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
 from stagedb.store.schema_version import VERSION
@@ -15,24 +14,14 @@ Properties = dict[str, Any]
 def graph_properties(options: str, sizes: Mapping[str, int]) -> Properties:
     """A graph's options and sizes as properties.
 
-    options: canonical JSON. Options without a value are left out, and the defaults that older graphs do not have.
+    options: canonical JSON. Options without a value are left out.
     """
-    filled = _with_later(json_mapping(options, "options"))
+    filled = json_mapping(options, "options")
     words = {name: filled[name] for name in OPTIONS if filled.get(name) is not None}
     known = {SIZES[symbol][0]: value for symbol, value in sizes.items() if symbol in SIZES}
     return {**words, **known, "schema": VERSION}
 
 
 def plan_properties(words: Mapping[str, Any]) -> Properties:
-    """The words of a plan as properties of its `Instance` node.
-
-    Words that an older plan does not have get their defaults. Words that are None are left out, and the defaults that
-    older instances do not have.
-    """
-    filled = _with_later(words)
-    return {row.name: filled[row.name] for row in PLAN_WORDS if filled.get(row.name) is not None}
-
-
-def _with_later(words: Mapping[str, Any]) -> Properties:
-    """Words with the defaults of those that came later, without the defaults that what is older does not have."""
-    return {name: value for name, value in {**LATER, **words}.items() if name not in ABSENT or value != LATER[name]}
+    """The words of a plan as properties of its `Instance` node. Words that are None are left out."""
+    return {row.name: words[row.name] for row in PLAN_WORDS if words.get(row.name) is not None}

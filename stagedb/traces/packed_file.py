@@ -25,19 +25,13 @@ from stagedb.mentions import call
 from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.packed_class import wrong_class, wrong_facts
-from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, with_system, wrong_files, wrong_index
+from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, wrong_files, wrong_index
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.trace_set import ClassTraces, TraceSet, groups_text, key_of
 
 FORMAT = 5
-"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 was
-for sets with a profile's durations, format 2 for others. Since format 4 a set has the traffic of its ranks, since
-format 5 its file has a checksum of all bytes.
-"""
-
-SEALED = 5
-"""The first format whose files end with the checksum."""
+"""Version of the file's layout: others are refused."""
 
 SEAL = b"SHA-256 of all bytes before: "
 """The archive's comment begins with this. Its end, and that of the file, is the digest in hexadecimal digits."""
@@ -180,7 +174,7 @@ class Packed:
             ) from None
         try:
             self.index = self._index()
-            if self.index["format"] >= SEALED and not own:
+            if not own:
                 self._check_seal()
         except BaseException:
             self._close()
@@ -240,15 +234,13 @@ class Packed:
             raise self._damaged(f"{INDEX}: {error}") from None
         if not isinstance(index, dict) or not is_int(index.get("format")) or index["format"] < 1:
             raise self._damaged(f"{INDEX} has no name of a format")
-        if index["format"] > FORMAT:
-            raise UsageError(
-                f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
-            )
-        held: dict[str, Any] = with_system(index) if index["format"] == 1 else index
-        reason = wrong_index(held, COLUMNS)
+        if index["format"] != FORMAT:
+            way = "use a newer one" if index["format"] > FORMAT else f"{call('export', packed=True)} writes it again"
+            raise UsageError(f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: {way}")
+        reason = wrong_index(index, COLUMNS)
         if reason is not None:
             raise self._damaged(f"{INDEX}: {reason}")
-        return held
+        return index
 
     def _check_seal(self) -> None:
         """The archive has bytes that no checksum of its own covers, such as dates and lengths of members."""

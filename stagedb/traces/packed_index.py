@@ -23,12 +23,6 @@ from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import MESSAGE, Groups, SimulatedJob, Traffic
 from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
 
-TIMED = 3
-"""The first format in which a set can have a profile, and then its classes have lanes; in this one each has."""
-
-CARRIED = 4
-"""The first format in which a set has the traffic of its ranks."""
-
 LARGEST_WORLD = 1 << 27
 """The largest number of ranks: as many as fit into memory on any machine."""
 
@@ -53,10 +47,9 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
     reason = _wrong_fields("it", index, _INDEX)
     if reason is not None:
         return reason
-    described, carried = index["set"], index["format"] >= CARRIED
-    timed = index["format"] == TIMED or (carried and "profile" in described)
-    fields = {**_SET, **(_TIMED_SET if timed else {}), **(_CARRIED_SET if carried else {})}
-    reason = _wrong_fields("the set", described, fields)
+    described = index["set"]
+    timed = "profile" in described
+    reason = _wrong_fields("the set", described, {**_SET, **(_TIMED_SET if timed else {})})
     if reason is not None:
         return reason
     if described["name"] != described["model"].replace("/", "_"):
@@ -80,7 +73,7 @@ def groups_of(index: Mapping[str, Any]) -> Groups:
 
 def job_of(index: Mapping[str, Any]) -> SimulatedJob:
     """The job that a simulator's inputs follow from, of a checked index."""
-    traffic = tuple(map(Traffic.from_dict, index["set"].get("traffic", ())))
+    traffic = tuple(map(Traffic.from_dict, index["set"]["traffic"]))
     return dataclasses.replace(_job(index["set"]), groups=groups_of(index), traffic=traffic)
 
 
@@ -88,16 +81,6 @@ def _job(described: Mapping[str, Any]) -> SimulatedJob:
     """The job without what it communicates."""
     degrees, system = tuple(_degrees(described["plan"])), _system(described["system"])
     return SimulatedJob(described["name"], described["world"], degrees, system, "profile" in described)
-
-
-def with_system(index: dict[str, Any]) -> dict[str, Any]:
-    """An index of format 1 with the default system in its set, where it has a set and no system."""
-    from stagedb.systems.system_files import DEFAULT, load_system
-
-    described = index.get("set")
-    if not isinstance(described, dict) or "system" in described:
-        return index
-    return {**index, "set": {**described, "system": load_system(DEFAULT).to_dict()}}
 
 
 def _system(content: object) -> System:
@@ -174,6 +157,7 @@ _INDEX: _Fields = {
     "members": lambda value: isinstance(value, dict),
 }
 _SET: _Fields = {
+    "traffic": lambda value: _is_list(value, is_traffic),
     "name": _is_name,
     "instance": _is_text,
     "graph": _is_text,
@@ -196,7 +180,6 @@ _TIMED_SET: _Fields = {
         and value["step"] >= 0
     ),
 }
-_CARRIED_SET: _Fields = {"traffic": lambda value: _is_list(value, is_traffic)}
 _CLASS: _Fields = {
     "class": lambda value: is_int(value) and value >= 0,
     "digest": _is_sha256,

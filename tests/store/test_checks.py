@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, checking
-from stagedb.lowering import preparing
 from stagedb.models.card import Card
 from stagedb.plans import Plan
-from stagedb.plans.aspects import LATER
 from stagedb.store import Store, building, write_graph, write_rank_nodes
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.instances import instantiate
@@ -123,25 +121,6 @@ def test_what_an_older_stagedb_wrote_is_not_called_damaged(filled: Store, what: 
     assert all(each.explained and "--force" not in each.remedy and "keep it" in each.remedy for each in found)
     assert all("older stagedb wrote it" in each.problem or "of another version" in each.problem for each in found)
     assert not any(each.repairable for each in found)
-
-
-def test_an_instance_of_an_earlier_form_is_not_called_damaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = small_graph()
-    write_graph(store, graph)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(preparing, "FORMAT", preparing.FORMAT - 1)
-        made = instantiate(store, graph.key, EIGHT)
-    _run(store, "MATCH (n:Op) WITH n LIMIT 1 SET n.flops = 1")
-    (found,) = _check(store)
-    assert (found.label, found.id, found.explained) == ("Instance", made, True)
-    assert "earlier form of instances" in found.problem
-    assert "--force" not in found.remedy
-
-
-def test_an_instance_that_is_older_than_a_word_of_plans_is_sound(filled: Store) -> None:
-    for word in LATER:
-        _run(filled, f"MATCH (n:Instance) REMOVE n.{word}")
-    assert _check(filled) == []
 
 
 def test_damage_below_a_damaged_graph_keeps_its_words(filled: Store) -> None:

@@ -270,10 +270,7 @@ OPERATORS: dict[str, type[Operator]] = {
 
 def dump(operator: Operator) -> str:
     """The stored form: JSON of the class's name and its fields."""
-    defaults = {field.name: field.default for field in dataclasses.fields(operator) if field.name in operator.later}
-    fields = dataclasses.asdict(operator).items()
-    values = {name: value for name, value in fields if name not in defaults or value != defaults[name]}
-    return json.dumps({"operator": type(operator).__name__, **values}, sort_keys=True)
+    return json.dumps({"operator": type(operator).__name__, **dataclasses.asdict(operator)}, sort_keys=True)
 
 
 def load(text: str) -> Operator:

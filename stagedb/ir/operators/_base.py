@@ -78,7 +78,6 @@ class Operator:
     `passes_shares`: it does so in any region.
     `inside`: it is done by the kernel of the communication next to it, so that its own bytes are none.
     `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
-    `later`: fields that its stored form leaves out at their default, because it got them later.
     `alike`: why its queries and keys are of the same positions; empty: there may be keys of further positions.
     """
 
@@ -96,7 +95,6 @@ class Operator:
     passes_shares: ClassVar[bool] = False
     inside: ClassVar[bool] = False
     outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
-    later: ClassVar[frozenset[str]] = frozenset()
     alike: ClassVar[str] = ""
 
     def labels(

@@ -68,7 +68,6 @@ class Attention(ScoredPairs):
     kind: ClassVar[str] = "attention"
     backward: ClassVar[bool] = False
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
-    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head", "kv_heads", "value", "chosen"}
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
         """q, k, v of the operands. Sinks, an indexer's scores and places, and an explicit mask may follow them."""
@@ -175,7 +174,6 @@ class AttentionGradient(Attention):
     lse_gradient: bool = False
 
     backward: ClassVar[bool] = True
-    later: ClassVar[frozenset[str]] = Attention.later | {"lse_gradient"}
 
     def flops(self, size: Size) -> Expression:
         return 2 * self._pairs(size) * (3 * size(self.head) + 2 * size(self.value))
@@ -230,7 +228,6 @@ class Softmax(ScoredPairs):
     chosen: bool = False
 
     kind: ClassVar[str] = "softmax"
-    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head", "chosen"}
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -264,7 +261,6 @@ class SoftmaxGradient(Operator):
     scale: float = 0.0
 
     kind: ClassVar[str] = "softmax"
-    later: ClassVar[frozenset[str]] = frozenset({"head", "scale"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dp, p = inputs
@@ -302,7 +298,6 @@ class Rotary(Operator):
     stride: int = 0
 
     kind: ClassVar[str] = "rotary"
-    later: ClassVar[frozenset[str]] = frozenset({"size", "last", "stride"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]

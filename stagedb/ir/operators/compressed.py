@@ -206,8 +206,6 @@ class BlockAttention(_BehindWindow):
 class BlockAttentionGradient(_BehindWindow, AttentionGradient):
     """The gradients of queries, of keys as keys and as values, and of sinks."""
 
-    later: ClassVar[frozenset[str]] = AttentionGradient.later
-
 
 @dataclass(frozen=True)
 class BlockIndex(Operator):

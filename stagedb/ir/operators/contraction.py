@@ -131,7 +131,6 @@ class ReduceSum(Operator):
     whole: Labels = ()
 
     kind: ClassVar[str] = "reduce"
-    later: ClassVar[frozenset[str]] = frozenset({"whole"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy = inputs[0]

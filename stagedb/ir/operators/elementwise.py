@@ -69,7 +69,6 @@ class Activation(Operator):
     from_result: bool = False
 
     kind: ClassVar[str] = "activation"
-    later: ClassVar[frozenset[str]] = frozenset({"from_result"})
 
     def __post_init__(self) -> None:
         if self.function not in ACTIVATIONS:
@@ -94,7 +93,6 @@ class ActivationGradient(Operator):
     from_result: bool = False
 
     kind: ClassVar[str] = "activation"
-    later: ClassVar[frozenset[str]] = frozenset({"from_result"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs
@@ -266,7 +264,6 @@ class MeanSquare(Operator):
     over: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "norm"
-    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, MeanSquareGradient(self.over), (arriving(grads), op.inputs[0]), 0)
@@ -288,7 +285,6 @@ class MeanSquareGradient(Operator):
     over: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "norm"
-    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs

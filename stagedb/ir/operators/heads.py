@@ -53,7 +53,6 @@ class SplitHeads(Operator):
     gated: bool = False
 
     kind: ClassVar[str] = "copy"
-    later: ClassVar[frozenset[str]] = frozenset({"gated"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -85,7 +84,6 @@ class PackHeads(Operator):
     gated: bool = False
 
     kind: ClassVar[str] = "copy"
-    later: ClassVar[frozenset[str]] = frozenset({"gated"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         packed = pack(*inputs[:3])

@@ -67,7 +67,6 @@ class UnitRMS(Operator):
     over: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "norm"
-    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -90,7 +89,6 @@ class UnitRMSGradient(Operator):
     over: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "norm"
-    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, rstd = inputs
@@ -108,7 +106,6 @@ class LayerNorm(Operator):
     biased: bool = True
 
     kind: ClassVar[str] = "norm"
-    later: ClassVar[frozenset[str]] = frozenset({"biased"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -138,7 +135,6 @@ class LayerNormGradient(Operator):
     biased: bool = True
 
     kind: ClassVar[str] = "norm"
-    later: ClassVar[frozenset[str]] = frozenset({"biased"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weight, mean, rstd = inputs

@@ -31,9 +31,6 @@ Passing = Literal["gathered", "rotated", "sent"]
 """How a rank gets the keys of others: all at once, or each turn by a collective, or by a send and a receive."""
 
 
-_LATER = frozenset({"softcap", "scale"})
-
-
 @dataclass(frozen=True)
 class RingAttention(Operator):
     """Context and log-sum-exp of each row from q, k, v.
@@ -47,8 +44,6 @@ class RingAttention(Operator):
     balanced: bool = True
     softcap: float = 0.0
     scale: float = 0.0
-
-    later: ClassVar[frozenset[str]] = _LATER
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
@@ -69,8 +64,6 @@ class RingAttentionGradient(Operator):
     balanced: bool = True
     softcap: float = 0.0
     scale: float = 0.0
-
-    later: ClassVar[frozenset[str]] = _LATER
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
@@ -140,7 +133,6 @@ class RingStep(Operator):
     softcap: float = 0.0
     scale: float = 0.0
 
-    later: ClassVar[frozenset[str]] = _LATER
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     alike: ClassVar[str] = "a ring deals the queries and the keys of the same positions to its ranks"

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,8 +27,6 @@ class ScoredPairs(Operator):
     scale: float = 0.0
     alibi: bool = False
     sinks: bool = False
-
-    later: ClassVar[frozenset[str]] = frozenset({"chunk_tokens", "softcap", "scale", "alibi", "sinks"})
 
     def seen(self, rows: Array, columns: Array) -> Array:
         """Whether the query of each row sees the key of each column, by their positions. It sees no later key."""

@@ -20,10 +20,8 @@ from stagedb.plans.aspects.sharding import Sharding, ShardingOptions, TensorOpti
 from stagedb.plans.aspects.word import PlanWord, aspect, words_of
 
 __all__ = [
-    "ABSENT",
     "FORMAT_WORDS",
     "GRAPH_WORDS",
-    "LATER",
     "LAYOUT_WORDS",
     "PLAN_WORDS",
     "Formats",
@@ -79,15 +77,7 @@ def _by_aspect(words: Mapping[str, PlanWord]) -> Mapping[str, PlanWord]:
 PLAN_WORDS = _by_aspect({**_declared(World), **LAYOUT_WORDS, **FORMAT_WORDS, **GRAPH_WORDS})
 """Every word of a plan, grouped by aspect."""
 
-LATER: Mapping[str, Any] = {name: _plain(word.default) for name, word in PLAN_WORDS.items() if word.about.later}
-"""Values that the stored form leaves out, because it is older than these words: graphs and plans keep their ids."""
-
-
-ABSENT = frozenset(name for name, word in PLAN_WORDS.items() if word.about.absent)
-"""Words whose default an instance in a store does not have as a property."""
-
 
 def plain_words(words: Mapping[str, PlanWord], values: object) -> dict[str, Any]:
-    """The values of words as JSON values, without those that equal `LATER`."""
-    held = {name: _plain(getattr(values, word.field)) for name, word in words.items()}
-    return {name: value for name, value in held.items() if name not in LATER or value != LATER[name]}
+    """The values of words as JSON values."""
+    return {name: _plain(getattr(values, word.field)) for name, word in words.items()}

@@ -35,24 +35,20 @@ class Experts:
         About(
             "The experts of each token: a YAML or JSON list with a list of experts for each of some tokens, which a "
             "rank's tokens repeat.",
-            property="the experts of each of some tokens, which a rank's tokens repeat; empty or absent: unknown",
+            property="the experts of each of some tokens, which a rank's tokens repeat; empty: unknown",
             unset="all choices equally likely",
             metavar="FILE",
             file=True,
             rows=True,
-            later=True,
-            absent=True,
         ),
     ] = ()
     node_ranks: Annotated[
         int,
         About(
             f"Ranks of ep that are one node, for {Word('dispatch', 'nodes')}.",
-            property="ranks of ep that are one node, to which a token is sent once; absent: 1",
+            property="ranks of ep that are one node, to which a token is sent once",
             symbol="epr",
             least=1,
-            later=True,
-            absent=True,
         ),
     ] = 1
     overlap_experts: Annotated[
@@ -60,10 +56,8 @@ class Experts:
         About(
             "Run the forward of one micro-batch and the backward of another together, so that each computes while the "
             "other exchanges tokens.",
-            property="forwards and backwards run together, each during the exchanges of the other; absent: they do not",
+            property="forwards and backwards run together, each during the exchanges of the other",
             needs="gradients",
-            later=True,
-            absent=True,
         ),
     ] = False
     """Megatron-Core's `overlap_moe_expert_parallel_comm`, and the pairs of DualPipeV."""
@@ -87,9 +81,7 @@ class ExpertOptions:
         About(
             "What a token is sent to its experts for: once for each expert, once for each rank with some of them "
             "(DeepEP, HybridEP), or once for each node with some and from there to its ranks.",
-            property="a token is sent once for each expert (copies), rank or node that has some; absent: copies",
-            later=True,
-            absent=True,
+            property="a token is sent once for each expert (copies), rank or node that has some",
         ),
     ] = "copies"
     dispatch_dtype: Annotated[
@@ -97,9 +89,7 @@ class ExpertOptions:
         About(
             f"Format in which {Word('dispatch', 'ranks')} or nodes sends tokens to their experts; fp8 has a scale for "
             "each 128 values, and results come back as they are.",
-            property="format of tokens on their way to experts; absent: that of activations (same)",
-            later=True,
-            absent=True,
+            property="format of tokens on their way to experts",
         ),
     ] = "same"
     ep_sync: Annotated[
@@ -115,10 +105,8 @@ class ExpertOptions:
         bool,
         About(
             f"With {Word('zero', 2)} or 3, the experts of each layer are an FSDP unit of their own, next to the rest.",
-            property="experts are an FSDP unit of their own, next to the rest of their layer; absent: they are not",
+            property="experts are an FSDP unit of their own, next to the rest of their layer",
             needs="gradients",
-            later=True,
-            absent=True,
         ),
     ] = False
     """The `fully_shard` of the experts in torchtitan, with the prefetch that it sets: the next layer's units."""

@@ -19,7 +19,6 @@ class OperatorOptions:
             f"What a step runs: {_WORKFLOWS}.",
             property=f"what a step runs: {either(list(WORKFLOWS))}",
             choices=tuple(WORKFLOWS),
-            later=True,
         ),
     ] = DEFAULT.name
     """A name of `stagedb.workflows.WORKFLOWS`."""
@@ -43,7 +42,6 @@ class OperatorOptions:
             "Scale gradients down to a largest norm before the optimizer's step.",
             property="gradients are scaled down to a largest norm",
             needs="optimizer",
-            later=True,
         ),
     ] = False
     """torch's `clip_grad_norm_`. The norms of all gradients are reduced together, once on each axis that shards some,

@@ -39,7 +39,6 @@ class Pipeline:
             unset="as the schedule has them",
             metavar="|".join((*PLACEMENTS, "N,N,…")),
             numbers=True,
-            later=True,
         ),
     ] = None
     """Consecutive chunks on one stage hand over without a message."""
@@ -69,7 +68,6 @@ class Pipeline:
             property="layers of each chunk in the order of a forward, where the chunks of a stage differ",
             layout=True,
             unset="a stage's layers evenly",
-            later=True,
         ),
     ] = None
     """Chunks have numbers in the pipeline; the placement maps them to stages."""
@@ -78,7 +76,6 @@ class Pipeline:
         About(
             "Ends of the model that count as one layer each in an even split: its stages and chunks have so much less.",
             property="ends that count as layers in an even split; an instance has the split itself",
-            later=True,
         ),
     ] = "none"
     """Megatron's `account_for_embedding_in_pipeline_split` and `account_for_loss_in_pipeline_split`."""
@@ -94,7 +91,6 @@ class PipelineOptions:
             "Ranks of tp with the same tensor each send a part of it to the next stage, which gathers it; without it "
             "each sends the whole.",
             property="ranks of tp each send their part to the next stage",
-            later=True,
         ),
     ] = False
     """The next stage gathers the parts over tp (Narayanan et al. 2021, section 4.1)."""

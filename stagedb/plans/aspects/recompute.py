@@ -59,8 +59,6 @@ class RecomputeOptions:
             property="Megatron-Core's modules that the backward computes again",
             needs="gradients",
             metavar="NAME,…",
-            later=True,
-            absent=True,
         ),
     ] = ()
     """Some of `RECOMPUTE_MODULES`, sorted, each once (as Megatron-Core's option)."""

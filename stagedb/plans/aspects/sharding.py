@@ -95,7 +95,6 @@ class ShardingOptions:
             least=2,
             needs="gradients",
             unset="all that shard them",
-            later=True,
         ),
     ] = None
     """The backward gathers among them only, from parts that are larger than those between steps. The

@@ -32,8 +32,6 @@ class About:
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
     needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
-    later: the stored form of plans and graphs is older than the word. It leaves the default out, so that ids stay.
-    absent: instances in a store are older than the word too, so that those without the property have the default.
     """
 
     help: str
@@ -56,8 +54,6 @@ class About:
     command_line: bool = True
     filled: bool = False
     needs: Literal["", "gradients", "optimizer"] = ""
-    later: bool = False
-    absent: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,8 +114,7 @@ class PlanWord:
     @property
     def property_type(self) -> str:
         """The type of the word as a property of the store."""
-        missing = self.about.absent or (self.optional and not self.about.filled)
-        return _PROPERTY_TYPES[self.kind] + ("?" if missing else "")
+        return _PROPERTY_TYPES[self.kind] + ("?" if self.optional and not self.about.filled else "")
 
     def check(self, value: object) -> None:
         """Raise UsageError for a value that is not among the choices, or below the least."""

@@ -17,12 +17,11 @@ from stagedb.build.graph_rows import graph_digest, graph_of, graph_rows
 from stagedb.errors import StagedbError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.ir.symbolic_graph import FORMAT, OLDEST, SymGraph
+from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, copy_rows
 from stagedb.lowering.preparing import with_all_words
 from stagedb.lowering.statement_rows import rank_layout, task_feed_rows, task_order_rows
 from stagedb.plans import Plan
-from stagedb.plans.aspects import LATER
 from stagedb.plans.rank_layout import RankLayout
 from stagedb.store.contents.comparisons import Row, differences, without_none, wrong_edges
 from stagedb.store.contents.instance_digests import (
@@ -70,7 +69,7 @@ class ContentProof:
 
 def _graph_of(section: ThingContent) -> SymGraph:
     own = section.own
-    if own["format"] not in range(OLDEST, FORMAT + 1):
+    if own["format"] != FORMAT:
         raise StagedbError(f"it has format {own['format']}, and this stagedb reads {FORMAT}")
     names = {values["id"]: values["name"] for label in ("SymOp", "SymTensor") for values in section.values(label)}
     edges = sorted(_edges(section, "DEP", "SymOp", "SymOp"), key=lambda edge: int(edge[2]["number"]))
@@ -90,7 +89,7 @@ def _graph_of(section: ThingContent) -> SymGraph:
 
 def _graph_problems(section: ThingContent, graph: SymGraph) -> Iterator[str]:
     own = section.own
-    rows = graph_rows(graph, own["format"])
+    rows = graph_rows(graph)
     expected = {**graph_properties(graph.options, graph.sizes), "recipe": graph.recipe}
     yield from differences("Graph", {section.id: own}, {section.id: without_none(expected)})
     for label, name in (("SymTensor", "tensors"), ("SymOp", "ops")):
@@ -106,7 +105,7 @@ def _graph_problems(section: ThingContent, graph: SymGraph) -> Iterator[str]:
         for row in rows["edges"]
     ]
     yield from wrong_edges("DEP", _edges(section, "DEP", "SymOp", "SymOp"), steps)
-    if own.get("content") not in (None, graph_digest(graph, own["format"])):
+    if own.get("content") not in (None, graph_digest(graph)):
         yield "its content does not match its digest"
 
 
@@ -116,12 +115,7 @@ def _instance_problems(section: ThingContent, graph: IndexedGraph) -> Iterator[s
     rows = copy_rows(graph, plan)
     if rows.made.id != section.id:
         yield f"its graph and its plan give the id {rows.made.id}"
-    # An instance that is older than a word has the default without a property.
-    words = {
-        name: value
-        for name, value in plan_properties(with_all_words(plan, graph.stored.sizes).to_dict()).items()
-        if own.get(name) is not None or name not in LATER or value != LATER[name]
-    }
+    words = plan_properties(with_all_words(plan, graph.stored.sizes).to_dict())
     expected = {**words, "plan": plan.to_json(), "world": plan.world, "microbatches": plan.microbatches}
     yield from differences("Instance", {section.id: own}, {section.id: without_none(expected)})
     yield from _class_problems(section, rows)

@@ -7,7 +7,7 @@ from functools import partial
 from stagedb.build.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.ir.symbolic_graph import FORMAT, OLDEST, SymGraph
+from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
@@ -48,11 +48,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
-    if row["format"] not in range(OLDEST, FORMAT + 1):
-        raise UsageError(
-            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: remove it with "
-            f"{call('rm')} and build it again"
-        )
+    check_format(id, row["format"])
     return graph_of(
         {**row, "id": id},
         [each["tensor"] for each in store.read("build/all_tensors", id=id)],
@@ -61,6 +57,13 @@ def _read(store: Store, id: str) -> SymGraph:
         _ends(store, "reads", id),
         _ends(store, "writes", id),
     )
+
+
+def check_format(id: str, found: int) -> None:
+    """Raise UsageError for a stored graph of another format. id: the graph's. found: its format."""
+    if found != FORMAT:
+        way = f"remove it with {call('rm', id)} and build it again" if found < FORMAT else "upgrade stagedb"
+        raise UsageError(f"graph {id} has format {found}, and this stagedb reads format {FORMAT}: {way}")
 
 
 _OF_GRAPH = ("tensors", "ops")

@@ -13,12 +13,11 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.ir.facts import OpFacts
-from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call
-from stagedb.models.named_facts import op_facts
 from stagedb.plans import Plan, RankLayout
 from stagedb.store import Store, layout_of, read_graph, read_whole, reading
+from stagedb.store.contents.graphs import check_format
 from stagedb.store.contents.instance_digests import (
     check_digests,
     check_layout,
@@ -118,9 +117,10 @@ def read_class(store: Store, facts: Mapping[str, OpFacts], row: Mapping[str, Any
 def read_facts(store: Store, instance: str) -> dict[str, OpFacts]:
     """What the operators of an instance's graph are, by name: once for all of its classes."""
     rows = store.read("workload/facts", instance=instance)
-    row: Mapping[str, Any] = rows[0] if rows else {"format": None, "name": ()}
-    if row["format"] != FORMAT:
-        return {name: op_facts(name) for name in row["name"]}
+    if not rows:
+        return {}
+    row = rows[0]
+    check_format(row["graph"], row["format"])
     names = [field.name for field in fields(OpFacts)]
     values = zip(*(row[name] for name in names), strict=True)
     made = (OpFacts.of(dict(zip(names, each, strict=True))) for each in values)
