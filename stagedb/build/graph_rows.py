@@ -9,7 +9,6 @@ from typing import Any
 from stagedb.inputs.stored_values import json_list, json_mapping
 from stagedb.ir.facts import OpFacts, TensorFacts
 from stagedb.ir.symbolic_graph import (
-    FORMAT,
     BlockSpec,
     Collective,
     Compute,
@@ -25,7 +24,6 @@ from stagedb.ir.symbolic_graph import (
     SymTensor,
     When,
 )
-from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.workflows import Template, template_named
 
 
@@ -41,7 +39,6 @@ def graph_of(
 
     edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors.
     """
-    named = row["format"] != FORMAT
     return SymGraph(
         key=row["id"],
         name=row["name"],
@@ -49,8 +46,8 @@ def graph_of(
         options=row["options"],
         sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
-        tensors=tuple(_tensor(each, named) for each in tensors),
-        ops=tuple(_op(each, reads, writes, named) for each in ops),
+        tensors=tuple(_tensor(each) for each in tensors),
+        ops=tuple(_op(each, reads, writes) for each in ops),
         edges=tuple(
             SymEdge(each["source"], each["target"], EdgeKind(each["kind"]), Hop(each["hop"]), each["present"])
             for each in edges
@@ -85,19 +82,16 @@ def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
                 yield gradient, weight
 
 
-def graph_rows(graph: SymGraph, form: int = FORMAT) -> dict[str, list[dict[str, Any]]]:
-    """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph.
-
-    form: the stored form; older ones have no facts.
-    """
-    key, facts = graph.key, form == FORMAT
+def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
+    """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph."""
+    key = graph.key
     return {
         "tensors": [
-            {**_tensor_properties(tensor, facts), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
+            {**_tensor_properties(tensor), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
             for number, tensor in enumerate(graph.tensors)
         ],
         "ops": [
-            {**_op_properties(op, facts), "id": f"{key}/{op.name}", "graph": key, "number": number}
+            {**_op_properties(op), "id": f"{key}/{op.name}", "graph": key, "number": number}
             for number, op in enumerate(graph.ops)
         ],
         "reads": [
@@ -125,23 +119,23 @@ def graph_rows(graph: SymGraph, form: int = FORMAT) -> dict[str, list[dict[str, 
     }
 
 
-def graph_digest(graph: SymGraph, form: int = FORMAT) -> str:
-    """sha256 of all nodes and relationships of a graph, and of what its own node has. form: as in `graph_rows`."""
+def graph_digest(graph: SymGraph) -> str:
+    """sha256 of all nodes and relationships of a graph, and of what its own node has."""
     own = [graph.name, graph.recipe, graph.options, graph.sizes, [block_row(block) for block in graph.blocks]]
-    return hashlib.sha256(json.dumps([own, graph_rows(graph, form)], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([own, graph_rows(graph)], sort_keys=True).encode()).hexdigest()
 
 
-def _op_properties(op: SymOp, facts: bool) -> dict[str, Any]:
+def _op_properties(op: SymOp) -> dict[str, Any]:
     """The properties of an operator. One that computes nothing has the costs 0, so that queries can add them."""
     loop = {} if op.loop is None else {"times": op.loop.times, "loop": op.loop.first, "previous": op.loop.previous}
     arrives = {"comm_out_bytes": op.work.comm_out_bytes} if isinstance(op.work, MessageEnd) else {}
     common = {name: getattr(op, name) for name in (*_OP, "type")}
-    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop, **(vars(op.facts) if facts else {})})
+    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop, **vars(op.facts)})
 
 
-def _tensor_properties(tensor: SymTensor, facts: bool) -> dict[str, Any]:
+def _tensor_properties(tensor: SymTensor) -> dict[str, Any]:
     own = {name: getattr(tensor, name) for name in _TENSOR}
-    known = {name: value or None for name, value in vars(tensor.facts).items()} if facts else {}
+    known = {name: value or None for name, value in vars(tensor.facts).items()}
     return _plain({**_NO_PARAMETER, **own, **({} if tensor.parameter is None else vars(tensor.parameter)), **known})
 
 
@@ -173,10 +167,9 @@ _NO_COSTS = {**vars(Compute()), "previous": ()}
 _NO_PARAMETER = dict.fromkeys(("buckets", "grads", "gathers", "readers"), ())
 
 
-def _tensor(row: Mapping[str, Any], named: bool) -> SymTensor:
-    """named: its facts follow from its name."""
+def _tensor(row: Mapping[str, Any]) -> SymTensor:
     parameter = Parameter(**_values(row, _PARAMETER)) if row.get("elements") is not None else None
-    facts = tensor_facts(row["name"], row["role"]) if named else TensorFacts(**_values(row, _TENSOR_FACTS))
+    facts = TensorFacts(**_values(row, _TENSOR_FACTS))
     return SymTensor(**_values(row, _TENSOR), parameter=parameter, facts=facts)
 
 
@@ -184,9 +177,7 @@ def _op(
     row: Mapping[str, Any],
     reads: Mapping[str, tuple[str, ...]],
     writes: Mapping[str, tuple[str, ...]],
-    named: bool,
 ) -> SymOp:
-    """named: its facts follow from its name."""
     name = row["name"]
     return SymOp(
         **{**_values(row, _OP), "template": template_named(row["template"]), "when": When(row["when"])},
@@ -194,7 +185,7 @@ def _op(
         writes=writes.get(name, ()),
         work=_work(row),
         loop=None if row.get("loop") is None else SymLoop(row["times"], row["loop"], tuple(row["previous"])),
-        facts=op_facts(name) if named else OpFacts.of(row),
+        facts=OpFacts.of(row),
     )
 
 

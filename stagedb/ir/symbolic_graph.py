@@ -18,10 +18,7 @@ from stagedb.ir.facts import NO_FACTS, PLAIN, OpFacts, TensorFacts
 from stagedb.workflows import Template
 
 FORMAT = 7
-"""Version of the stored form; part of every digest."""
-
-OLDEST = 5
-"""The oldest stored form that is read. It has no facts of operators and tensors, which then come from their names."""
+"""Version of the stored form; part of every digest. Graphs of other forms are refused."""
 
 
 class OpType(StrEnum):

@@ -17,7 +17,7 @@ from stagedb.build.graph_rows import graph_digest, graph_of, graph_rows
 from stagedb.errors import StagedbError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.ir.symbolic_graph import FORMAT, OLDEST, SymGraph
+from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, copy_rows
 from stagedb.lowering.preparing import with_all_words
 from stagedb.lowering.statement_rows import rank_layout, task_feed_rows, task_order_rows
@@ -70,7 +70,7 @@ class ContentProof:
 
 def _graph_of(section: ThingContent) -> SymGraph:
     own = section.own
-    if own["format"] not in range(OLDEST, FORMAT + 1):
+    if own["format"] != FORMAT:
         raise StagedbError(f"it has format {own['format']}, and this stagedb reads {FORMAT}")
     names = {values["id"]: values["name"] for label in ("SymOp", "SymTensor") for values in section.values(label)}
     edges = sorted(_edges(section, "DEP", "SymOp", "SymOp"), key=lambda edge: int(edge[2]["number"]))
@@ -90,7 +90,7 @@ def _graph_of(section: ThingContent) -> SymGraph:
 
 def _graph_problems(section: ThingContent, graph: SymGraph) -> Iterator[str]:
     own = section.own
-    rows = graph_rows(graph, own["format"])
+    rows = graph_rows(graph)
     expected = {**graph_properties(graph.options, graph.sizes), "recipe": graph.recipe}
     yield from differences("Graph", {section.id: own}, {section.id: without_none(expected)})
     for label, name in (("SymTensor", "tensors"), ("SymOp", "ops")):
@@ -106,7 +106,7 @@ def _graph_problems(section: ThingContent, graph: SymGraph) -> Iterator[str]:
         for row in rows["edges"]
     ]
     yield from wrong_edges("DEP", _edges(section, "DEP", "SymOp", "SymOp"), steps)
-    if own.get("content") not in (None, graph_digest(graph, own["format"])):
+    if own.get("content") not in (None, graph_digest(graph)):
         yield "its content does not match its digest"
 
 

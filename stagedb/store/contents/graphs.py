@@ -7,7 +7,7 @@ from functools import partial
 from stagedb.build.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.ir.symbolic_graph import FORMAT, OLDEST, SymGraph
+from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
@@ -48,11 +48,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
-    if row["format"] not in range(OLDEST, FORMAT + 1):
-        raise UsageError(
-            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: remove it with "
-            f"{call('rm')} and build it again"
-        )
+    check_form(id, row["format"])
     return graph_of(
         {**row, "id": id},
         [each["tensor"] for each in store.read("build/all_tensors", id=id)],
@@ -61,6 +57,15 @@ def _read(store: Store, id: str) -> SymGraph:
         _ends(store, "reads", id),
         _ends(store, "writes", id),
     )
+
+
+def check_form(graph: str, form: int) -> None:
+    """Raise UsageError for a graph in another form than the present one."""
+    if form != FORMAT:
+        raise UsageError(
+            f"graph {graph} has format {form}, and this stagedb reads format {FORMAT}: remove it with {call('rm')} and "
+            "build it again"
+        )
 
 
 _OF_GRAPH = ("tensors", "ops")

@@ -16,7 +16,6 @@ from stagedb.ir.facts import OpFacts
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call
-from stagedb.models.named_facts import op_facts
 from stagedb.plans import Plan, RankLayout
 from stagedb.store import Store, layout_of, read_graph, read_whole, reading
 from stagedb.store.contents.instance_digests import (
@@ -118,9 +117,14 @@ def read_class(store: Store, facts: Mapping[str, OpFacts], row: Mapping[str, Any
 def read_facts(store: Store, instance: str) -> dict[str, OpFacts]:
     """What the operators of an instance's graph are, by name: once for all of its classes."""
     rows = store.read("workload/facts", instance=instance)
-    row: Mapping[str, Any] = rows[0] if rows else {"format": None, "name": ()}
+    if not rows:
+        return {}  # of a graph without operators
+    (row,) = rows
     if row["format"] != FORMAT:
-        return {name: op_facts(name) for name in row["name"]}
+        raise UsageError(
+            f"the graph of instance {instance} has format {row['format']}, and this stagedb reads format {FORMAT}: "
+            f"remove both with {call('rm')} and make them again"
+        )
     names = [field.name for field in fields(OpFacts)]
     values = zip(*(row[name] for name in names), strict=True)
     made = (OpFacts.of(dict(zip(names, each, strict=True))) for each in values)

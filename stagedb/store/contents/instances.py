@@ -19,7 +19,6 @@ from stagedb.errors import StagedbError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.class_digests import RankClass
 from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
@@ -33,10 +32,10 @@ from stagedb.lowering.statement_rows import (
     task_rows,
 )
 from stagedb.mentions import Word
-from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans import AxisGroups, Plan
 from stagedb.schedules import splits
 from stagedb.store import Input, Lease, Store, ask_again, building, read_whole
+from stagedb.store.contents.graphs import check_form
 from stagedb.store.contents.instance_digests import groups_digest, layout_digest, ranks_digest, write_class_digests
 from stagedb.store.typed_properties import plan_properties
 
@@ -55,10 +54,8 @@ def read_graph_rows(store: Store, graph: str) -> GraphRows:
 
 def _read(store: Store, graph: str) -> GraphRows:
     (row,) = store.read("instantiate/graph", graph=graph)
+    check_form(graph, row["format"])
     ops, weights = (store.read(f"instantiate/{what}", graph=graph) for what in ("ops", "weights"))
-    if row["format"] != FORMAT:
-        ops = [{**op, **vars(op_facts(op["name"]))} for op in ops]
-        weights = [{**each, **vars(tensor_facts(each["name"], "weight"))} for each in weights]
     return GraphRows(
         id=graph,
         name=row["name"],
