@@ -18,7 +18,7 @@ from stagedb.ir.facts import NO_FACTS, PLAIN, OpFacts, TensorFacts
 from stagedb.workflows import Template
 
 FORMAT = 7
-"""Version of the stored form; part of every digest."""
+"""Version of the stored form; part of every digest. Graphs of other forms are refused."""
 
 
 class OpType(StrEnum):

@@ -1,6 +1,6 @@
-"""What operators and tensors are to their model, in a store: as written, changed, and in graphs of an older form."""
+"""What operators and tensors are to their model, in a store: as written, changed, and in graphs of another form."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
 from stagedb.ir.facts import Casts, InExperts, OpFacts
+from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, write_graph
 from stagedb.store.contents.instance_reading import read_workload
@@ -17,12 +18,6 @@ from tests.ir.tiny import card
 
 WORDS: Mapping[str, Any] = {"dp": 4, "ep": 2, "zero": 3, "expert_unit": True}
 PLAN = Plan.from_mapping(WORDS)
-FORM_5 = (
-    "MATCH (g:Graph) SET g.format = 5",
-    "MATCH (o:SymOp) REMOVE o.origin, o.part, o.module, o.depth, o.experts, o.casts, o.ring",
-    "MATCH (t:SymTensor) REMOVE t.depth, t.experts, t.joined, t.owner, t.word",
-)
-"""How a store before has a graph: without facts."""
 
 
 def change(store: Store, *texts: str) -> None:
@@ -48,20 +43,20 @@ def facts(store: Store, instance: str) -> Mapping[str, OpFacts]:
     }
 
 
-def peaks(store: Store, instance: str) -> list[object]:
-    return [{**dict(each.peaks()), **dict(each.ends())} for each in analyse(store, instance)]
-
-
-def test_a_graph_of_the_form_before_gives_the_same(store: Store) -> None:
+def test_a_graph_of_another_form_is_refused_by_all_that_read_it(store: Store) -> None:
     instance = made(store)
-    known, held = facts(store, instance), peaks(store, instance)
-    assert any(each.experts is InExperts.RETURN for each in known.values())
-    change(store, *FORM_5)
-    assert facts(store, instance) == known
-    assert peaks(store, instance) == held
     graph = read_workload(store, instance).graph
-    other = Plan.from_mapping({**WORDS, "dp": 8})
-    assert facts(store, instantiate(store, graph, other))
+    change(store, f"MATCH (g:Graph) SET g.format = {FORMAT - 1}")
+    readers: Mapping[str, Callable[[], object]] = {
+        "graph": lambda: read_graph(store, graph),
+        "another instance": lambda: instantiate(store, graph, Plan.from_mapping({**WORDS, "dp": 8})),
+        "workload": lambda: read_workload(store, instance),
+        "memory": lambda: analyse(store, instance),
+    }
+    for name, read in readers.items():
+        with pytest.raises(UsageError, match=rf"format {FORMAT - 1}, and this stagedb reads format {FORMAT}: remove"):
+            read()
+            raise AssertionError(name)
 
 
 def test_a_fact_that_is_changed_in_the_store_is_what_readers_see(store: Store) -> None:

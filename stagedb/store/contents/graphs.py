@@ -48,7 +48,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
-    check_format(id, row["format"])
+    check_form(id, row["format"])
     return graph_of(
         {**row, "id": id},
         [each["tensor"] for each in store.read("build/all_tensors", id=id)],
@@ -59,7 +59,7 @@ def _read(store: Store, id: str) -> SymGraph:
     )
 
 
-def check_format(id: str, found: int) -> None:
+def check_form(id: str, found: int) -> None:
     """Raise UsageError for a stored graph of another format. id: the graph's. found: its format."""
     if found != FORMAT:
         way = f"remove it with {call('rm', id)} and build it again" if found < FORMAT else "upgrade stagedb"

@@ -35,7 +35,7 @@ from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, Plan
 from stagedb.schedules import splits
 from stagedb.store import Input, Lease, Store, ask_again, building, read_whole
-from stagedb.store.contents.graphs import check_format
+from stagedb.store.contents.graphs import check_form
 from stagedb.store.contents.instance_digests import groups_digest, layout_digest, ranks_digest, write_class_digests
 from stagedb.store.typed_properties import plan_properties
 
@@ -54,8 +54,8 @@ def read_graph_rows(store: Store, graph: str) -> GraphRows:
 
 def _read(store: Store, graph: str) -> GraphRows:
     (row,) = store.read("instantiate/graph", graph=graph)
+    check_form(graph, row["format"])
     ops, weights = (store.read(f"instantiate/{what}", graph=graph) for what in ("ops", "weights"))
-    check_format(graph, row["format"])
     return GraphRows(
         id=graph,
         name=row["name"],
