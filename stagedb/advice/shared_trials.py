@@ -60,15 +60,15 @@ def results(trials: Trials, asked: Sequence[Trial]) -> Iterator[tuple[int, Resul
             ready = wait(list(tried))
             for channel in [each for each in tried if each in ready]:
                 at = tried.pop(channel)
-                answer = _answer(channel)
+                answer = _answer_of(channel)
                 if answer is None:
                     raise _ended(copies[channel], asked[at])
-                # What fails with another error than a refusal fails here again, with that error.
-                yield at, result(trials, asked[at]) if "failed" in answer else _result(answer)
                 following = next(left, None)
                 if following is not None:
                     tried[channel] = following
                     _ask(channel, following)
+                # What fails with another error than a refusal fails here again, with that error.
+                yield at, result(trials, asked[at]) if "failed" in answer else _result(answer)
 
 
 def result(trials: Trials, trial: Trial) -> Result:
@@ -89,7 +89,7 @@ def _copies(trials: Trials, asked: Sequence[Trial], count: int) -> Iterator[dict
     try:
         for _ in range(count):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(trials, asked, there), daemon=True)
+            process = context.Process(target=_serve, args=(trials, asked, there, [*copies, here]), daemon=True)
             with warnings.catch_warnings():
                 # Python warns of threads, whose locks stay closed in a copy: what it runs takes none of them.
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -105,20 +105,27 @@ def _copies(trials: Trials, asked: Sequence[Trial], count: int) -> Iterator[dict
             channel.close()
 
 
-def _serve(trials: Trials, asked: Sequence[Trial], channel: Connection) -> None:
-    """The loop of a copy: read the place of a trial, try it, write its result; until the channel ends."""
+def _serve(trials: Trials, asked: Sequence[Trial], channel: Connection, others: Sequence[Connection]) -> None:
+    """The loop of a copy: read the place of a trial, try it, write its result; until the channel ends.
+
+    others: ends of the first process, copied with it. Closed here, they end with the first process, however it ends.
+    """
+    for each in others:
+        each.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the first process, which ends its copies
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    while True:
-        try:
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
             at = int(channel.recv_bytes())
-        except EOFError:
-            return
-        try:
-            answer = asdict(result(trials, asked[at]))
-        except Exception:  # noqa: BLE001 - the first process runs into the same one, and raises it
-            answer = {"failed": True}
-        channel.send_bytes(json.dumps(answer).encode())
+            channel.send_bytes(json.dumps(_answered(trials, asked[at])).encode())
+
+
+def _answered(trials: Trials, trial: Trial) -> dict[str, Any]:
+    """The result of a trial in plain values."""
+    try:
+        return asdict(result(trials, trial))
+    except Exception:  # noqa: BLE001 - the first process runs into the same one, and raises it
+        return {"failed": True}
 
 
 def _ask(channel: Connection, at: int) -> None:
@@ -127,7 +134,7 @@ def _ask(channel: Connection, at: int) -> None:
         channel.send_bytes(str(at).encode())
 
 
-def _answer(channel: Connection) -> dict[str, Any] | None:
+def _answer_of(channel: Connection) -> dict[str, Any] | None:
     """The answer of a copy; None if it has ended."""
     try:
         found: dict[str, Any] = json.loads(channel.recv_bytes())

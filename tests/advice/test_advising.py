@@ -245,7 +245,7 @@ from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import load_system
 
-card, plan = load_card("llama3-70b"), Plan.from_mapping({"tp": 8, "pp": 16, "global_batch_size": 256, "seq_len": 8192})
+card, plan = load_card("llama3-70b"), Plan.from_mapping({"tp": 8, "pp": 4, "global_batch_size": 64, "seq_len": 8192})
 graph = build_graph(card, plan.options)
 trials = Trials(lambda options: build_graph(card, options), graph.sizes, load_system("h100"), processes=2)
 advise(trials, plan, lambda done, of, change: print("trying", flush=True))
