@@ -6,7 +6,7 @@ from typing import Any
 
 from stagedb.advice.bounds import Bound, bound_of
 from stagedb.advice.neighbours import Words, changed_words, neighbours
-from stagedb.advice.shared_trials import Misfit, Trial, results
+from stagedb.advice.shared_trials import NoOutcome, Trial, results
 from stagedb.advice.trials import Outcome, Trials
 from stagedb.advice.what_ifs import WhatIf, what_ifs
 from stagedb.errors import UsageError
@@ -96,7 +96,7 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
     found: dict[int, Change] = {}
     refused: dict[int, str] = {}
     for at, result in results(trials, asked):
-        if isinstance(result, Misfit):
+        if isinstance(result, NoOutcome):
             refused[at] = str(UsageError(result.message))
         else:
             fits = room is None or result.peak <= room

@@ -33,13 +33,13 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class NoOutcome:
     """Why there is no outcome. message: that of the UsageError; empty for a plan that does not fit."""
 
     message: str = ""
 
 
-Result = Outcome | Misfit
+Result = Outcome | NoOutcome
 
 
 def results(trials: Trials, asked: Sequence[Trial]) -> Iterator[tuple[int, Result]]:
@@ -77,8 +77,8 @@ def result(trials: Trials, trial: Trial) -> Result:
         plan = Plan.from_mapping(trial.words)
         outcome = trials.outcome_that_fits(plan) if trial.fitting else trials.outcome(plan)
     except UsageError as error:
-        return Misfit(error.message)
-    return Misfit() if outcome is None else outcome
+        return NoOutcome(error.message)
+    return NoOutcome() if outcome is None else outcome
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def _answer_of(channel: Connection) -> dict[str, Any] | None:
 
 
 def _result(answer: Mapping[str, Any]) -> Result:
-    return Misfit(**answer) if "message" in answer else Outcome(**answer)
+    return NoOutcome(**answer) if "message" in answer else Outcome(**answer)
 
 
 def _ended(process: ForkProcess, trial: Trial) -> StagedbError:
