@@ -6,6 +6,7 @@ from typing import Any
 
 from stagedb.advice.bounds import Bound, bound_of
 from stagedb.advice.neighbours import Words, changed_words, neighbours
+from stagedb.advice.shared_trials import NoOutcome, Trial, results
 from stagedb.advice.trials import Outcome, Trials
 from stagedb.advice.what_ifs import WhatIf, what_ifs
 from stagedb.errors import UsageError
@@ -89,20 +90,19 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
     copied = trials.copied(plan)
     job = profile_job(copied.workload, trials.system, blocking=trials.blocking)
     peak, room = peak_of(memory_of(copied)), trials.system.accelerator.room
-    changes: list[Change] = []
-    refused: dict[str, str] = {}
-    near = list(neighbours(plan, trials.sizes))
+    near = neighbours(plan, trials.sizes)
+    asked = [Trial(_name(change), changed_words(plan, change)) for change in near]
     tried(0, len(near), None)
-    for done, change in enumerate(near, 1):
-        words = changed_words(plan, change)
-        try:
-            outcome = trials.outcome(Plan.from_mapping(words))
-        except UsageError as error:
-            refused[_name(change)] = str(error)
-            tried(done, len(near), None)
-            continue
-        changes.append(Change(change, words, outcome, room is None or outcome.peak <= room, job.step - outcome.step))
-        tried(done, len(near), changes[-1])
+    found: dict[int, Change] = {}
+    refused: dict[int, str] = {}
+    for at, result in results(trials, asked):
+        if isinstance(result, NoOutcome):
+            refused[at] = str(UsageError(result.message))
+        else:
+            fits = room is None or result.peak <= room
+            found[at] = Change(near[at], asked[at].words, result, fits, job.step - result.step)
+        tried(len(found) + len(refused), len(near), found.get(at))
+    changes = [found[at] for at in sorted(found)]
     if room is not None and peak > room and not any(each.fits for each in changes):
         changes += _pairs(trials, plan, job.step, changes)
     changes.sort(key=_rank)
@@ -113,7 +113,7 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
         room=room,
         bound=bound_of(job.times, peak, room),
         changes=tuple(changes),
-        refused=refused,
+        refused={asked[at].name: refused[at] for at in sorted(refused)},
         what_ifs=what_ifs(job.times, job.durations, job.system, trials.blocking),
     )
 
@@ -121,20 +121,18 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
 def _pairs(trials: Trials, plan: Plan, step: int, changes: Sequence[Change]) -> Iterator[Change]:
     """Two changes at once that fit, where none does alone: those with the least memory, with each of the others."""
     leanest = sorted(changes, key=lambda each: each.outcome.peak)
-    tried: list[Words] = []
+    pairs: list[Words] = []
     for first in leanest[:LEAN]:
         for other in leanest:
-            change = {**first.change, **other.change}
-            if first.change.keys() & other.change.keys() or change in tried:
-                continue
-            tried.append(change)
-            words = changed_words(plan, change)
-            try:
-                outcome = trials.outcome_that_fits(Plan.from_mapping(words))
-            except UsageError:
-                continue
-            if outcome is not None:
-                yield Change(change, words, outcome, True, step - outcome.step)
+            change: Words = {**first.change, **other.change}
+            if not first.change.keys() & other.change.keys() and change not in pairs:
+                pairs.append(change)
+    asked = [Trial(_name(change), changed_words(plan, change), fitting=True) for change in pairs]
+    found = dict(results(trials, asked))
+    for at, change in enumerate(pairs):
+        outcome = found[at]
+        if isinstance(outcome, Outcome):
+            yield Change(change, asked[at].words, outcome, True, step - outcome.step)
 
 
 def _rank(each: Change) -> tuple[bool, int, int]:

@@ -27,13 +27,15 @@ class Outcome:
 class Trials:
     """Plans of one model on one system. Plans with the same graph share it.
 
-    blocking: mesh axes whose communication a rank waits for.
+    blocking: mesh axes whose communication a rank waits for. processes: those that try plans; None for one on each
+    core.
     """
 
     graph_of: GraphOf
     sizes: Mapping[str, int]
     system: System
     blocking: tuple[str, ...] = ()
+    processes: int | None = None
     _graphs: dict[str, IndexedGraph] = field(default_factory=dict)
 
     def copied(self, plan: Plan) -> Program:

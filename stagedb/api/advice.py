@@ -7,20 +7,15 @@ from typing import Any
 from stagedb.advice import Advice, Change, Trials, advise, profile_command
 from stagedb.advice.advising import LEAN
 from stagedb.advice.commands import needed_words
-from stagedb.advice.trials import GraphOf
-from stagedb.api import catalog, model_names
+from stagedb.api import catalog
+from stagedb.api.programs import graph_of
 from stagedb.api.results import Advised, Rows
 from stagedb.api.wanted_instances import Wanted
-from stagedb.build.graph_identity import graph_key
-from stagedb.errors import UsageError
-from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.mentions import OPTIONS, Word
-from stagedb.models import Card, card_names, load_card
+from stagedb.models import Card
 from stagedb.outputs import GB
-from stagedb.plans import GraphOptions
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import Store
-from stagedb.store.contents.graphs import read_graph
 from stagedb.systems.system_files import DEFAULT
 from stagedb.timing import ProfileInputs
 from stagedb.timing.expected_errors import expected_error, has_experts
@@ -39,7 +34,8 @@ def advise_on(
     """Advice on an instance, which need not be in the store. Writes nothing. progress: called with each plan tried."""
     began = time.perf_counter()
     report = progress or _unwatched
-    trials = Trials(_graph_of(store, wanted, model), wanted.source.sizes, inputs.system, inputs.blocking)
+    source = wanted.source
+    trials = Trials(lambda options: graph_of(source, options, store), source.sizes, inputs.system, inputs.blocking)
     found = advise(trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)))
     commands = _Commands(wanted, model, inputs)
     step = found.job.step
@@ -114,35 +110,6 @@ def _leanest(found: Advice) -> str:
     if least is None or least.outcome.peak >= found.peak:
         return text
     return f"{text}; {least.name} holds least, {least.outcome.peak / GB:,.1f} GB"
-
-
-def _graph_of(store: Store, wanted: Wanted, model: str | Card | None) -> GraphOf:
-    """The graphs of the model: built from its card; without a card only the one that the store has."""
-    card = _card(wanted, model)
-    if card is not None:
-        from stagedb.build.model_graph import build_graph
-
-        return lambda options: build_graph(card, options)
-
-    def stored(options: GraphOptions) -> SymGraph:
-        if options.to_dict() != wanted.source.options.to_dict():
-            raise UsageError(
-                f"the card of {wanted.model} is not here: name its file with {Word('model')} to try other graphs"
-            )
-        return read_graph(store, wanted.source.in_store(store).id)
-
-    return stored
-
-
-def _card(wanted: Wanted, model: str | Card | None) -> Card | None:
-    """The card of a model: its own, or the one of the library that makes the same graph."""
-    origin = wanted.source.origin
-    if isinstance(origin, Card):
-        return origin
-    named = model if isinstance(model, Card) else model_names.find_card(model) if model is not None else None
-    if named is None and origin.name in card_names():
-        named = load_card(origin.name)
-    return named if named is not None and graph_key(named, wanted.source.options) == origin.id else None
 
 
 class _Commands:

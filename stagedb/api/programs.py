@@ -4,9 +4,12 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from stagedb.api import catalog
-from stagedb.api.results import GraphInfo, InstanceInfo
+from stagedb.api import catalog, model_names
+from stagedb.api.results import InstanceInfo
 from stagedb.api.wanted_instances import Wanted, stored_instance
+from stagedb.errors import UsageError
+from stagedb.mentions import Word
+from stagedb.plans import GraphOptions
 from stagedb.store import Store, current_user, read_graph
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ def program_of(store: Store, wanted: Wanted) -> "tuple[InstanceInfo, Program]":
     if there is not None:
         found, program = there, read_program(store, there.id)
     else:
-        graph = _graph_of(store, wanted)
+        graph = graph_of(wanted.source, wanted.source.options, store)
         program = lower(IndexedGraph.of(graph), wanted.plan)
         found = InstanceInfo(
             id=program.workload.instance,
@@ -41,11 +44,16 @@ def program_of(store: Store, wanted: Wanted) -> "tuple[InstanceInfo, Program]":
     return dataclasses.replace(found, usual_length=wanted.usual_length, padding=wanted.padding), program
 
 
-def _graph_of(store: Store, wanted: Wanted) -> "SymGraph":
-    """The graph of a model: built from its card, or read from the store."""
-    origin = wanted.source.origin
-    if isinstance(origin, GraphInfo):
-        return read_graph(store, origin.id)
-    from stagedb.build.model_graph import build_graph
+def graph_of(source: model_names.Source, options: GraphOptions, store: Store | None) -> "SymGraph":
+    """The symbolic graph of a model with these options: built from its card, which makes what a store has of it.
 
-    return build_graph(origin, wanted.source.options)
+    A graph without a card is read from the store. Raises UsageError for options that it does not have.
+    """
+    if source.card is not None:
+        from stagedb.build.model_graph import build_graph
+
+        return build_graph(source.card, options)
+    if store is None or options != source.options:
+        name = source.origin.name
+        raise UsageError(f"the card of {name} is not here: name its file with {Word('model')} to try other graphs")
+    return read_graph(store, source.in_store(store).id)

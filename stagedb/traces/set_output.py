@@ -1,6 +1,5 @@
 """Write a trace set to a directory on disk, complete or absent: the common part of `export` and `unpack`."""
 
-import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from stagedb.cores import usable_cores
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import read_text, shown
@@ -174,9 +174,8 @@ def writers_for(files: int, total: int, processes: int | None, counter: Counter)
 
     If they are started before the bytes are known (total 0), they start while the set is made.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if processes is None:
-        processes = min(cores, files) if files >= SHARED_FILES or total >= SHARED_BYTES else 1
+        processes = min(usable_cores(), files) if files >= SHARED_FILES or total >= SHARED_BYTES else 1
     if processes < 2:
         yield None
         return

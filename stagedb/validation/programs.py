@@ -6,7 +6,8 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.api.model_names import card_source
-from stagedb.lowering import Program, program_of
+from stagedb.api.programs import graph_of
+from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.models import Card
 from stagedb.plans import typed_words
 from stagedb.store.contents.instance_reading import read_program
@@ -20,7 +21,7 @@ def lowered(card: Card, words: Mapping[str, Any]) -> Program:
     typed = typed_words(words)
     source = card_source(card, typed)
     plan = source.new_plan(typed)
-    return program_of(card, plan)
+    return lower(IndexedGraph.of(graph_of(source, plan.options, None)), plan)
 
 
 @contextmanager

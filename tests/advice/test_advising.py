@@ -1,18 +1,24 @@
 """Advice names the change that a search over all plans near a plan finds best, on plans with different bounds."""
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from itertools import product
+from multiprocessing.context import ForkProcess
 from typing import Any
 
+import psutil
 import pytest
 
-from stagedb.advice import Trials, advise, what_ifs
+from stagedb.advice import Advice, Outcome, Trials, advise, what_ifs
 from stagedb.api import Stagedb
 from stagedb.build.model_graph import build_graph
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.memory import memory_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
@@ -177,3 +183,93 @@ def test_without_a_card_the_graph_remains(store: Store) -> None:
     assert "schedule zb-h1" in [row["change"] for row in found.changes]
     assert "--model" in found.refused["recipe megatron"]
     assert len(Stagedb(store).instances()) == 1
+
+
+def in_processes(count: int | None, name: str, **more: Any) -> tuple[Advice, list[int]]:
+    """Advice by so many processes, and the reported numbers of tried plans."""
+    made, plan = trials(name)
+    plan = Plan.from_mapping({**plan.to_dict(), **more})
+    seen: list[int] = []
+    return advise(dataclasses.replace(made, processes=count), plan, lambda done, of, change: seen.append(done)), seen
+
+
+@pytest.mark.parametrize("more", [{}, {"micro_batch_size": 10, "global_batch_size": 20}], ids=["alone", "pairs"])
+def test_several_processes_give_what_one_gives(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(found: Advice) -> object:
+        return found.changes, list(found.refused.items()), found.bound, found.what_ifs, found.job.step
+
+    copies: list[ForkProcess] = []
+    start = ForkProcess.start
+
+    def started(self: ForkProcess) -> None:
+        copies.append(self)
+        start(self)
+
+    monkeypatch.setattr(ForkProcess, "start", started)
+    one, alone = in_processes(1, "memory", **more)
+    assert not copies
+    several, reported = in_processes(3, "memory", **more)
+    assert compared(several) == compared(one) and reported == alone
+    assert len(copies) == (6 if more else 3) and not any(each.is_alive() for each in copies)
+
+
+def test_a_process_that_ends_ends_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plan = trials("tp")
+    mine, outcome = os.getpid(), Trials.outcome
+
+    def killed(self: Trials, plan: Plan) -> Outcome:
+        if os.getpid() != mine and plan.options.recipe == "megatron":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome(self, plan)
+
+    monkeypatch.setattr(Trials, "outcome", killed)
+    with pytest.raises(StagedbError, match=r"tried recipe megatron ended with signal SIGKILL.*nothing was written"):
+        advise(dataclasses.replace(made, processes=2), plan)
+
+
+def test_an_error_of_a_process_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plan = trials("tp")
+
+    def broken(self: Trials, plan: Plan) -> Outcome:
+        raise ZeroDivisionError(plan.options.recipe)
+
+    monkeypatch.setattr(Trials, "outcome", broken)
+    with pytest.raises(ZeroDivisionError):
+        advise(dataclasses.replace(made, processes=2), plan)
+
+
+LONG = """
+from stagedb.advice import Trials, advise
+from stagedb.build.model_graph import build_graph
+from stagedb.models import load_card
+from stagedb.plans import Plan
+from stagedb.systems import load_system
+
+card, plan = load_card("llama3-70b"), Plan.from_mapping({"tp": 8, "pp": 4, "global_batch_size": 64, "seq_len": 8192})
+graph = build_graph(card, plan.options)
+trials = Trials(lambda options: build_graph(card, options), graph.sizes, load_system("h100"), processes=2)
+advise(trials, plan, lambda done, of, change: print("trying", flush=True))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_its_processes_end_with_it(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for _ in range(2):  # at the start, and after the first plan
+            assert process.stdout.readline() == "trying\n"
+        copies = psutil.Process(process.pid).children()
+        assert len(copies) == 2
+        # The keyboard's interrupt goes to all of them.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        errors = process.stderr.read()
+    assert process.returncode == -number
+    assert errors.count("Traceback") == (1 if number == signal.SIGINT else 0)
+    _, alive = psutil.wait_procs(copies, timeout=60)
+    assert alive == []
