@@ -101,10 +101,6 @@ def test_names_without_meaning_are_refused(card: str, words: dict[str, Any], rea
     assert reason in str(caught.value)
 
 
-def test_a_graph_without_modules_has_the_id_that_it_had() -> None:
-    assert "recompute_modules" not in build_graph(QWEN, GraphOptions(recipe="megatron")).options
-
-
 TOKENS = 4096
 DEGREES: dict[str, Any] = {"recipe": "megatron", "dp": 8, "ep": 8, "seq_len": 4096}
 
