@@ -62,7 +62,7 @@ def run_block(
         values |= _given(rank, "gradient", needed, {names[0]: output_gradient})
     held = _held(rank, ops, before)
     for op in ops:
-        read = [_with_held(values[name], axis, held.get(rank.sources.get(name, name))) for name, axis in rank.read(op)]
+        read = [values[name] for name in op.reads] if not held else _with_held(rank, op, values, held)
         values.update(zip(op.writes, rank.execute(op, read), strict=True))
     return values
 
@@ -244,8 +244,8 @@ def _bound(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
         if env.get(name, 1) != 1:
             raise UsageError(f"a block is run whole, on one rank: {name} is {env[name]} and must be 1")
     ones = dict.fromkeys((*DEGREES, "capacity", "per", "load_most"), 1)
-    keys = {"SK": env["S"]} if "S" in env else {}
-    return {**ones, "load_all": graph.sizes.get("E", 1), **graph.sizes, **keys, **env}
+    sizes = {**ones, "load_all": graph.sizes.get("E", 1), **graph.sizes, **env}
+    return {"SK": evaluate("S", sizes, what="the keys of a sequence"), **sizes}
 
 
 def _held(rank: _OneRank, ops: Sequence[SymOp], before: Mapping[str, Array]) -> dict[str, Array]:
@@ -279,9 +279,13 @@ def _over_keys(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, tuple[int, Sym
     return {rank.sources.get(name, name): (axis, op) for name, axis, op in read if axis is not None}
 
 
-def _with_held(value: Array, axis: int | None, held: Array | None) -> Array:
-    """What an op reads of a tensor: along this axis the held values of positions before, then its own."""
-    return value if axis is None or held is None else np.concatenate([held, value], axis=axis)
+def _with_held(rank: _OneRank, op: SymOp, values: Mapping[str, Array], held: Mapping[str, Array]) -> list[Array]:
+    """What an op reads: of keys over all positions the held ones of positions before, then their own."""
+    found = []
+    for name, axis in rank.read(op):
+        parts = [values[name]] if axis is None else [held[rank.sources.get(name, name)], values[name]]
+        found.append(parts[0] if axis is None else np.concatenate(parts, axis=axis))
+    return found
 
 
 def _needed(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, SymOp]:

@@ -3,6 +3,7 @@
 from stagedb.ir.operators import (
     E4M3,
     GATES,
+    KEYS,
     Activation,
     Add,
     Cast,
@@ -19,6 +20,7 @@ from stagedb.ir.operators import (
     Rsqrt,
     UnitLayerNorm,
     UnitRMS,
+    over,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
@@ -50,7 +52,8 @@ def linear(
 def projected(
     t: Tracer, name: str, x: Tensor, weights: tuple[Tensor, ...], out: tuple[str, ...], fp8: bool = False
 ) -> Tensor:
-    """A linear layer with a weight, and perhaps a bias, that the block has."""
+    """A linear layer with a weight, and perhaps a bias, that the block has. If its result has the keys of all positions
+    (`kseq`), it reads as many."""
     weight, *bias = weights
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
@@ -59,7 +62,8 @@ def projected(
             t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
             for word, operand in (("cast_input", x), ("cast_weight", weight))
         )
-    t.emit(name, Einsum(x.axes, weight.axes, out, bool(bias)), (*inputs, *bias), y)
+    read = over(KEYS, x.axes) if KEYS in out else x.axes
+    t.emit(name, Einsum(read, weight.axes, out, bool(bias)), (*inputs, *bias), y)
     return y
 
 

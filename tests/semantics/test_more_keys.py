@@ -17,6 +17,7 @@ from stagedb.ir.operators import Array
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions
 from tests.ir.tiny import card
+from tests.models.own_blocks import MIXES, with_block
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT, VARIANTS
 from tests.symbolic_rows import compute
@@ -105,7 +106,18 @@ def test_all_else_counts_its_queries_alone(name: str) -> None:
     graph = forward(model(*MIXERS[name]))
     decode, short = costs(graph, 2, KEYS), costs(graph, 2, 2)
     changed = {each for each in decode if decode[each] != short[each]}
-    assert changed == {"layer.attn.core"} | ({"layer.attn.index"} if name == "indexer" else set())
+    further = {"indexer": {"index", "wkv_b", "k"}, "latent": {"wkv_b", "k"}}.get(name, set())
+    assert changed == {f"layer.attn.{each}" for each in {"core", *further}}
+
+
+@pytest.mark.parametrize("queries", [1, 4])
+def test_keys_and_values_of_all_positions_are_made_again_from_latents(queries: int) -> None:
+    found = costs(forward(model(*MIXERS["latent"])), queries, KEYS)
+    latents, weights, made = BATCH * KEYS * 6, 4 * (4 + 5) * 6, BATCH * KEYS * 4 * (4 + 5)
+    flops = 2 * made * 6
+    assert found["layer.attn.wkv_b"] == (flops, WIDE * (latents + weights), WIDE * made, BATCH * KEYS, 4 * (4 + 5), 6)
+    rotary, keys, values = BATCH * KEYS * 2, BATCH * KEYS * 4 * (4 + 2), BATCH * KEYS * 4 * 5
+    assert found["layer.attn.k"] == (0, WIDE * (made + rotary), WIDE * (keys + values))
 
 
 def test_a_step_of_a_large_model_by_hand() -> None:
@@ -133,16 +145,23 @@ ATTENTION = [name for name, (_, words, fields) in VARIANTS.items() if "experts" 
 @pytest.mark.parametrize("name", [*ATTENTION, "llama", "gpt", "qwen3"])
 def test_steps_over_the_keys_of_earlier_runs_are_the_last_rows_of_one_forward(name: str, attention: str) -> None:
     style, words, fields = VARIANTS.get(name, (name, {}, {}))
-    of = model(style, words, **fields)
-    options: Any = {"attention": attention}
-    graph, rng = forward(of, **options), np.random.default_rng(5)
+    check_steps(forward(model(style, words, **fields), attention=attention))
+
+
+def test_an_own_block_that_mixes_tokens_takes_more_keys() -> None:
+    (name,) = MIXES
+    check_steps(forward(with_block(name, max_positions=64)))
+
+
+def check_steps(graph: SymGraph) -> None:
+    """A prefill in two chunks, and then a token at a time, make the rows of one forward."""
+    rng = np.random.default_rng(5)
     weights = weights_of(graph, rng)
     (stream,) = [row for row in graph.tensors if row.name == "layer.input"]
     x = rng.normal(size=(BATCH, KEYS, *(evaluate(size, on_one_rank(graph, 1, 1)) for size in stream.shape[2:])))
     output = next(spec.output for spec in graph.blocks if spec.name == "layer") or ""
     whole = run_block(graph, {"B": BATCH, "S": KEYS}, "layer", weights, {"layer.input": x})[output]
     cached: dict[str, Array] = {}
-    # A prefill in two chunks, and then a token at a time.
     for start, end in ((0, 5), (5, 8), (8, 9), (9, 10), (10, 11)):
         env = {"B": BATCH, "S": end - start, "SK": end}
         made = run_block(graph, env, "layer", weights, {"layer.input": x[:, start:end]}, before=cached)
@@ -151,9 +170,18 @@ def test_steps_over_the_keys_of_earlier_runs_are_the_last_rows_of_one_forward(na
         cached = {key: np.concatenate([cached[key], made[key]], axis=1) if cached else made[key] for key in names}
 
 
-@pytest.mark.parametrize("style", ["llama", "moe"])
-def test_what_a_cache_has(style: str) -> None:
-    assert cached_names(build_graph(card(style), GraphOptions()), "layer") == ("layer.attn.rotary_k", "layer.attn.wv")
+CACHED = {
+    "grouped": ("rotary_k", "wv"),
+    "packed": ("wqkv",),
+    "latent": ("kv_a_norm", "rotary_k"),
+    "indexer": ("kv_a_norm", "rotary_k", "index.rotary_k"),
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_what_a_cache_has(name: str) -> None:
+    graph = build_graph(model(*MIXERS[name]), GraphOptions())
+    assert cached_names(graph, "layer") == tuple(f"layer.attn.{each}" for each in CACHED[name])
 
 
 REFUSED: Mapping[str, tuple[Card, dict[str, Any], int, str]] = {
@@ -177,6 +205,12 @@ def test_lengths_that_a_graph_cannot_have_are_refused(name: str) -> None:
     on_one_rank(graph, 1, 8)
     with pytest.raises(UsageError, match=reason):
         on_one_rank(graph, 1, 8, keys)
+
+
+def test_a_block_with_a_backward_is_not_run_with_more_keys() -> None:
+    graph = build_graph(card("llama"), GraphOptions())
+    with pytest.raises(UsageError, match="9 keys of a sequence is not possible in training"):
+        run_block(graph, {"B": 1, "S": 8, "SK": 9}, "layer", {}, {})
 
 
 def test_a_run_over_earlier_keys_has_all_of_them_and_no_others() -> None:

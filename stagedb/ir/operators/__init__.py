@@ -7,7 +7,7 @@ import dataclasses
 import json
 
 from stagedb.ir.operators import compressed, streams, token_copies
-from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace
+from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
     AdditiveMask,
@@ -417,6 +417,7 @@ __all__ = [
     "compressed",
     "dump",
     "load",
+    "over",
     "streams",
     "token_copies",
 ]

@@ -102,8 +102,8 @@ class Operator:
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
         """Its labels for the axes of operands and results: an axis may have two roles.
 
-        Tensors of keys have the axis `seq`, of the positions that the run computes. Who reads them under another name
-        (`kseq`) reads the keys of all positions.
+        Tensors of keys have the axis `seq`, of the positions that the run computes. An operator that reads them under
+        another name (`kseq`) reads the keys of all positions.
         """
         return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 

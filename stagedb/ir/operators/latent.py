@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
+from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, arriving, over
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -62,12 +62,18 @@ class JoinLast(Operator):
 
 @dataclass(frozen=True)
 class LatentKeys(Operator):
-    """Keys and values of latent attention: from (batch, seq, heads, nope + value) and the heads' shared part of keys.
+    """Keys and values of latent attention: from (batch, kseq, heads, nope + value) and the heads' shared part of keys.
 
-    Each head's key is its own part and the shared one, (batch, seq, rope).
+    Each head's key is its own part and the shared one, (batch, seq, rope). They are those of all positions: a cache
+    has the latents that the first operand is made from, and the shared parts.
     """
 
     kind: ClassVar[str] = "copy"
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        return tuple(over(KEYS, t.axes) for t in inputs), tuple(t.axes for t in outputs)
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]

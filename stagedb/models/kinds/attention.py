@@ -235,11 +235,12 @@ def _rows(choices: ShardingChoices) -> Table:
     """Tensor parallelism partitions heads.
 
     Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries
-    are partitioned there. Keys and values, whose sequence `kseq` is in no rule, are gathered.
+    are partitioned there. Keys and values, whose sequence `kseq` is in no rule there, are gathered.
     """
-    heads = {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)}
+    queries = {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)}
     over_context = {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")}
-    return {"attention": heads, "attention_core": over_context if choices.cp_kind == "ulysses" else heads}
+    core = over_context if choices.cp_kind == "ulysses" else queries
+    return {"attention": {**queries, "kseq": ("cp",)}, "attention_core": core}
 
 
 def _planned(choices: ShardingChoices, table: Table) -> Table:

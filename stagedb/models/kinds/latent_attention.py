@@ -82,9 +82,9 @@ def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", b
     t.enter(style.latents)
     latent = shared.norm(t, card, style, "attn.kv_a_norm", latent)
     t.enter("attention")
-    axes = ("batch", "seq", "heads", "kv_b")
+    axes = ("batch", "kseq", "heads", "kv_b")
     made = shared.linear(t, "attn.wkv_b", latent, ("heads", "kv_b", "kv_rank"), axes, fp8=style.fp8)
-    k, v = t.activation("attn.k", HEADS.query), t.activation("attn.v", HEADS.context)
+    k, v = (t.activation(f"attn.{word}", (*axes[:-1], size)) for word, size in (("k", HEADS.head), ("v", HEADS.value)))
     t.emit("attn.k", ops.LatentKeysViews() if style.latent_views else ops.LatentKeys(), (made, turned), k, v)
     return k, v
 
