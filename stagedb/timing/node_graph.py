@@ -200,7 +200,8 @@ class _Part:
         linked = control & (chain[source] > 0) & (chain[target] == chain[source] + 1)
         limits = columns.edges.kind == LIMIT
         wanted = columns.edges.source[limits] * len(columns.ops) + columns.edges.target[limits]
-        kept = ~linked | np.isin(op[source] * len(columns.ops) + op[target], wanted)
+        kept = ~linked
+        kept[linked] = np.isin(op[source[linked]] * len(columns.ops) + op[target[linked]], wanted)
         order = communicates[np.argsort(stream[communicates], kind="stable")]
         follows = np.flatnonzero(stream[order[1:]] == stream[order[:-1]])
         place = np.zeros(len(op), np.int64)
@@ -232,7 +233,8 @@ def _edges(nodes: Nodes) -> tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np
 
 def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[ClassColumns], firsts: Ints) -> Ints:
     """The event of each node: the k-th call in a group is one event for its members in all lanes."""
-    first = np.arange(int(firsts[-1]))
+    first = np.arange(int(firsts[-1]), dtype=np.int64)
+    joint = False
     axes = sorted({axis for lane in lanes for axis in lane.members} | {axis for c in columns for axis in c.ops.axis})
     for axis in axes:
         calls = {}
@@ -255,6 +257,9 @@ def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[Cla
                     "it again"
                 )
             first[firsts[lane.number] + mine] = firsts[group[0]] + theirs
+            joint = True
+    if not joint:
+        return first
     found: Ints = np.unique(first, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return found
 

@@ -102,12 +102,18 @@ def time_ops(
     pairs: list[tuple[Timed, Timed, int]] = []
     rows = []
     matched: set[Measured | None] = set()
+    computed: dict[int, dict[int, Timed]] = {}  # by the ops, which stages share that differ in their tasks alone
     for lane in lanes:
         columns = by_number[lane.rank_class]
         position = _Position.of(workload, lane, columns, costs)
-        costs.learn(_work(columns, op, position.rings) for op in np.flatnonzero(columns.ops.type == COMPUTE).tolist())
+        if id(columns.ops) not in computed:
+            computed[id(columns.ops)] = _computed(costs, columns, position.rings)
+        computes = computed[id(columns.ops)]
         sizes = _sizes_sent(columns, system.overlap)
-        modelled = [_model(costs, columns, op, position, sizes.get(op)) for op in range(len(columns.ops))]
+        modelled = [
+            computes[op] if op in computes else _communicated(costs, columns, op, position, sizes.get(op))
+            for op in range(len(columns.ops))
+        ]
         taken = modelled
         if measured is not None:
             subjects = _subjects(columns, ranks[lane.number])
@@ -163,12 +169,17 @@ def _sizes_sent(columns: ClassColumns, overlap: Overlap) -> dict[int, int]:
     return found | {op: int(ops.size[op]) * times for op, times in wide.items()}
 
 
-def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position, size: int | None = None) -> Timed:
-    """size: the bytes of a collective, where they are not those of its graph."""
+def _computed(costs: Costs, columns: ClassColumns, rings: bool) -> dict[int, Timed]:
+    """The times of the ops of a class that compute. rings: as in `_work`."""
+    works = {op: _work(columns, op, rings) for op in np.flatnonzero(columns.ops.type == COMPUTE).tolist()}
+    costs.learn(works.values())
+    return {op: costs.work(work) for op, work in works.items()}
+
+
+def _communicated(costs: Costs, columns: ClassColumns, op: int, position: _Position, size: int | None = None) -> Timed:
+    """The time of an op that does not compute. size: bytes of a collective, where they are not those of its graph."""
     ops = columns.ops
     kind = int(ops.type[op])
-    if kind == COMPUTE:
-        return costs.work(_work(columns, op, position.rings))
     if kind == COLLECTIVE:
         if size is not None:
             return costs.placed(ops.kind[op], size, position.groups[ops.axis[op]])

@@ -61,7 +61,8 @@ def with_largest(
     for each in classes:
         size = each.ops.size.copy()
         size[calls[each.number]] = largest[each.stages, len(calls[each.number])]
-        found.append(replace(each, ops=replace(each.ops, size=size)))
+        same = bool((size == each.ops.size).all())
+        found.append(each if same else replace(each, ops=replace(each.ops, size=size)))
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.timing import NodeGraph, Timeline, run_step
+from stagedb.timing.timeline import step_length
 from stagedb.timing.whatif import Scaling, scaled
 from stagedb.workload.instance_columns import Ints
 
@@ -20,7 +21,10 @@ def run_classes(
     delays: Mapping[int, int] | None = None,
     blocking: Collection[str] = (),
 ) -> Timeline:
-    return run_step(network, by_lane(network, durations), compute, delays, blocking)
+    found = run_step(network, by_lane(network, durations), compute, delays, blocking)
+    if not delays:
+        assert step_length(network, by_lane(network, durations), compute, blocking) == found.step
+    return found
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from stagedb.plans import Plan
 from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload
+from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, STREAMS, NodeGraph, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times
-from stagedb.timing.timeline import Timeline, run_step
+from stagedb.timing.timeline import Timeline, run_step, step_length
 from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
 from tests import lowered
 from tests.ir.tiny import card
@@ -371,6 +372,27 @@ def test_what_waits_for_ever_is_named() -> None:
     broken = dataclasses.replace(made, classes=(dataclasses.replace(made.classes[0], tasks=turned), made.classes[1]))
     with pytest.raises(StagedbError, match=r"never ends: .* in backward of micro-batch 0 on stage 0 .* waits for "):
         run_classes(node_graph_of(broken), durations(broken))
+    net = node_graph_of(broken)
+    for compute in COMPUTE_MODES:
+        with pytest.raises(StagedbError, match=r"never ends: .* on stage 0 .* waits for "):
+            step_length(net, by_lane(net, durations(broken)), compute)
+
+
+@pytest.mark.parametrize("plan", list(PLANS))
+@pytest.mark.parametrize("compute", COMPUTE_MODES)
+def test_the_step_alone_is_that_of_its_timeline(plan: str, compute: str) -> None:
+    made = instance(**PLANS[plan])
+    for streams in STREAMS:
+        net = node_graph_of(made, streams)
+        run_classes(net, durations(made), compute)  # compares both
+
+
+def test_a_run_of_events_longer_than_numbers_are_is_refused() -> None:
+    made = workload(tp=1, dp=1, pp=1)
+    net = node_graph_of(made)
+    longest = [np.full(len(each.ops), (1 << 63) - 1) for each in net.columns]
+    with pytest.raises(UsageError, match="longer than stagedb counts"):
+        step_length(net, longest, "in-order")
 
 
 def test_classes_that_do_not_fit_together_are_refused() -> None:
