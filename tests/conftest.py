@@ -24,6 +24,9 @@ from tests.sampling import ALL, slow_tests
 settings.register_profile("stagedb", deadline=None, derandomize=not ALL)
 settings.load_profile("stagedb")
 
+# Virtual machines of tests live for minutes: a simple collector and the first compiler alone halve their processor time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
 ENGINES = ("embedded", "neo4j")
 
 HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
