@@ -24,7 +24,7 @@ from tests.sampling import ALL, slow_tests
 settings.register_profile("stagedb", deadline=None, derandomize=not ALL)
 settings.load_profile("stagedb")
 
-# Virtual machines of tests live for minutes: a simple collector and the first compiler alone halve their processor time.
+# Virtual machines of tests live for minutes: a simple collector and the first compiler alone halve their time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 ENGINES = ("embedded", "neo4j")
