@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = slow_tests()
     seconds: defaultdict[str, float] = defaultdict(float)
     for test, one in slow.items():
-        seconds[test.partition("::")[0]] += one.seconds
+        seconds[test.partition("::")[0]] += one.tried_seconds
     items.sort(key=lambda item: -seconds[_file(item)])
     cases: Counter[str] = Counter()
     left = []
