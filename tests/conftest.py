@@ -41,17 +41,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seconds: defaultdict[str, float] = defaultdict(float)
     for test, one in slow.items():
         seconds[test.partition("::")[0]] += one.tried_seconds
-    items.sort(key=lambda item: -seconds[_file(item)])
+    file = {item: _file(item) for item in items}
+    items.sort(key=lambda item: -seconds[file[item]])
     cases: Counter[str] = Counter()
     left = []
     for item in items:
-        test = f"{_file(item)}::{item.name.partition('[')[0]}"
+        test = f"{file[item]}::{item.name.partition('[')[0]}"
         if test in slow and not slow[test].is_tried(cases[test]):
             left.append(item)
         cases[test] += 1
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        dropped = set(left)
+        items[:] = [item for item in items if item not in dropped]
 
 
 def _file(item: pytest.Item) -> str:
