@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import resource
 import select
@@ -157,6 +158,18 @@ def _fork(attempt: Attempt, place: Place, output: Path, errors: Path, watched: P
     return forked_program(attempt.arguments, place.own, environment, (output, errors), confined)
 
 
+@functools.cache
+def _make_the_tree() -> None:
+    """Make the tree of commands, which takes longer than most runs, once, so that every fork has it."""
+    import typer.main
+
+    from stagedb.cli.application import app
+
+    made = functools.cache(typer.main.get_command)
+    made(app)
+    typer.main.get_command = made
+
+
 def forked_program(
     arguments: Sequence[str],
     directory: Path,
@@ -168,6 +181,7 @@ def forked_program(
 
     outputs: the files of its standard output and errors. prepared: called in the fork before the program.
     """
+    _make_the_tree()
     process = os.fork()
     if process:
         return process

@@ -24,6 +24,9 @@ from tests.sampling import ALL, slow_tests
 settings.register_profile("stagedb", deadline=None, derandomize=not ALL)
 settings.load_profile("stagedb")
 
+# Virtual machines of tests live for minutes: a simple collector and the first compiler alone halve their time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
 ENGINES = ("embedded", "neo4j")
 
 HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
@@ -37,18 +40,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = slow_tests()
     seconds: defaultdict[str, float] = defaultdict(float)
     for test, one in slow.items():
-        seconds[test.partition("::")[0]] += one.seconds
-    items.sort(key=lambda item: -seconds[_file(item)])
+        seconds[test.partition("::")[0]] += one.tried_seconds
+    file = {item: _file(item) for item in items}
+    items.sort(key=lambda item: -seconds[file[item]])
     cases: Counter[str] = Counter()
     left = []
     for item in items:
-        test = f"{_file(item)}::{item.name.partition('[')[0]}"
+        test = f"{file[item]}::{item.name.partition('[')[0]}"
         if test in slow and not slow[test].is_tried(cases[test]):
             left.append(item)
         cases[test] += 1
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        dropped = set(left)
+        items[:] = [item for item in items if item not in dropped]
 
 
 def _file(item: pytest.Item) -> str:

@@ -33,6 +33,11 @@ class SlowTest:
     seconds: float
     every: int
 
+    @property
+    def tried_seconds(self) -> float:
+        """What the cases of this run take."""
+        return self.seconds if ALL else self.seconds / self.every if self.every else 0.0
+
     def is_tried(self, case: int) -> bool:
         """Whether this run tries a case. case: its number among those of the test."""
         return ALL or (self.every > 0 and case % self.every == 0)

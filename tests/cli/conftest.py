@@ -1,11 +1,13 @@
 """The command line, called as a user calls it, on an empty store of either engine."""
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import typer.main
 
 from stagedb.cli import main
 
@@ -42,6 +44,14 @@ class Ran(NamedTuple):
 
 
 Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tree() -> Iterator[None]:
+    """The tree of commands is made once: it takes longer than most commands, and is the same for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

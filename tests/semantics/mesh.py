@@ -3,6 +3,7 @@
 Nothing here has state: a value is a list of arrays, one a rank, and every function makes a new one of it.
 """
 
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,17 @@ class Update:
         return any(bucket.kind == "reduce_scatter" for bucket in self.buckets)
 
 
+@functools.cache
+def _layout(texts: tuple[str, ...]) -> Layout:
+    return parse_layout(texts)
+
+
+@functools.cache
+def _cuts(texts: tuple[str, ...], axis: str) -> tuple[str, ...]:
+    """What `Layout.cuts` has of a stored layout: ops ask for it on each rank of each run."""
+    return _layout(texts).cuts(axis)
+
+
 @dataclass(frozen=True)
 class SimulatedMesh(Interpreter):
     """The dp·cp·tp ranks of one stage. `env` binds every symbol of the graph: degrees, sizes, B, S, dtype widths.
@@ -71,7 +83,7 @@ class SimulatedMesh(Interpreter):
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The layout of each tensor on the mesh."""
-        return {t.name: parse_layout(t.layout) for t in self.graph.tensors}
+        return {t.name: _layout(tuple(t.layout)) for t in self.graph.tensors}
 
     @cached_property
     def ranks(self) -> Sequence[Mapping[str, int]]:
@@ -364,11 +376,11 @@ class SimulatedMesh(Interpreter):
         starts, lengths = {}, {}
         leader = True
         for name in (*op.reads, *op.writes):
-            layout = self.layouts[name]
-            for axis in self.tensors[name].axes:
-                cut = layout.cuts(axis)
+            row = self.tensors[name]
+            for axis in row.axes:
+                cut = _cuts(row.layout, axis)
                 if axis not in lengths or cut:
-                    starts[axis], lengths[axis] = self._part(self.tensors[name].block, axis, cut, rank)
+                    starts[axis], lengths[axis] = self._part(row.block, axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
         load, share = self.expert_load, self.loss_share

@@ -237,8 +237,8 @@ def test_the_cost_of_a_delay_follows_from_path_and_slack(plan: str, streams: str
         took = durations(rows, seed)
         found = step_times(run_classes(net, took))
         random = np.random.default_rng(seed)
-        cases = [(node, 7, 7) for node in random.choice(found.path.node, 20).tolist()]
-        for node in random.integers(0, len(net), 40).tolist():
+        cases = [(node, 7, 7) for node in random.choice(found.path.node, examples(20)).tolist()]
+        for node in random.integers(0, len(net), examples(40)).tolist():
             cases += [(node, int(found.slack[node]), 0), (node, int(found.slack[node]) + 5, 5)]
         for node, delay, later in cases:
             assert run_classes(net, took, delays={node: delay}).step == found.step + later
