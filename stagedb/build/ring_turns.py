@@ -21,7 +21,7 @@ from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import number, symbol
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
-    AddCome,
+    AddReceived,
     Cast,
     Exchange,
     Operator,
@@ -162,7 +162,7 @@ class _Ring:
         )
         turn.append(self.emit("turn", step, inputs, (of_q, own), (*held[1:], of_q, *adds)))
         if not self.balanced:
-            turn.append(self.emit("add", AddCome(), (own, came), (of_keys,), (came,)))
+            turn.append(self.emit("add", AddReceived(), (own, came), (of_keys,), (came,)))
         turn.append(self.emit("return", Rotate(self.axis, last=True), (of_keys,), (came,), ()))
         return [*before, *turn, self.emit("results", UnpackGradients(), (of_q, came), (dq, dk, dv))]
 
@@ -180,6 +180,6 @@ class _Ring:
         return [
             self.emit("exchange", exchange, (kept, came, sums), (came, with_keys), (came, sums)),
             self.emit("turn", step, inputs, (dq, own), (came, dq)),
-            self.emit("add", AddCome(), (own, with_keys), (sums,), ()),
+            self.emit("add", AddReceived(), (own, with_keys), (sums,), ()),
             self.emit("unpack", UnpackKeys(), (sums,), (dk, dv)),
         ]

@@ -22,7 +22,7 @@ _ACTIVATIONS = "bf16"
 
 
 @dataclass(frozen=True)
-class Hiding:
+class OverlapModel:
     """Which communication a framework hides behind computing.
 
     blocking: mesh axes whose communication a rank waits for. chunked: mesh axes whose collectives run in as many chunks
@@ -70,7 +70,7 @@ class FrameworkProfile:
     versions: str
     recipe: str
     source: str
-    hiding: Hiding = Hiding()
+    hiding: OverlapModel = OverlapModel()
     words: Words = field(default_factory=dict)
     as_activations: tuple[str, ...] = ()
     by_format: Mapping[str, Words] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class FrameworkProfile:
     sharded: Words = field(default_factory=dict)
     recompute: Mapping[str, Words] = field(default_factory=dict)
     kernels: Mapping[str, Words] = field(default_factory=dict)
-    hidden_by: Mapping[str, Hiding] = field(default_factory=dict)
+    hidden_by: Mapping[str, OverlapModel] = field(default_factory=dict)
     counts_ends: bool = False
     whole_experts: bool = False
     sends_once: bool = False
@@ -101,7 +101,7 @@ class FrameworkProfile:
             found |= implied if applies else {}
         return {**found, **{word: value for word, value in given.items() if value is not None}}
 
-    def hides(self, kernels: str) -> Hiding:
+    def hides(self, kernels: str) -> OverlapModel:
         """What it hides with these kernels."""
         return self.hidden_by.get(kernels, self.hiding)
 
@@ -137,13 +137,13 @@ TORCH_FSDP = FrameworkProfile(
     versions="PyTorch 2.4 and later",
     recipe="torch",
     source="torch.distributed.fsdp.fully_shard: units are gathered one ahead, and reduced during the next backward",
-    hiding=Hiding(taken=_NCCL, copies="parameters", merges="eager"),
+    hiding=OverlapModel(taken=_NCCL, copies="parameters", merges="eager"),
     words={"kernels": "eager"},
     recompute={"full": _FULL, "core": _NOTHING, "operators": {"recompute": "pointwise"}},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
 )
 
-_TITAN = Hiding(casts="shards", taken=_NCCL, copies="parameters", merges="eager", keys="repeated")
+_TITAN = OverlapModel(casts="shards", taken=_NCCL, copies="parameters", merges="eager", keys="repeated")
 
 TORCHTITAN = FrameworkProfile(
     name="torchtitan",
@@ -174,7 +174,7 @@ LLM_FOUNDRY = FrameworkProfile(
     "micro-batch; its benchmarks: amp_bf16 with mixed_precision DEFAULT, which reduces in fp32 (composer/trainer/"
     "mosaic_fsdp_utils.py); Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch; the "
     "loss of flash-attn, which reads logits as the head writes them (loss_fn of modeling_mpt.py, 0.1.0 and 0.3.0)",
-    hiding=Hiding(taken=_NCCL, copies="flat", merges="eager"),
+    hiding=OverlapModel(taken=_NCCL, copies="flat", merges="eager"),
     words={"kernels": "eager", "clip_norm": True},
     as_activations=("logits_dtype",),
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
@@ -190,7 +190,7 @@ FSDP = FrameworkProfile(
     "limit_all_gathers, so that a unit is gathered one ahead; fp32 shards, gathered and reduced in bf16 (bfSixteen of "
     "policies/mixed_precision.py); the loss reads logits as the head writes them; SDPA's flash attention; norms "
     "clipped; every n-th block recomputed (policies/ac_handler.py: the middle one of each n); eager unless compiled",
-    hiding=Hiding(taken=_NCCL, copies="flat", merges="eager"),
+    hiding=OverlapModel(taken=_NCCL, copies="flat", merges="eager"),
     words={"kernels": "eager", "clip_norm": True},
     as_activations=("logits_dtype",),
     sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
@@ -212,7 +212,7 @@ AUTOMODEL = FrameworkProfile(
     "PyTorch for models of Hugging Face; logits as the head writes them (fp32_upcast off); tp without sequence "
     "parallelism, unless asyncTP (enable_async_tensor_parallel); selective checkpoints save every second matmul "
     "(distributed/activation_checkpointing.py)",
-    hiding=Hiding(taken=_NCCL, copies="parameters", merges="eager"),
+    hiding=OverlapModel(taken=_NCCL, copies="parameters", merges="eager"),
     words={"kernels": "fused", "clip_norm": True},
     as_activations=("logits_dtype",),
     sharded={"reduce_dtype": "fp32"},
@@ -224,8 +224,8 @@ AUTOMODEL = FrameworkProfile(
         "asyncTP": {"kernels": "fused", "sp": True},
     },
     hidden_by={
-        "te": Hiding(taken=_NCCL, copies="parameters", merges="fused"),
-        "asyncTP": Hiding(chunked=("tp",), taken=_NCCL, copies="parameters", merges="eager"),
+        "te": OverlapModel(taken=_NCCL, copies="parameters", merges="fused"),
+        "asyncTP": OverlapModel(chunked=("tp",), taken=_NCCL, copies="parameters", merges="eager"),
     },
 )
 
@@ -243,7 +243,7 @@ MAXTEXT = FrameworkProfile(
     "collectives of tp run alone unless XLA splits their matmuls (collective matmul, "
     "xla_gpu_threshold_for_windowed_einsum_mib); XLA fuses what is between matmuls; cuDNN's flash attention; logits in "
     "fp32 (cast_logits_to_fp32); remat_policy by its names (layers/decoders.py)",
-    hiding=Hiding(taken=_NCCL, merges="fused"),
+    hiding=OverlapModel(taken=_NCCL, merges="fused"),
     words={"kernels": "fused", "clip_norm": True},
     sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
     recompute={
@@ -256,7 +256,7 @@ MAXTEXT = FrameworkProfile(
         "save_qkv_proj": {"recompute": "operators", "recompute_operators": (*_POINTWISE, "attn.core", "attn.wo", *_UP)},
     },
     kernels={"collective-matmul": {"kernels": "fused"}},
-    hidden_by={"collective-matmul": Hiding(chunked=("tp",), taken=_NCCL, merges="fused")},
+    hidden_by={"collective-matmul": OverlapModel(chunked=("tp",), taken=_NCCL, merges="fused")},
 )
 
 MEGATRON_2021 = FrameworkProfile(
@@ -264,7 +264,7 @@ MEGATRON_2021 = FrameworkProfile(
     versions="Megatron-LM 2.x",
     recipe="megatron",
     source="arXiv 2104.04473: nothing runs during a collective of tp or a message; messages in parts (section 4.1)",
-    hiding=Hiding(blocking=("tp", "pp")),
+    hiding=OverlapModel(blocking=("tp", "pp")),
     words={"attention": "math"},
     recompute={"full": _FULL, "core": {"recompute": "core"}},
 )
@@ -280,7 +280,7 @@ MEGATRON_DEEPSPEED = FrameworkProfile(
     "optimizer, gradients in fp16, or added to sums in fp32 by the optimizer of bf16 (runtime/bf16_optimizer.py, whose "
     "all-reduce counts as a reduce-scatter here); whole layers recomputed; the embedding and the head count as layers "
     "where layers alone share no stages evenly (--pp-partition-method)",
-    hiding=Hiding(blocking=("tp", "pp"), sums="apart"),
+    hiding=OverlapModel(blocking=("tp", "pp"), sums="apart"),
     words={"attention": "math", "dropout": 0.1},
     by_format={"fp16": {"grad_dtype": "fp16", "reduce_dtype": "fp16"}},
     staged={"scatter_gather": True},
@@ -297,7 +297,7 @@ MEGATRON_CORE = FrameworkProfile(
     "--moe-token-dispatcher-type alltoall inside a node, and flex beyond: HybridEP inside an NVLink domain, as all of "
     "Megatron-Bridge's recipes for GB200 and GB300 set it, DeepEP between nodes (Megatron-MoE-ModelZoo's for H100); "
     "--expert-tensor-parallel-size 1, as all recipes with experts of both have it",
-    hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
+    hiding=OverlapModel(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
@@ -312,7 +312,7 @@ NEMO = FrameworkProfile(
     source="NeMo's performance recipes: tp_comm_overlap (user buffers), overlap_grad_reduce, overlap_param_gather, "
     "gradients reduced in bf16 (grad_reduce_in_fp32 off) in Megatron's buckets of 40M elements, summed in fp32; "
     "Transformer Engine casts to fp8 in the norm or activation before a matmul, and weights once a step",
-    hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
+    hiding=OverlapModel(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     words={"reduce_dtype": "bf16"},
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},

@@ -9,7 +9,7 @@ from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
 from stagedb.memory.held_arguments import held_arguments
-from stagedb.memory.lifetimes import Moment, Which
+from stagedb.memory.lifetimes import Moment, TaskSelector
 from stagedb.memory.sharded_unit import Unit
 from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import FORMAT_BYTES, Plan
@@ -85,7 +85,7 @@ class Chunk:
     @property
     def step_end(self) -> Moment:
         """The end of a step."""
-        return Moment(self.program.last, len(self.program.items[self.program.last]), Which.LAST)
+        return Moment(self.program.last, len(self.program.items[self.program.last]), TaskSelector.LAST)
 
     def layer(self, key: Key) -> int | None:
         return self.program.layers.get(key[1])
@@ -255,7 +255,7 @@ class Chunk:
             elif item.op.type is OpType.SEND and self.split:
                 found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
             elif item.op.type is OpType.SEND and self._keeps_gradients:
-                found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
+                found[item.reads[0]] = (self.backward_over(TaskSelector.LATER), self.backward_over(TaskSelector.LAST))
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.
             items = self.program.items[self.program.forward]
@@ -327,11 +327,11 @@ class Chunk:
         """By weight, the gradient that the backward makes first of it."""
         return {self.program.gradients[key]: key for key in self.first_gradients}
 
-    def gradient_bytes(self, member: PlacedWeight, which: Which) -> int:
+    def gradient_bytes(self, member: PlacedWeight, which: TaskSelector) -> int:
         """Bytes of the whole gradient of a bucket's weight where it is reduced; `last`: of the sum of micro-batches."""
         key = self._gradient_of[self.program.resolve((member.weight, member.position))]
         size = self.program.sizes[key[0]]
-        wider = which in (Which.LAST, Which.LAST_PASSED) and self.width("reduce") > self.width("grad")
+        wider = which in (TaskSelector.LAST, TaskSelector.LAST_PASSED) and self.width("reduce") > self.width("grad")
         return size // self.width("grad") * self.width("reduce") if wider else size
 
     def summed_bytes(self, member: PlacedWeight) -> int:
@@ -371,7 +371,7 @@ class Chunk:
         """Whether a backward runs as two halves."""
         return len(self.program.backwards) > 1
 
-    def backward_over(self, which: Which = Which.EVERY) -> Moment:
+    def backward_over(self, which: TaskSelector = TaskSelector.EVERY) -> Moment:
         """The end of the task that makes gradients of inputs."""
         return Moment(self.inputs_task, len(self.program.items[self.inputs_task]), which)
 
@@ -386,13 +386,15 @@ class Chunk:
         again = [i for i, item in enumerate(items) if item.position == position and item.op.phase == RECOMPUTE]
         return 1 + again[-1] if again else self.over(self.inputs_task, Unit(position))
 
-    def given_back(self, bucket: BucketStorage, which: Which = Which.EVERY) -> tuple[Moment, ...]:
+    def given_back(self, bucket: BucketStorage, which: TaskSelector = TaskSelector.EVERY) -> tuple[Moment, ...]:
         """When gathered parameters are freed: before their gradients are scattered, or at the unit's backward's end."""
-        task = self.inputs_task if which is Which.EVERY else self.weights_task
+        task = self.inputs_task if which is TaskSelector.EVERY else self.weights_task
         over, members = self.over(task, self.unit(bucket)), frozenset(bucket.members)
         for index, item in enumerate(self.program.items[task]):
             if item.bucket is not None and scatters(item.op.kind) and members == {*item.bucket.members}:
-                if which is Which.EVERY and item.op.when == "last":
-                    return Moment(task, over, Which.EARLIER), Moment(task, index, Which.LAST, prepared=True)
+                if which is TaskSelector.EVERY and item.op.when == "last":
+                    return Moment(task, over, TaskSelector.EARLIER), Moment(
+                        task, index, TaskSelector.LAST, prepared=True
+                    )
                 return (Moment(task, index, which, prepared=True),)
         return (Moment(task, over, which),)

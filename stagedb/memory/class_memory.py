@@ -12,7 +12,7 @@ from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeig
 from stagedb.memory.lifetimes import Lives
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.memory.tensor_lifetimes import lives, saved
-from stagedb.memory.usage import Alive, Point, Together, Usage
+from stagedb.memory.usage import Alive, JointOrder, Point, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS, TaskKind
@@ -164,10 +164,10 @@ def _content(plan: Plan, columns: ClassColumns, carried: Carried) -> object:
     return (*(each.tobytes() for each in numbers), *texts, split, ways, tuple(sorted(carried.items())))
 
 
-def _together(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> Together:
+def _together(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> JointOrder:
     """The order of the items of tasks that run together."""
     rows = [np.array([item.row for item in made[each.chunk].items[each.kind]], np.int64) for each in tasks]
     found: list[list[int]] = [[] for _ in tasks]
     for at, number in enumerate(number for number, part in interleaved(columns, rows) for _ in part):
         found[number].append(at)
-    return Together(tuple(map(tuple, found)))
+    return JointOrder(tuple(map(tuple, found)))

@@ -7,7 +7,7 @@ from stagedb.collectives import scatters
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import BucketStorage, Item
-from stagedb.memory.lifetimes import Category, Life, Moment, Which, between, brief
+from stagedb.memory.lifetimes import Category, Life, Moment, TaskSelector, between, brief
 from stagedb.memory.sharded_unit import Unit
 from stagedb.workflows import RECOMPUTE, TaskKind
 
@@ -32,13 +32,13 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, until:
 
     until: when its buffer is freed.
     """
-    unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
+    unit, size, which = chunk.unit(bucket), bucket.bytes_out, TaskSelector(op.when)
     layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
-    if chunk.gathered_first and which in (Which.FIRST, Which.CLOSED):
+    if chunk.gathered_first and which in (TaskSelector.FIRST, TaskSelector.CLOSED):
         yield from _gathered_first(chunk, index, op, bucket)
-        if which is Which.FIRST:
+        if which is TaskSelector.FIRST:
             return
-        which = Which.CLOSED_LATER
+        which = TaskSelector.CLOSED_LATER
     begin, over = Moment(forward, index, which), Moment(forward, index + 1, which)
     made = begin
     if chunk.plan.options.expert_unit and unit is not None:
@@ -48,12 +48,12 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, until:
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (replace(until, which=which),))
     if unit in chunk.regathered or not chunk.program.backwards:
         ends: tuple[Moment, ...] = (Moment(forward, chunk.over(forward, unit), which),)
-    elif which is Which.EVERY and chunk.one_at_a_time:
+    elif which is TaskSelector.EVERY and chunk.one_at_a_time:
         ends = chunk.given_back(bucket)
     else:
         # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
-        begin = replace(begin, which=Which.FIRST)
-        ends = chunk.given_back(bucket, Which.LAST)
+        begin = replace(begin, which=TaskSelector.FIRST)
+        ends = chunk.given_back(bucket, TaskSelector.LAST)
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
 
 
@@ -63,7 +63,7 @@ def _gathered_first(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     Each is in its gather's buffer until the chunk's first forward. All are copied out there, one by one: with the
     copies of all one buffer is held, and the largest counts.
     """
-    layer, name, forward, first = chunk.layer_of(chunk.unit(bucket)), op.name, chunk.program.forward, Which.FIRST
+    layer, name, forward, first = chunk.layer_of(chunk.unit(bucket)), op.name, chunk.program.forward, TaskSelector.FIRST
     items = chunk.program.items[forward]
     sizes = [0 if each.bucket is None or not each.bucket.gathers else each.bucket.bytes_out for each in items]
     begin = Moment(forward, 0, first, chunk=0, prepared=True)
@@ -72,7 +72,7 @@ def _gathered_first(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     unit = chunk.unit(bucket)
     closes = unit in chunk.regathered or not chunk.program.backwards
     over = (Moment(forward, chunk.over(forward, unit), first),)
-    ends = over if closes else chunk.given_back(bucket, Which.LAST)
+    ends = over if closes else chunk.given_back(bucket, TaskSelector.LAST)
     yield Life(name, layer, bucket.bytes_out, Category.GATHERED, Moment(forward, 0, first, prepared=True), ends)
 
 
@@ -83,16 +83,16 @@ def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     until the results are dealt out (a loop in `foreach_reduce` names it). If replicas reduce the result again, it is
     held until the backward ends (`FSDPParamGroup._all_reduce_state`): by that alone where another tensor has the sums.
     """
-    which = Which(op.when)
-    if which is Which.LAST and chunk.split:
+    which = TaskSelector(op.when)
+    if which is TaskSelector.LAST and chunk.split:
         # What is reduced is a sum of the reduction's format only if a later first half has made one.
-        yield from _dealt(chunk, index, op, bucket, Which.LAST_PASSED)
-        yield from _dealt(chunk, index, op, bucket, Which.LAST_PENDING)
+        yield from _dealt(chunk, index, op, bucket, TaskSelector.LAST_PASSED)
+        yield from _dealt(chunk, index, op, bucket, TaskSelector.LAST_PENDING)
     else:
         yield from _dealt(chunk, index, op, bucket, which)
 
 
-def _dealt(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, which: Which) -> Iterator[Life]:
+def _dealt(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, which: TaskSelector) -> Iterator[Life]:
     """The same for tasks of one kind."""
     reduced, param = chunk.width("reduce"), chunk.width("param")
     layer, task = chunk.layer_of(chunk.unit(bucket)), chunk.weights_task
@@ -104,9 +104,9 @@ def _dealt(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, which: Wh
     if chunk.plan.hsdp == 1:
         return
     yield brief(f"{op.name}.last", layer, whole[-1], Category.TEMPORARIES, task, index + 1, which)
-    if which is Which.EVERY and not copied:
-        which = Which.LATER
-    if copied or which is Which.LATER:
+    if which is TaskSelector.EVERY and not copied:
+        which = TaskSelector.LATER
+    if copied or which is TaskSelector.LATER:
         begin, end = Moment(task, index + 1, which), Moment(task, len(chunk.program.items[task]), which)
         yield Life(f"{op.name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, begin, (end,))
 
@@ -124,13 +124,13 @@ def _widened(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     more = 0
     for place in range(len(narrow)):
         more = max(more, sum(narrow[place:]) - sum(narrow[place + 1 :]) // widths[0] * widths[1])
-    layer, task, first = chunk.layer_of(unit), chunk.weights_task, Which.FIRST
+    layer, task, first = chunk.layer_of(unit), chunk.weights_task, TaskSelector.FIRST
     at = chunk.summed_at(index, unit)
     if chunk.plan.microbatches == 1 and at == index:
         # What the only micro-batch reduces is cut after that, and these copies are counted there already.
         more = max(more - sum(chunk.cut_bytes(member) for member in bucket.members), 0)
     if chunk.split:
-        task, at, first = chunk.inputs_task, chunk.over(chunk.inputs_task, unit), Which.PASSING
+        task, at, first = chunk.inputs_task, chunk.over(chunk.inputs_task, unit), TaskSelector.PASSING
     yield between(f"{op.name}.narrow", layer, more, Category.TEMPORARIES, task, at, first)
 
 
@@ -157,13 +157,16 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     If it is gathered only where it is closed, it stays gathered until the end of the next forward, or of the step's
     backwards.
     """
-    unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
+    unit, size, which = chunk.unit(bucket), bucket.bytes_out, TaskSelector(op.when)
     layer, name = chunk.layer_of(unit), op.name
     task = chunk.inputs_task
     ends = chunk.given_back(bucket)
-    if which is Which.CLOSED:
+    if which is TaskSelector.CLOSED:
         forward = chunk.program.forward
-        ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), *chunk.given_back(bucket, Which.LAST))
+        ends = (
+            Moment(forward, chunk.over(forward, unit), TaskSelector.OPENED),
+            *chunk.given_back(bucket, TaskSelector.LAST),
+        )
     if unit is None:
         raise ValueError(f"{name} gathers weights outside layers, which stay gathered")
     made, begin, copied = _copied(chunk, task, unit, index, which)
@@ -184,7 +187,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
 
 
 def _copied(
-    chunk: Chunk, task: TaskKind, unit: Unit, index: int, which: Which = Which.EVERY
+    chunk: Chunk, task: TaskKind, unit: Unit, index: int, which: TaskSelector = TaskSelector.EVERY
 ) -> tuple[Moment, Moment, Moment]:
     """When a unit gathered ahead has its buffer, and when it begins to be, and is, copied out of it.
 
@@ -270,7 +273,7 @@ def _parted(chunk: Chunk, unit: Unit | None, op: SymOp, bucket: BucketStorage, c
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
     """Lifetimes of a reduce-scatter of gradients: its input buffer, held until the next unit's, and the parts that this
     rank keeps."""
-    layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
+    layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, TaskSelector(op.when)
     task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]
     unit = chunk.unit(bucket)
     later = (i for i, each in enumerate(items) if i > index and _scatters(each) and _of_other(chunk, each, unit))
@@ -286,7 +289,7 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
 
     yield from _reduced(chunk, index, op, bucket)
     yield from _widened(chunk, index, op, bucket)
-    first = Which.FIRST if which is Which.EVERY else which
+    first = TaskSelector.FIRST if which is TaskSelector.EVERY else which
     for member in bucket.members:
         part, place = chunk.program.parts[member.weight], chunk.program.layers[member.position]
         label = f"{member.weight}.gradient"

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.schedules import Marks
+from stagedb.schedules import TaskPosition
 from stagedb.workflows import TaskKind
 
 
@@ -31,7 +31,7 @@ class Category(StrEnum):
     TEMPORARIES = "temporaries"
 
 
-class Which(StrEnum):
+class TaskSelector(StrEnum):
     """For which tasks of a kind something happens.
 
     `later` is every one but the first, `earlier` every one but the last. `opened` and `closed`: for those with a
@@ -56,28 +56,28 @@ class Which(StrEnum):
     LAST_PASSED = "last_passed"
     LAST_PENDING = "last_pending"
 
-    def fits(self, mark: Marks) -> bool:
+    def fits(self, mark: TaskPosition) -> bool:
         """Whether it happens in a task with this place among the tasks of its kind."""
         match self:
-            case Which.FIRST:
+            case TaskSelector.FIRST:
                 return mark.first
-            case Which.LAST:
+            case TaskSelector.LAST:
                 return mark.last
-            case Which.LATER:
+            case TaskSelector.LATER:
                 return not mark.first
-            case Which.EARLIER:
+            case TaskSelector.EARLIER:
                 return not mark.last
-            case Which.CLOSED_LATER:
-                return not mark.first and Which.CLOSED.fits(mark)
-            case Which.PENDING | Which.CLEAR:
-                return mark.pending == (self is Which.PENDING)
-            case Which.PASSING:
+            case TaskSelector.CLOSED_LATER:
+                return not mark.first and TaskSelector.CLOSED.fits(mark)
+            case TaskSelector.PENDING | TaskSelector.CLEAR:
+                return mark.pending == (self is TaskSelector.PENDING)
+            case TaskSelector.PASSING:
                 return mark.pending and not mark.passed
-            case Which.LAST_PASSED | Which.LAST_PENDING:
-                return mark.last and mark.passed == (self is Which.LAST_PASSED)
-            case Which.OPENED:
+            case TaskSelector.LAST_PASSED | TaskSelector.LAST_PENDING:
+                return mark.last and mark.passed == (self is TaskSelector.LAST_PASSED)
+            case TaskSelector.OPENED:
                 return mark.opened
-            case Which.CLOSED:
+            case TaskSelector.CLOSED:
                 return not mark.opened
         return True
 
@@ -97,7 +97,7 @@ class Moment:
 
     kind: TaskKind
     index: int
-    which: Which = Which.EVERY
+    which: TaskSelector = TaskSelector.EVERY
     chunk: int = OWN
     prepared: bool = False
 
@@ -152,9 +152,9 @@ class Lives:
     lives: tuple[Life, ...]
 
     @cached_property
-    def changes(self) -> Mapping[tuple[TaskKind, int, Which], Changes]:
+    def changes(self) -> Mapping[tuple[TaskKind, int, TaskSelector], Changes]:
         """By kind, chunk and which of the tasks: what begins and ends in them."""
-        found: dict[tuple[TaskKind, int, Which], list[tuple[int, Moment, bool, int]]] = {}
+        found: dict[tuple[TaskKind, int, TaskSelector], list[tuple[int, Moment, bool, int]]] = {}
         rows = {category: row for row, category in enumerate(Category)}
         for life in self.lives:
             row, begin = rows[life.category], life.begin
@@ -173,7 +173,13 @@ def _changes(found: Sequence[tuple[int, Moment, bool, int]]) -> Changes:
 
 
 def between(
-    name: str, layer: int | None, size: int, category: Category, kind: TaskKind, index: int, which: Which = Which.EVERY
+    name: str,
+    layer: int | None,
+    size: int,
+    category: Category,
+    kind: TaskKind,
+    index: int,
+    which: TaskSelector = TaskSelector.EVERY,
 ) -> Life:
     """A life of the time before an item, after the one before it."""
     moment = Moment(kind, index, which, prepared=True)
@@ -181,7 +187,13 @@ def between(
 
 
 def brief(
-    name: str, layer: int | None, size: int, category: Category, kind: TaskKind, index: int, which: Which = Which.EVERY
+    name: str,
+    layer: int | None,
+    size: int,
+    category: Category,
+    kind: TaskKind,
+    index: int,
+    which: TaskSelector = TaskSelector.EVERY,
 ) -> Life:
     """A life of one item."""
     return Life(name, layer, size, category, Moment(kind, index, which), (Moment(kind, index + 1, which),))

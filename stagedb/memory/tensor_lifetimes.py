@@ -7,7 +7,7 @@ from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, means_of
 from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.memory.collective_buffers import collected
-from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, Which, between, brief
+from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, TaskSelector, between, brief
 from stagedb.memory.resident_state import states
 from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import Plan
@@ -199,7 +199,7 @@ def _added(chunk: Chunk, key: Key, over: tuple[Moment, ...]) -> Iterator[Life]:
     name, begin, parts = _tied(chunk, key)
     layer, size = chunk.layer(key), chunk.gradient_size(key)
     yield from parts
-    first, later = (dataclasses.replace(begin, which=which) for which in (Which.FIRST, Which.LATER))
+    first, later = (dataclasses.replace(begin, which=which) for which in (TaskSelector.FIRST, TaskSelector.LATER))
     yield Life(name, layer, size, Category.GRADIENTS, first, over)
     end = later if later.prepared else dataclasses.replace(later, index=_returned(chunk, key, later) + 1)
     yield Life(name, layer, size, Category.TEMPORARIES, later, (end,))
@@ -219,12 +219,12 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
     """
     source, task = chunk.accumulated[key], chunk.weights_task
     name, layer, size = source[0], chunk.layer(source), chunk.program.sizes[source[0]]
-    over, wider = Moment(task, at + 1, Which.LAST), chunk.width("reduce") > chunk.width("grad")
+    over, wider = Moment(task, at + 1, TaskSelector.LAST), chunk.width("reduce") > chunk.width("grad")
     summed = size // chunk.width("grad") * chunk.width("reduce") if wider else size
     if source != key:
         # Where the unit is reduced, this rank's part is copied out of the sum, which is freed before the buffer is made
         # (`unsharded_accumulated_grad_data`).
-        cut = Moment(task, at, Which.LAST, prepared=True)
+        cut = Moment(task, at, TaskSelector.LAST, prepared=True)
         part = summed // size * chunk.program.sizes[key[0]]
         yield Life(key[0], layer, part, Category.TEMPORARIES, cut, (over,))
         over = cut
@@ -235,7 +235,7 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
         yield from parts
         end = chunk.summed_at(at, chunk.unit_of(source))
         yield Life(whole, layer, size, Category.TEMPORARIES, made, (Moment(task, end),))
-        begin = Moment(task, end, Which.FIRST, prepared=True)
+        begin = Moment(task, end, TaskSelector.FIRST, prepared=True)
         yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, begin, (over,))
     else:
         yield from _added(chunk, source, (over,))
@@ -255,13 +255,20 @@ def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
         made = Moment(task, 0)  # autograd makes it in the second half, if a kernel of the first has made it here
     hooks = chunk.over(inputs, chunk.unit_of(source))
     yield from parts
-    added = Moment(task, at, Which.LAST_PASSED, prepared=True)
-    ends = (Moment(inputs, hooks, Which.PENDING), added, dataclasses.replace(over, which=Which.LAST_PENDING))
-    yield Life(whole, layer, size, Category.TEMPORARIES, dataclasses.replace(made, which=Which.CLEAR), ends)
-    more = dataclasses.replace(made, which=Which.PENDING)
+    added = Moment(task, at, TaskSelector.LAST_PASSED, prepared=True)
+    ends = (
+        Moment(inputs, hooks, TaskSelector.PENDING),
+        added,
+        dataclasses.replace(over, which=TaskSelector.LAST_PENDING),
+    )
+    yield Life(whole, layer, size, Category.TEMPORARIES, dataclasses.replace(made, which=TaskSelector.CLEAR), ends)
+    more = dataclasses.replace(made, which=TaskSelector.PENDING)
     end = more if more.prepared else dataclasses.replace(more, index=_returned(chunk, source, more) + 1)
     yield Life(whole, layer, size, Category.TEMPORARIES, more, (end,))
-    begin, reduced = Moment(inputs, hooks, Which.PASSING), dataclasses.replace(over, which=Which.LAST_PASSED)
+    begin, reduced = (
+        Moment(inputs, hooks, TaskSelector.PASSING),
+        dataclasses.replace(over, which=TaskSelector.LAST_PASSED),
+    )
     yield Life(f"{source[0]}.sum", layer, summed, Category.GRADIENTS, begin, (reduced,))
 
 
@@ -287,12 +294,12 @@ def _loss(chunk: Chunk) -> Iterator[Life]:
             yield brief(f"{mean}.tokens", None, SCALAR, Category.TEMPORARIES, forward, place)
     if chunk.program.backwards:
         yield brief(f"{name}.gradient", None, SCALAR, Category.TEMPORARIES, chunk.inputs_task, 0)
-    begin, later = Moment(forward, index + 1), Moment(forward, index + 1, Which.LATER)
+    begin, later = Moment(forward, index + 1), Moment(forward, index + 1, TaskSelector.LATER)
     if chunk.plan.pp == 1:
         yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (later,))
         return
     # A pipeline collects the losses of a step and passes on their mean.
     over = (chunk.step_end,) * chunk.plan.microbatches
     yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, over)
-    turn = chunk.backward_over(Which.LAST) if chunk.program.backwards else chunk.step_end
+    turn = chunk.backward_over(TaskSelector.LAST) if chunk.program.backwards else chunk.step_end
     yield Life(f"{name}.mean", None, SCALAR, Category.ACTIVATIONS, turn, ())

@@ -8,8 +8,8 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.memory.lifetimes import Category, Lives, Moment, Which
-from stagedb.schedules import Marks, Task
+from stagedb.memory.lifetimes import Category, Lives, Moment, TaskSelector
+from stagedb.schedules import Task, TaskPosition
 from stagedb.schedules import marks as marks_of
 from stagedb.workflows import TaskKind
 
@@ -31,7 +31,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Together:
+class JointOrder:
     """The items of a task, or of tasks that run together, in one order.
 
     at: the place of each item of each task among the items of all.
@@ -72,12 +72,12 @@ class Together:
         return (at.index(item) if item in at else len(at)), place % 2 == 0
 
 
-def alone(length: int) -> Together:
+def alone(length: int) -> JointOrder:
     """The items of a task that runs alone."""
-    return Together((tuple(range(length)),))
+    return JointOrder((tuple(range(length)),))
 
 
-Member = tuple[TaskKind, int, Marks]
+Member = tuple[TaskKind, int, TaskPosition]
 """A task's kind, chunk, and place among those of its kind."""
 
 
@@ -104,7 +104,7 @@ class Usage:
     held: Lives
     tasks: Sequence[Task]
     lengths: Mapping[tuple[TaskKind, int], int]
-    together: Mapping[tuple[tuple[TaskKind, int], ...], Together] = field(default_factory=dict)
+    together: Mapping[tuple[tuple[TaskKind, int], ...], JointOrder] = field(default_factory=dict)
     pairs: tuple[tuple[int, int], ...] = ()
 
     @cached_property
@@ -116,7 +116,7 @@ class Usage:
         return total
 
     @cached_property
-    def marks(self) -> list[Marks]:
+    def marks(self) -> list[TaskPosition]:
         """The place of each task among those of its kind."""
         return list(marks_of(self.tasks))
 
@@ -141,7 +141,7 @@ class Usage:
         return [tuple((self.tasks[at].kind, self.tasks[at].chunk, self.marks[at]) for at in run) for run in self._runs]
 
     @cached_property
-    def _items(self) -> dict[tuple[Member, ...], Together]:
+    def _items(self) -> dict[tuple[Member, ...], JointOrder]:
         """The order of the items of each run, by its tasks."""
         return {
             members: alone(self.lengths[members[0][:2]])
@@ -157,7 +157,7 @@ class Usage:
         for members, items in self._items.items():
             curve = curves[members] = np.zeros((len(CATEGORIES), 2 * len(items) + 2), np.int64)
             for number, (kind, chunk, mark) in enumerate(members):
-                for which in Which:
+                for which in TaskSelector:
                     changes = self.held.changes.get((kind, chunk, which)) if which.fits(mark) else None
                     if changes is None:
                         continue
@@ -183,7 +183,7 @@ class Usage:
         while_ = found[:, [items.held(number, index, False) for index in ends]]
         return np.where(before.sum(axis=0) > while_.sum(axis=0), before, while_)
 
-    def _places(self, task: int) -> tuple[Levels, int, Together]:
+    def _places(self, task: int) -> tuple[Levels, int, JointOrder]:
         """Bytes by category at the places of a task's run, the task's number in it, and the run's items."""
         run = self._run_of[task]
         members = self._members[run]
@@ -253,7 +253,7 @@ class Usage:
         return self._came[moment.kind, moment.chunk, moment.which][run[0]] + sum(here)
 
     @cached_property
-    def _came(self) -> dict[tuple[TaskKind, int, Which], list[int]]:
+    def _came(self) -> dict[tuple[TaskKind, int, TaskSelector], list[int]]:
         """By kind, chunk and which: the number of such tasks before each task."""
         pairs = list(zip(self.tasks, self.marks, strict=True))
         return {
@@ -262,7 +262,7 @@ class Usage:
                 *accumulate((task.kind, task.chunk) == (kind, chunk) and which.fits(mark) for task, mark in pairs),
             ]
             for kind, chunk in self.lengths
-            for which in Which
+            for which in TaskSelector
         }
 
 

@@ -14,7 +14,7 @@ leaves the last k out.
 import re
 from collections.abc import Callable
 
-from stagedb.ir.operators import Embedding, JoinLast, PutTogether
+from stagedb.ir.operators import CopyGathered, Embedding, JoinLast
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, Architecture
 from stagedb.models.shared_operations import dropout, linear, norm, scaled
@@ -68,7 +68,7 @@ def further_layer(
         if style.gathers_projection:
             t.enter("gathered")
             whole = t.activation("projection.whole", HIDDEN)
-            t.emit("projection.whole", PutTogether("tp"), (x,), whole)
+            t.emit("projection.whole", CopyGathered("tp"), (x,), whole)
             x = whole
         with t.within("layer"):
             t.enter("between")

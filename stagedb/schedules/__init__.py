@@ -32,7 +32,7 @@ from stagedb.schedules.posted_receives import (
     posted,
 )
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Marks, Order, Task, marks, pairs, splits, whole, whole_backwards
+from stagedb.schedules.task import Order, Task, TaskPosition, marks, pairs, splits, whole, whole_backwards
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 from stagedb.schedules.zero_bubble_v import ZERO_BUBBLE_V
 from stagedb.workflows import DEFAULT as TRAINING
@@ -65,7 +65,6 @@ __all__ = [
     "SCHEDULES",
     "ChunkPlacement",
     "ChunkRoute",
-    "Marks",
     "Order",
     "PostedGathers",
     "PostedReceive",
@@ -74,6 +73,7 @@ __all__ = [
     "Schedule",
     "Span",
     "Task",
+    "TaskPosition",
     "V",
     "bubble",
     "check_orders",

@@ -25,7 +25,7 @@ Order = Sequence[Task]
 """Tasks of one stage in the order in which they run."""
 
 
-class Marks(NamedTuple):
+class TaskPosition(NamedTuple):
     """The place of a task among those of its chunk on its stage.
 
     first, last: whether it is the first and the last of its kind. opened: whether a backward ran since the chunk's
@@ -55,7 +55,7 @@ def splits(order: Order) -> bool:
     return any(task.kind.half for task in order)
 
 
-def marks(order: Order) -> Iterator[Marks]:
+def marks(order: Order) -> Iterator[TaskPosition]:
     """For each task, its place among those of its kind and chunk on this stage."""
     opened: dict[int, bool] = {}
     pending: dict[int, bool] = {}
@@ -67,7 +67,7 @@ def marks(order: Order) -> Iterator[Marks]:
         indexes = seen[task.kind, task.chunk]
         waiting = pending.get(task.chunk, False)
         own = (opened.get(task.chunk, False), waiting, passed.get(task.chunk, False))
-        yield Marks(index == indexes[0], index == indexes[-1], *own)
+        yield TaskPosition(index == indexes[0], index == indexes[-1], *own)
         if task.kind.half:
             first = task.kind.sends
             pending[task.chunk] = not first

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 
 from stagedb.collectives import CollectiveKind
-from stagedb.systems.group_placement import Along, Placement, differences
+from stagedb.systems.group_placement import DimensionSpan, Placement, differences
 from stagedb.systems.ring_order import ring_order
 from stagedb.systems.spread import Spread
 from stagedb.systems.system import Network
@@ -35,7 +35,7 @@ Link = tuple[int, int]
 class Phase:
     """What one part does in one dimension. data: bytes that a rank holds before it, the input shard of a gather."""
 
-    along: Along
+    along: DimensionSpan
     kind: CollectiveKind
     data: Fraction
 
@@ -125,7 +125,7 @@ class SimulatedCollective:
         waits = {link: self._link(link, message) for link in set(links)}
         return (steps + 1) * self._endpoint + longest([waits[link] for link in links], steps) + (n - 1) * charge
 
-    def _exchange(self, along: Along, message: Fraction) -> Fraction:
+    def _exchange(self, along: DimensionSpan, message: Fraction) -> Fraction:
         """ns in which every member sends a message to one other after the other, without endpoints."""
         spans = self.placement.spans
         if self.placement.ring:
@@ -192,7 +192,7 @@ def at_once(network: Network) -> bool:
     return len(used) == 1 and used[0].kind == "fully-connected"
 
 
-def _row(network: Network, along: Along) -> tuple[Link, ...]:
+def _row(network: Network, along: DimensionSpan) -> tuple[Link, ...]:
     """The links of a ring through a row of one dimension, and back to its first member."""
     dimension = network[along.dimension]
     back = dimension.hops((along.members - 1) * along.spacing)

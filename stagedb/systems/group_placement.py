@@ -13,7 +13,7 @@ from stagedb.systems.ring_order import ring_order
 
 
 @dataclass(frozen=True)
-class Along:
+class DimensionSpan:
     """The members of a group along one dimension. Only rows of the dimension that have members count.
 
     dimension: its index, 0 is the innermost. members: those in the fullest row. least: those in the row with fewest.
@@ -44,7 +44,7 @@ class Placement:
     """
 
     members: int
-    spans: tuple[Along, ...]
+    spans: tuple[DimensionSpan, ...]
     uniform: bool
     ring: tuple[int, ...] = ()
 
@@ -74,7 +74,7 @@ def place(ranks: Sequence[int], sizes: Sequence[int], *, simulated: bool = False
             spacing, wraps = _spacing(list(rows.values()), size)
             joins = len(occupied) - len(rows)
             pairs = _square(inside.values()) - _square(occupied.values())
-            spans.append(Along(dimension, max(counts), min(counts), spacing, wraps, joins, pairs))
+            spans.append(DimensionSpan(dimension, max(counts), min(counts), spacing, wraps, joins, pairs))
         occupied = inside
     ring = _ring(ranks, sizes, uniform) if simulated else ()
     return Placement(len(ranks), tuple(spans), uniform, ring)

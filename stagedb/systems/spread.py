@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stagedb.systems.group_placement import Along, Placement
+from stagedb.systems.group_placement import DimensionSpan, Placement
 from stagedb.systems.system import Dimension, Network
 
 
@@ -24,7 +24,7 @@ class Spread:
         return self.placement.members
 
     @property
-    def spans(self) -> tuple[Along, ...]:
+    def spans(self) -> tuple[DimensionSpan, ...]:
         """The group along each dimension that it spans, innermost first."""
         return self.placement.spans
 
@@ -33,7 +33,7 @@ class Spread:
         """Whether all rows of a dimension have the same number of members."""
         return self.placement.uniform
 
-    def dimension(self, along: Along) -> Dimension:
+    def dimension(self, along: DimensionSpan) -> Dimension:
         """The network dimension of a span."""
         return self.network[along.dimension]
 
@@ -49,7 +49,7 @@ class Spread:
             for dimension in (self.dimension(along),)
         )
 
-    def hops(self, along: Along) -> int:
+    def hops(self, along: DimensionSpan) -> int:
         """Steps from the first member of a dimension round to its last. They count links between distant members."""
         if self.dimension(along).kind != "ring":
             return along.members - 1
@@ -57,7 +57,7 @@ class Spread:
         steps = along.members - 1 if along.wraps else 2 * along.members - 3
         return steps * along.spacing
 
-    def pace(self, along: Along, whole: Fraction) -> Fraction:
+    def pace(self, along: DimensionSpan, whole: Fraction) -> Fraction:
         """ns a byte for what one member can send along a dimension to the others over all links together."""
         dimension = self.dimension(along)
         pace = dimension.pace(whole)

@@ -15,7 +15,7 @@ from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 
 
 @dataclass(frozen=True)
-class Lack:
+class MissingFiles:
     """The files to write again: the traces of `ranks`, and `texts` by name. `names` are those of all these files."""
 
     ranks: Ints
@@ -25,7 +25,7 @@ class Lack:
 
 def lacking(
     directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[str, str], crcs: Mapping[str, int] | None
-) -> Lack:
+) -> MissingFiles:
     """Compare a directory with the files that a set should have there.
 
     Plain traces are compared by size and checksum, which are known (`crcs`, by name); others by their bytes. The
@@ -42,7 +42,7 @@ def lacking(
         for name, text in texts.items()
         if not sizes.get(name) or (name in exact and (directory / name).read_bytes() != text.encode())
     }
-    return Lack(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
+    return MissingFiles(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
 
 
 def _damaged(

@@ -3,7 +3,7 @@
 import pytest
 
 from stagedb.memory.class_memory import ClassMemory
-from stagedb.memory.lifetimes import Life, Moment, Which
+from stagedb.memory.lifetimes import Life, Moment, TaskSelector
 from stagedb.memory.split_graphs import SplitGraph
 from tests.instances.test_chunk_placement import copied, memories
 
@@ -18,7 +18,7 @@ def lives(found: ClassMemory, name: str) -> list[Life]:
     """The lives of a tensor of the second chunk, in the order of its layers."""
     return sorted(
         (each for each in found.usage.held.lives if each.name == name and each.begin.chunk == 1),
-        key=lambda each: (each.layer or 0, each.begin.which is Which.LATER),
+        key=lambda each: (each.layer or 0, each.begin.which is TaskSelector.LATER),
     )
 
 

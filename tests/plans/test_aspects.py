@@ -9,19 +9,19 @@ from stagedb.errors import UsageError
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, PLAN_WORDS
-from stagedb.plans.aspects.word import About, aspect, words_of
+from stagedb.plans.aspects.word import WordSpec, aspect, words_of
 from stagedb.plans.nearest_plans import Way
 
 
 @aspect
 class Samples:
-    count: Annotated[int, About("A number.", property="a number", least=2, unit="tokens")] = 4
-    chance: Annotated[float | None, About("A share.", property="a share", unset="none")] = None
-    way: Annotated[Literal["left", "right", "both"], About("A way.", property="a way", noun="direction")] = "left"
-    turned: Annotated[bool, About("A switch.", property="a switch", off="straight")] = False
-    waits: Annotated[bool | None, About("Another.", property="another", unset="as usual")] = None
-    sizes: Annotated[tuple[int, ...] | None, About("Sizes.", property="sizes", unset="even", filled=True)] = None
-    names: Annotated[tuple[str, ...], About("Names.", property="names", metavar="NAME,…", name="named")] = ("a", "b")
+    count: Annotated[int, WordSpec("A number.", property="a number", least=2, unit="tokens")] = 4
+    chance: Annotated[float | None, WordSpec("A share.", property="a share", unset="none")] = None
+    way: Annotated[Literal["left", "right", "both"], WordSpec("A way.", property="a way", noun="direction")] = "left"
+    turned: Annotated[bool, WordSpec("A switch.", property="a switch", off="straight")] = False
+    waits: Annotated[bool | None, WordSpec("Another.", property="another", unset="as usual")] = None
+    sizes: Annotated[tuple[int, ...] | None, WordSpec("Sizes.", property="sizes", unset="even", filled=True)] = None
+    names: Annotated[tuple[str, ...], WordSpec("Names.", property="names", metavar="NAME,…", name="named")] = ("a", "b")
     undeclared: int = 0
 
 
@@ -116,7 +116,7 @@ def test_a_value_that_the_declaration_excludes_is_refused(word: str, value: obje
 def test_a_field_that_no_text_could_give_is_no_word() -> None:
     @aspect
     class Wrong:
-        table: Annotated[dict[str, int] | None, About("A table.", property="a table")] = None
+        table: Annotated[dict[str, int] | None, WordSpec("A table.", property="a table")] = None
 
     with pytest.raises(TypeError, match="dict"):
         list(words_of(Wrong))

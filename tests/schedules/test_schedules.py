@@ -18,9 +18,9 @@ from stagedb.schedules import (
     PLACEMENTS,
     SCHEDULES,
     ChunkPlacement,
-    Marks,
     PostedReceive,
     Task,
+    TaskPosition,
     V,
     bubble,
     map_text,
@@ -191,13 +191,13 @@ def test_one_f_one_b_of_the_first_of_three_stages() -> None:
 def test_marks_of_each_task() -> None:
     order = stage_orders("1f1b", 2, 3)[0]
     assert dict(zip(order, marks(order), strict=True)) == {
-        Task(F, 0): Marks(True, False, False),
-        Task(F, 1): Marks(False, False, False),
-        Task(B, 0): Marks(True, False, False),
-        Task(F, 2): Marks(False, True, True),
-        Task(B, 1): Marks(False, False, False),
-        Task(B, 2): Marks(False, True, True),
-        STEP: Marks(True, True, True),
+        Task(F, 0): TaskPosition(True, False, False),
+        Task(F, 1): TaskPosition(False, False, False),
+        Task(B, 0): TaskPosition(True, False, False),
+        Task(F, 2): TaskPosition(False, True, True),
+        Task(B, 1): TaskPosition(False, False, False),
+        Task(B, 2): TaskPosition(False, True, True),
+        STEP: TaskPosition(True, True, True),
     }
 
 

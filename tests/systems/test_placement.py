@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.systems import place
-from stagedb.systems.group_placement import Along, crossed
+from stagedb.systems.group_placement import DimensionSpan, crossed
 
 
 @pytest.mark.parametrize(
     ("ranks", "spans"),
     [
-        (range(8), [Along(0, 8, 8, 1, True, 7, 56)]),
-        (range(4), [Along(0, 4, 4, 1, False, 3, 12)]),
-        (range(0, 8, 2), [Along(0, 4, 4, 2, True, 3, 12)]),
-        (range(3, 32, 8), [Along(1, 4, 4, 1, True, 3, 12)]),
-        (range(16), [Along(0, 8, 8, 1, True, 14, 112), Along(1, 2, 2, 1, False, 1, 128)]),
-        (range(0, 32, 4), [Along(0, 2, 2, 4, True, 4, 8), Along(1, 4, 4, 1, True, 3, 48)]),
+        (range(8), [DimensionSpan(0, 8, 8, 1, True, 7, 56)]),
+        (range(4), [DimensionSpan(0, 4, 4, 1, False, 3, 12)]),
+        (range(0, 8, 2), [DimensionSpan(0, 4, 4, 2, True, 3, 12)]),
+        (range(3, 32, 8), [DimensionSpan(1, 4, 4, 1, True, 3, 12)]),
+        (range(16), [DimensionSpan(0, 8, 8, 1, True, 14, 112), DimensionSpan(1, 2, 2, 1, False, 1, 128)]),
+        (range(0, 32, 4), [DimensionSpan(0, 2, 2, 4, True, 4, 8), DimensionSpan(1, 4, 4, 1, True, 3, 48)]),
         ((5,), []),
     ],
 )
-def test_an_even_group_spans_what_its_ranks_differ_in(ranks: range, spans: list[Along]) -> None:
+def test_an_even_group_spans_what_its_ranks_differ_in(ranks: range, spans: list[DimensionSpan]) -> None:
     placement = place(tuple(ranks), (8, 4))
     assert list(placement.spans) == spans
     assert placement.uniform
@@ -34,7 +34,7 @@ def test_an_even_group_spans_what_its_ranks_differ_in(ranks: range, spans: list[
 def test_an_uneven_group_is_marked() -> None:
     placement = place(tuple(range(12)), (8, 4))
     assert not placement.uniform
-    assert placement.spans == (Along(0, 8, 4, 1, False, 10, 68), Along(1, 2, 2, 1, False, 1, 64))
+    assert placement.spans == (DimensionSpan(0, 8, 4, 1, False, 10, 68), DimensionSpan(1, 2, 2, 1, False, 1, 64))
     assert not place((0, 1, 8), (8, 4)).uniform
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which
+from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, TaskSelector
 from stagedb.memory.usage import Point, Usage
 from stagedb.schedules import marks, stage_orders
 from stagedb.workflows import TaskKind
@@ -15,7 +15,7 @@ FORWARD, BACKWARD, STEP = FORWARD_TASK, BACKWARD_TASK, STEP_TASK
 LENGTHS = {FORWARD: 4, BACKWARD: 5, STEP: 3}
 
 
-def at(kind: TaskKind, index: int, which: Which = Which.EVERY) -> Moment:
+def at(kind: TaskKind, index: int, which: TaskSelector = TaskSelector.EVERY) -> Moment:
     """A moment of the only chunk."""
     return Moment(kind, index, which, 0)
 
@@ -32,10 +32,10 @@ def lives(draw: st.DrawFn) -> Life:
         return Life("x", 0, size, category, at(FORWARD, begin), ends)
     if shape == "once":
         end = at(STEP, draw(st.integers(0, LENGTHS[STEP])))
-        return Life("x", None, size, category, at(kind, begin, Which.FIRST), (end,))
+        return Life("x", None, size, category, at(kind, begin, TaskSelector.FIRST), (end,))
     if shape == "for good":
-        return Life("x", None, size, category, at(kind, begin, Which.LAST), ())
-    which = Which.LATER if shape == "later" else Which.EVERY
+        return Life("x", None, size, category, at(kind, begin, TaskSelector.LAST), ())
+    which = TaskSelector.LATER if shape == "later" else TaskSelector.EVERY
     end = at(kind, draw(st.integers(begin + 1, LENGTHS[kind])), which)
     return Life("x", 1, size, category, at(kind, begin, which), (end,))
 

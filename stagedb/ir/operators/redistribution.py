@@ -41,7 +41,7 @@ class Redistribution(Operator):
 
 
 @dataclass(frozen=True)
-class PutTogether(Operator):
+class CopyGathered(Operator):
     """A copy of parts that ranks of a mesh axis have sent: a gather on an axis other than the first leaves them apart.
 
     Its gradient copies the part that remains.
@@ -59,7 +59,7 @@ class PutTogether(Operator):
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PutTogether(self.mesh_axis), (arriving(grads),), grad, template=INPUT_GRADIENT)
+        tracer.emit(grad.name, CopyGathered(self.mesh_axis), (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -105,7 +105,7 @@ class UnpackKeys(Operator):
 
 
 @dataclass(frozen=True)
-class AddCome(Operator):
+class AddReceived(Operator):
     """The gradient of a rank's keys: its own turn's gradient added to the one that came with the keys.
 
     No gradient comes in the first turn. A turn that computes nothing adds nothing.

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 
 @aspect
@@ -11,7 +11,7 @@ class Batch:
 
     micro_batch_size: Annotated[
         int,
-        About(
+        WordSpec(
             "Sequences of one micro-batch on a data-parallel rank.",
             property="sequences of one micro-batch on one rank of dp",
             unit="sequences",
@@ -20,7 +20,7 @@ class Batch:
     ] = 1
     global_batch_size: Annotated[
         int | None,
-        About(
+        WordSpec(
             "Sequences of one step.",
             property="sequences of a step",
             unit="sequences",
@@ -30,7 +30,7 @@ class Batch:
     ] = None
     seq_len: Annotated[
         int,
-        About(
+        WordSpec(
             "Tokens of a sequence.",
             property="length of a sequence",
             unit="tokens",

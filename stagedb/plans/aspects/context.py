@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
 CpChunks = Literal["none", "balanced", "contiguous"]
@@ -15,7 +15,7 @@ class Context:
 
     ulysses: Annotated[
         int,
-        About(
+        WordSpec(
             f"With {Word('cp_kind', 'ulysses-ring')}: neighbours that exchange heads, in a ring over cp / N.",
             property="neighbours on cp that exchange heads, in a ring over the others",
             least=1,
@@ -29,7 +29,7 @@ class ContextOptions:
 
     cp_kind: Annotated[
         CpKind,
-        About(
+        WordSpec(
             f"How the ranks of {Word('cp')} compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, "
             "ulysses or ulysses-ring.",
             property="how ranks of cp compute attention",
@@ -45,7 +45,7 @@ class ContextOptions:
     (Transformer Engine's `a2a+p2p`; Fang and Zhao 2024)."""
     cp_chunks: Annotated[
         CpChunks,
-        About(
+        WordSpec(
             f"Which part of a sequence a rank of {Word('cp')} has: balanced (a chunk from the front and one from the "
             "back) or contiguous.",
             property="which part of the sequence a rank of cp has",
@@ -61,7 +61,7 @@ class ContextOptions:
     matmuls."""
     cp_grad_sync: Annotated[
         bool,
-        About(
+        WordSpec(
             "Reduce gradients over cp as well as dp; without it, over dp only.",
             property="gradients are reduced over cp too",
             needs="gradients",

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 RANK_ORDER = ("tp", "cp", "dp", "pp")
 """Mesh axes, innermost first: neighbouring ranks differ in the first one."""
@@ -15,7 +15,7 @@ class World:
 
     ranks: Annotated[
         int | None,
-        About(f"World size; sets dp = N / (tp x pp x cp) if {Word('dp')} is not given.", property="", unset=""),
+        WordSpec(f"World size; sets dp = N / (tp x pp x cp) if {Word('dp')} is not given.", property="", unset=""),
     ] = None
 
 
@@ -23,11 +23,13 @@ class World:
 class Degrees:
     """The degrees of parallelism; the world has `dp * tp * pp * cp` ranks."""
 
-    tp: Annotated[int, About("Tensor parallelism.", property="degree of tensor parallelism", least=1, symbol="tp")] = 1
-    pp: Annotated[int, About("Pipeline stages.", property="pipeline stages", least=1, symbol="pp")] = 1
+    tp: Annotated[
+        int, WordSpec("Tensor parallelism.", property="degree of tensor parallelism", least=1, symbol="tp")
+    ] = 1
+    pp: Annotated[int, WordSpec("Pipeline stages.", property="pipeline stages", least=1, symbol="pp")] = 1
     cp: Annotated[
         int,
-        About(
+        WordSpec(
             "Context parallelism: ranks that share a sequence.",
             property="degree of context parallelism",
             least=1,
@@ -36,7 +38,7 @@ class Degrees:
     ] = 1
     ep: Annotated[
         int,
-        About(
+        WordSpec(
             f"Expert parallelism, among the ranks of dp x cp (with {Word('expert_tp', False)} also of tp): N divides "
             "them and the experts.",
             property="degree of expert parallelism",
@@ -46,7 +48,7 @@ class Degrees:
     ] = 1
     dp: Annotated[
         int,
-        About(
+        WordSpec(
             "Data parallelism.",
             property="degree of data parallelism",
             unset=f"from {Word('ranks')}, else 1",
@@ -56,5 +58,5 @@ class Degrees:
     ] = 1
     rank_order: Annotated[
         tuple[str, ...],
-        About("Mesh axes, innermost first.", property="mesh axes, innermost first", metavar="AXIS,…"),
+        WordSpec("Mesh axes, innermost first.", property="mesh axes, innermost first", metavar="AXIS,…"),
     ] = RANK_ORDER

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 
 @aspect
@@ -12,7 +12,7 @@ class Experts:
 
     capacity_factor: Annotated[
         float | None,
-        About(
+        WordSpec(
             "Slots of an expert, as a multiple of its even share.",
             property="slots of an expert over its even share of tokens; absent: dropless",
             unset="dropless",
@@ -20,7 +20,7 @@ class Experts:
     ] = None
     expert_load: Annotated[
         tuple[int, ...],
-        About(
+        WordSpec(
             "Choices of tokens that go to each expert: numbers such as 3,1,2,2, shares such as 0.3,0.1,0.4,0.2, or a "
             "YAML or JSON list of them.",
             property="choices in a row that go to each expert; empty: the same for all",
@@ -32,7 +32,7 @@ class Experts:
     ] = ()
     routing: Annotated[
         tuple[str, ...],
-        About(
+        WordSpec(
             "The experts of each token: a YAML or JSON list with a list of experts for each of some tokens, which a "
             "rank's tokens repeat.",
             property="the experts of each of some tokens, which a rank's tokens repeat; empty: unknown",
@@ -44,7 +44,7 @@ class Experts:
     ] = ()
     node_ranks: Annotated[
         int,
-        About(
+        WordSpec(
             f"Ranks of ep that are one node, for {Word('dispatch', 'nodes')}.",
             property="ranks of ep that are one node, to which a token is sent once",
             symbol="epr",
@@ -53,7 +53,7 @@ class Experts:
     ] = 1
     overlap_experts: Annotated[
         bool,
-        About(
+        WordSpec(
             "Run the forward of one micro-batch and the backward of another together, so that each computes while the "
             "other exchanges tokens.",
             property="forwards and backwards run together, each during the exchanges of the other",
@@ -69,7 +69,7 @@ class ExpertOptions:
 
     expert_tp: Annotated[
         bool,
-        About(
+        WordSpec(
             f"Tensor parallelism partitions each expert; or its ranks (with {Word('sp', True)}) have whole experts, "
             f"among those of {Word('ep')}.",
             property="tensor parallelism partitions each expert",
@@ -78,7 +78,7 @@ class ExpertOptions:
     """False: experts are whole, and under sp the ranks of tp are among those that share them (`experts_over_tp`)."""
     dispatch: Annotated[
         Literal["copies", "ranks", "nodes"],
-        About(
+        WordSpec(
             "What a token is sent to its experts for: once for each expert, once for each rank with some of them "
             "(DeepEP, HybridEP), or once for each node with some and from there to its ranks.",
             property="a token is sent once for each expert (copies), rank or node that has some",
@@ -86,7 +86,7 @@ class ExpertOptions:
     ] = "copies"
     dispatch_dtype: Annotated[
         Literal["same", "fp8"],
-        About(
+        WordSpec(
             f"Format in which {Word('dispatch', 'ranks')} or nodes sends tokens to their experts; fp8 has a scale for "
             "each 128 values, and results come back as they are.",
             property="format of tokens on their way to experts",
@@ -94,7 +94,7 @@ class ExpertOptions:
     ] = "same"
     ep_sync: Annotated[
         bool,
-        About(
+        WordSpec(
             "Reduce the gradients of all weights but experts over ep; without it, copies drift apart.",
             property="gradients of weights that all ranks of ep have are reduced over ep",
             needs="gradients",
@@ -103,7 +103,7 @@ class ExpertOptions:
     """False leaves out a reduction that training needs, as in a measurement of expert parallelism alone."""
     expert_unit: Annotated[
         bool,
-        About(
+        WordSpec(
             f"With {Word('zero', 2)} or 3, the experts of each layer are an FSDP unit of their own, next to the rest.",
             property="experts are an FSDP unit of their own, next to the rest of their layer",
             needs="gradients",

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from stagedb.frameworks import FRAMEWORKS, either
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 from stagedb.workflows import DEFAULT, WORKFLOWS
 
 _WORKFLOWS = "; ".join(f"{name}, {workflow.help}" for name, workflow in WORKFLOWS.items())
@@ -15,7 +15,7 @@ class OperatorOptions:
 
     workflow: Annotated[
         str,
-        About(
+        WordSpec(
             f"What a step runs: {_WORKFLOWS}.",
             property=f"what a step runs: {either(list(WORKFLOWS))}",
             choices=tuple(WORKFLOWS),
@@ -24,7 +24,7 @@ class OperatorOptions:
     """A name of `stagedb.workflows.WORKFLOWS`."""
     recipe: Annotated[
         str,
-        About(
+        WordSpec(
             "The framework that the graph follows.",
             property=f"the framework that the graph follows: {either(list(FRAMEWORKS))}",
             metavar="|".join(FRAMEWORKS),
@@ -33,12 +33,12 @@ class OperatorOptions:
     """A name of `stagedb.frameworks.FRAMEWORKS`."""
     attention: Annotated[
         Literal["fused", "math"],
-        About("One flash-like kernel, or matmuls and a softmax.", property="fused or math"),
+        WordSpec("One flash-like kernel, or matmuls and a softmax.", property="fused or math"),
     ] = "fused"
     """The backward of the fused kernel recomputes the scores."""
     clip_norm: Annotated[
         bool,
-        About(
+        WordSpec(
             "Scale gradients down to a largest norm before the optimizer's step.",
             property="gradients are scaled down to a largest norm",
             needs="optimizer",
@@ -49,12 +49,12 @@ class OperatorOptions:
     Its passes over the gradients are part of the optimizer's operators."""
     dropout: Annotated[
         float,
-        About("Dropout probability.", property="probability of dropout", needs="gradients", metavar="P"),
+        WordSpec("Dropout probability.", property="probability of dropout", needs="gradients", metavar="P"),
     ] = 0.0
     """Above 0 the graph has dropout operators."""
     kernels: Annotated[
         Literal["fused", "eager"],
-        About(
+        WordSpec(
             "Fused element-wise kernels, or one kernel a primitive, as autograd runs them.",
             property="fused or eager element-wise kernels",
         ),

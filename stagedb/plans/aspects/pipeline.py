@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 from stagedb.schedules import DEFAULT, EXPLICIT, PLACEMENTS, SCHEDULES
 
 _SCHEDULES = "; ".join(f"{name}, {schedule.help}" for name, schedule in SCHEDULES.items())
@@ -14,7 +14,7 @@ class Pipeline:
 
     schedule: Annotated[
         str,
-        About(
+        WordSpec(
             f"Order of micro-batches on the stages: {_SCHEDULES}; or a file with the order of each stage: YAML, JSON, "
             "or torch's CSV.",
             property=f"pipeline schedule: {', '.join(SCHEDULES)} or {EXPLICIT}",
@@ -23,7 +23,7 @@ class Pipeline:
     ] = DEFAULT.name
     virtual_stages: Annotated[
         int,
-        About(
+        WordSpec(
             "Chunks of layers on each stage; 1f1b is then interleaved.",
             property="chunks of layers that a stage holds",
             least=1,
@@ -32,7 +32,7 @@ class Pipeline:
     """With more than one chunk, 1f1b is interleaved 1F1B."""
     chunk_placement: Annotated[
         str | None,
-        About(
+        WordSpec(
             "Stages of the chunks in the order of a forward: in loops over the stages, up and down them (v), or the "
             "stage of each chunk, such as 0,1,1,0.",
             property="chunks in loops over the stages, up and down them (v), or the stage of each",
@@ -44,7 +44,7 @@ class Pipeline:
     """Consecutive chunks on one stage hand over without a message."""
     task_order: Annotated[
         tuple[str, ...],
-        About(
+        WordSpec(
             "With schedule explicit: the tasks of each stage in order, as text (F0 F1 B0 B1).",
             property="schedule explicit: the tasks of each stage in order",
             # The command line takes the name of a file instead, as --schedule.
@@ -53,7 +53,7 @@ class Pipeline:
     ] = ()
     layers_per_stage: Annotated[
         tuple[int, ...] | None,
-        About(
+        WordSpec(
             "Layers of each stage.",
             property="layers of each pipeline stage",
             unset="evenly, the remainder to the early stages",
@@ -62,7 +62,7 @@ class Pipeline:
     ] = None
     layers_per_chunk: Annotated[
         tuple[int, ...] | None,
-        About(
+        WordSpec(
             "Layers of each chunk in the order of a forward; 0 for a first chunk with only the embedding, or a last "
             "one with only the head; or Megatron-Core's text for them, such as Et|(tt|)*30mL.",
             property="layers of each chunk in the order of a forward, where the chunks of a stage differ",
@@ -73,7 +73,7 @@ class Pipeline:
     """Chunks have numbers in the pipeline; the placement maps them to stages."""
     counted_ends: Annotated[
         Literal["none", "embedding", "loss", "both"],
-        About(
+        WordSpec(
             "Ends of the model that count as one layer each in an even split: its stages and chunks have so much less.",
             property="ends that count as layers in an even split; an instance has the split itself",
         ),
@@ -87,7 +87,7 @@ class PipelineOptions:
 
     scatter_gather: Annotated[
         bool,
-        About(
+        WordSpec(
             "Ranks of tp with the same tensor each send a part of it to the next stage, which gathers it; without it "
             "each sends the whole.",
             property="ranks of tp each send their part to the next stage",

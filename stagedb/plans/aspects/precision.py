@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 FORMATS = ("bf16", "fp16", "fp32")
 """The names that a plan may choose from."""
@@ -15,7 +15,7 @@ class Formats:
 
     act: Annotated[
         str,
-        About(
+        WordSpec(
             "Activations, and every format without an option of its own.",
             property="number format of activations",
             name="dtype",
@@ -25,7 +25,7 @@ class Formats:
     """Activations and the compute itself."""
     param: Annotated[
         str,
-        About(
+        WordSpec(
             "Parameters.",
             property="number format of parameters",
             name="param_dtype",
@@ -37,7 +37,7 @@ class Formats:
     """Parameters in memory."""
     grad: Annotated[
         str,
-        About(
+        WordSpec(
             "Gradients.",
             property="number format of gradients",
             needs="gradients",
@@ -50,7 +50,7 @@ class Formats:
     """Gradients that the backward writes."""
     reduce: Annotated[
         str,
-        About(
+        WordSpec(
             "Gradients while they are reduced.",
             property="number format of gradients on the wire",
             needs="gradients",
@@ -62,7 +62,7 @@ class Formats:
     ] = "bf16"
     opt: Annotated[
         str,
-        About(
+        WordSpec(
             "Optimizer moments.",
             property="number format of the optimizer's state",
             needs="optimizer",
@@ -74,7 +74,7 @@ class Formats:
     ] = "bf16"
     master: Annotated[
         str,
-        About(
+        WordSpec(
             "The optimizer's own copy of parameters.",
             property="number format of master copies of parameters; none: there are none",
             needs="optimizer",
@@ -86,7 +86,7 @@ class Formats:
     """The copy of the parameters that the optimizer updates, or `none`."""
     logits: Annotated[
         str,
-        About(
+        WordSpec(
             "Logits in the loss and their gradient.",
             property="number format of the logits that the loss reads",
             name="logits_dtype",
@@ -103,7 +103,7 @@ class PrecisionOptions:
 
     matmul_dtype: Annotated[
         Literal["same", "fp8"],
-        About(
+        WordSpec(
             f"Operands of linear layers: in {Word('dtype')}, or cast to fp8.",
             property="operands of matmuls of linear layers: same or fp8",
             noun="format of matmuls",

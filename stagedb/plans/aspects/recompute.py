@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 """The parts of a layer that Megatron-Core can compute again, by its names."""
@@ -15,7 +15,7 @@ class Recompute:
 
     recompute_every: Annotated[
         int,
-        About(
+        WordSpec(
             "Recompute only in every K-th layer of a stage.",
             property="recompute in every n-th layer of a stage",
             metavar="K",
@@ -31,7 +31,7 @@ class RecomputeOptions:
 
     recompute: Annotated[
         Literal["none", "full", "core", "pointwise", "operators", "modules"],
-        About(
+        WordSpec(
             "What a layer's backward computes again: all, the attention core, all but matmuls, the operators that "
             f"{Word('recompute_operators')} names, or Megatron-Core's modules that {Word('recompute_modules')} names.",
             property="what the backward computes again: none, full, core, pointwise, operators or modules",
@@ -44,7 +44,7 @@ class RecomputeOptions:
     names."""
     recompute_operators: Annotated[
         tuple[str, ...],
-        About(
+        WordSpec(
             "Operators of a layer, each with all operators under its name, such as attn_norm,ffn.gate.",
             property="the operators that the backward computes again",
             needs="gradients",
@@ -54,7 +54,7 @@ class RecomputeOptions:
     """Names inside the layer (`ffn.gate`; `attn` is all of attention), sorted, each once."""
     recompute_modules: Annotated[
         tuple[str, ...],
-        About(
+        WordSpec(
             "Megatron-Core's modules of a layer to recompute, such as layernorm,moe_act.",
             property="Megatron-Core's modules that the backward computes again",
             needs="gradients",
@@ -64,7 +64,7 @@ class RecomputeOptions:
     """Some of `RECOMPUTE_MODULES`, sorted, each once (as Megatron-Core's option)."""
     early_stop: Annotated[
         bool | None,
-        About(
+        WordSpec(
             "Recompute only what the backward reads, or everything.",
             property="whether recomputing stops at what the backward reads; absent: the recipe's default",
             needs="gradients",

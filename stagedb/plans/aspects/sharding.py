@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects.word import About, aspect
+from stagedb.plans.aspects.word import WordSpec, aspect
 
 
 @aspect
@@ -12,7 +12,7 @@ class Sharding:
 
     hsdp: Annotated[
         int,
-        About(
+        WordSpec(
             "Copies of what is sharded, each on dp / N neighbouring ranks.",
             property="copies of what dp shards (hybrid sharding)",
             least=1,
@@ -27,7 +27,7 @@ class TensorOptions:
 
     sp: Annotated[
         bool,
-        About(
+        WordSpec(
             "Sequence parallelism between tensor-parallel regions.",
             property="sequence parallelism",
         ),
@@ -35,7 +35,7 @@ class TensorOptions:
     """Korthikanti et al. 2022, section 4.2.2."""
     shared_input: Annotated[
         bool,
-        About(
+        WordSpec(
             "Gather a tensor-parallel region's input once; without it, once for each matmul.",
             property="one gather feeds all matmuls that read the same input",
         ),
@@ -43,7 +43,7 @@ class TensorOptions:
     """One gather feeds q, k, v (and gate, up). False is a tensor-parallel plan without a shared input module."""
     loss_parallel: Annotated[
         bool,
-        About(
+        WordSpec(
             "Cross-entropy on vocabulary-parallel logits; without it, on gathered ones.",
             property="the loss works on logits that are partitioned over tp",
             off="gather_logits",
@@ -51,7 +51,7 @@ class TensorOptions:
     ] = True
     strategy: Annotated[
         str,
-        About(
+        WordSpec(
             "Your own sharding rules, by region of the model (YAML).",
             property="a sharding strategy of the user's, as JSON; empty: none",
             metavar="FILE",
@@ -66,7 +66,7 @@ class ShardingOptions:
 
     zero: Annotated[
         int,
-        About(
+        WordSpec(
             "Sharded over dp: nothing, the optimizer's state, gradients too, parameters too.",
             property="what dp shards: nothing (0), optimizer state (1), gradients and stored parameters too (2), "
             "parameters in use too (3)",
@@ -77,7 +77,7 @@ class ShardingOptions:
     """Each stage shards all that the previous one shards (Rajbhandari et al. 2020). In torch 2 and 3 are FSDP2."""
     reshard: Annotated[
         bool | None,
-        About(
+        WordSpec(
             f"With {Word('zero', 3)}, free gathered parameters after the forward.",
             property="whether gathered parameters are freed after the forward; absent: yes",
             needs="gradients",
@@ -87,7 +87,7 @@ class ShardingOptions:
     """The backward gathers them again. Without it they stay gathered until the end of the backward, as with zero 2."""
     reshard_to: Annotated[
         int | None,
-        About(
+        WordSpec(
             f"With {Word('zero', 3)}, N neighbouring ranks keep all parameters from the forward to the backward.",
             property="neighbouring ranks that keep all parameters from the forward to the backward; absent: all ranks "
             "that shard them",
@@ -102,7 +102,7 @@ class ShardingOptions:
     """
     grad_sync: Annotated[
         bool | None,
-        About(
+        WordSpec(
             "Reduce gradients over dp after each micro-batch, or after the last.",
             property="whether each micro-batch reduces gradients; absent: the recipe's default",
             needs="gradients",

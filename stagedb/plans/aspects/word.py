@@ -12,7 +12,7 @@ from stagedb.mentions import OPTIONS, Word
 
 
 @dataclass(frozen=True)
-class About:
+class WordSpec:
     """What a field declares in addition to its name, type and default: `tp: Annotated[int, About("…")] = 1`.
 
     help: one sentence for the command line.
@@ -72,7 +72,7 @@ class PlanWord:
     optional: bool
     choices: tuple[str | int, ...]
     default: Any
-    about: About
+    about: WordSpec
 
     @property
     def option(self) -> str:
@@ -147,13 +147,13 @@ def words_of(class_: type) -> Iterator[PlanWord]:
     defaults = {field.name: field.default for field in dataclasses.fields(class_)}
     for owner in class_.__mro__:
         for name in vars(owner).get("__annotations__", {}):
-            about = next((each for each in get_args(hints[name])[1:] if isinstance(each, About)), None)
+            about = next((each for each in get_args(hints[name])[1:] if isinstance(each, WordSpec)), None)
             if about is not None:
                 file = owner.__module__.rpartition(".")[2]
                 yield _word(name, file, get_args(hints[name])[0], defaults[name], about)
 
 
-def _word(field: str, aspect: str, type_: Any, default: Any, about: About) -> PlanWord:
+def _word(field: str, aspect: str, type_: Any, default: Any, about: WordSpec) -> PlanWord:
     several = get_origin(type_) is not Literal and NoneType in get_args(type_)
     held = next(each for each in get_args(type_) if each is not NoneType) if several else type_
     choices = about.choices or (get_args(held) if get_origin(held) is Literal else ())

@@ -11,7 +11,7 @@ from fractions import Fraction
 from stagedb.collectives import KINDS, SIMULATED, exchanges
 from stagedb.systems.astra_sim import at_once
 from stagedb.systems.cost_model import Costs, Transfer
-from stagedb.systems.group_placement import Along, Placement
+from stagedb.systems.group_placement import DimensionSpan, Placement
 from stagedb.systems.spread import Spread
 from stagedb.systems.system import ASTRA_SIM
 from stagedb.traces.simulators.network_levels import Level, levels
@@ -112,7 +112,7 @@ def _collective(row: Traffic, spread: Spread, laid: Sequence[Level], *, direct: 
     return tuple(found)
 
 
-def _pace(spread: Spread, each: Along, buffer: Fraction, whole: Fraction) -> Fraction:
+def _pace(spread: Spread, each: DimensionSpan, buffer: Fraction, whole: Fraction) -> Fraction:
     """ns a byte of a member along a dimension. buffer: bytes of the collective; whole: those that are left there."""
     dimension = spread.dimension(each)
     if not dimension.simulated:
