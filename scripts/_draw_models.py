@@ -70,7 +70,7 @@ def compared(config: dict[str, Any], parameters: int, _: str) -> str:
         card = from_hugging_face(config, name="drawn")
     except UsageError:
         return "refused"
-    return "agree" if replace(card, further_tokens=0).count_parameters() == parameters else "differ"
+    return "agree" if replace(card, multi_token_prediction=0).count_parameters() == parameters else "differ"
 
 
 def write(text: str, output: Path | None) -> None:

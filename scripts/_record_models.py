@@ -5,8 +5,8 @@ each line of standard input is one, and each line of output its record, or `{"er
 FILE` compares records with graphs. The model's own code is that of the package `transformers`; nothing is fetched.
 
 `--step` records one training step at the sizes of a config instead, which must be tiny: the loss and gradients
-(`scripts.recording.under_torch.model_step`). `tests/models/steps.json` has such records. With `further_tokens` a record
-asks for as many layers behind the model that predict further tokens.
+(`scripts.recording.under_torch.model_step`). `tests/models/steps.json` has such records. With
+`multi_token_prediction` a record asks for as many layers behind the model that predict further tokens.
 
 `--draw` needs no configs: it writes those of every class that is read, as `save_pretrained` writes them, with one key
 changed at a time, and their parameters. `--classes` writes the table of classes (`scripts._draw_models`).
@@ -80,7 +80,7 @@ def asked(content: Mapping[str, Any], batch: int, seq: int) -> dict[str, Any]:
         return {"config": content, "name": str(content.get("model_type")), "batch": batch, "seq": seq}
     name = str(content.get("name", content["config"].get("model_type")))
     own = {"batch": content.get("batch", batch), "seq": content.get("seq", seq)}
-    own |= {word: content[word] for word in ("further_tokens",) if word in content}
+    own |= {word: content[word] for word in ("multi_token_prediction",) if word in content}
     return {"config": content["config"], "name": name, **own}
 
 

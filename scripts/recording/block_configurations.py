@@ -53,7 +53,7 @@ BLOCKS: dict[str, tuple[Config, Config, Config]] = {
     "gated": ({"qk_norm": True}, {"gated": True}, {"qk_norm": True}),
     "gated-plain": ({}, {"gated": True}, {}),
     "chunks": ({}, {"chunks": [16, 0]}, {}),
-    "further": ({}, {"further": 1}, {"further_tokens": 1}),
+    "further": ({}, {"further": 1}, {"multi_token_prediction": 1}),
     "post-norm": ({}, {"residual": "post_norm"}, {}),
     "sandwich": ({}, {"residual": "sandwich"}, {}),
     "parallel": ({}, {"residual": "parallel"}, {}),

@@ -29,11 +29,11 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.mentions import Word
 from stagedb.models import blocks
 from stagedb.models.card import Card
-from stagedb.models.further_tokens import recomputed_with
-from stagedb.models.kinds import LayerKind, streams
+from stagedb.models.kinds import LayerKind, hyper_connections
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
 from stagedb.models.kinds.token_copies import EXCHANGES
+from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
@@ -94,7 +94,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
     texts |= {"hidden": "H", "joined": "2*H", "positions": "P"}
-    texts |= {"embedded": "HE", **streams.AXES}
+    texts |= {"embedded": "HE", **hyper_connections.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
@@ -106,7 +106,7 @@ def _own_sizes(card: Card, usual: Sizes) -> dict[str, Sizes]:
     """The sizes of axes in blocks whose heads differ from the card's, by the block's name."""
     found = {}
     last = card.kinds[card.sequence[-1]]
-    blocks = {**card.kinds, **({"head": last} if card.further_tokens else {})}
+    blocks = {**card.kinds, **({"head": last} if card.multi_token_prediction else {})}
     for name, kind in blocks.items():
         if axes := own_axes(card, kind):
             without = frozenset() if repeats_heads(card, kind) else frozenset({"kv_heads"})
@@ -190,7 +190,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             recomputed=tuple(
                 replace(part, again=_both(part.again, recomputed_with(depth)))
                 for part in _recomputed(card, card.kinds[card.sequence[-1]], options, framework)
-                for depth in range(1, card.further_tokens + 1)
+                for depth in range(1, card.multi_token_prediction + 1)
             ),
         ),
     )
@@ -255,7 +255,7 @@ def _check_units(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...
     """Raise UsageError for experts that cannot be a unit of their own."""
     if not options.expert_unit:
         return
-    if card.further_tokens:
+    if card.multi_token_prediction:
         raise UsageError(
             f"{card.name} predicts further tokens by layers of its last stage, whose experts stagedb gathers with the "
             f"rest of their layer only: leave {Word('expert_unit', True)} out"
@@ -273,7 +273,7 @@ def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
         return Tie("embedding.word.weight", "head.out.weight")
-    return Tie("embedding.word.weight", "head.word.weight") if card.further_tokens else None
+    return Tie("embedding.word.weight", "head.word.weight") if card.multi_token_prediction else None
 
 
 @lru_cache(maxsize=8)

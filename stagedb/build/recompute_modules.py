@@ -19,9 +19,9 @@ from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation
 from stagedb.mentions import Word
 from stagedb.models.card import Card
-from stagedb.models.further_tokens import name_in_layer
 from stagedb.models.kinds import LayerKind
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.multi_token_prediction import name_in_layer
 
 CAST_INPUT = ".cast_input"
 """Part of the names of operators that cast an input of a matmul to fp8."""

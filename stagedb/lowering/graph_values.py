@@ -236,11 +236,6 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
     return found
 
 
-def _of_this_rank(text: str) -> str:
-    """Graphs of older versions have the fullest rank's load in the operands of calls on ep (`load_top`): its own."""
-    return text.replace("load_top", "(load_here - 1)")
-
-
 class _Values:
     """The expressions evaluated so far; each text once."""
 
@@ -250,7 +245,7 @@ class _Values:
 
     def of(self, text: str, what: str) -> int:
         if text not in self.known:
-            self.known[text] = evaluate(_of_this_rank(text), self._env, what=what)
+            self.known[text] = evaluate(text, self._env, what=what)
         return self.known[text]
 
     def present(self, row: Mapping[str, Any], what: str) -> bool:

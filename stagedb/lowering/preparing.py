@@ -10,9 +10,9 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.lowering.bucket_members import fill
 from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWork, classify
-from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph, of_experts
+from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
 from stagedb.lowering.stage_blocks import lay_out
-from stagedb.mentions import Word, call
+from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, Plan, groups
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.layer_split import spelled_out
@@ -50,7 +50,6 @@ def prepare(stored: GraphRows, plan: Plan) -> Prepared:
     """Evaluate a graph under a plan. Raises UsageError if the plan does not suit it."""
     _check_options(stored, plan)
     plan.check(stored.sizes)
-    _check_copies(stored, plan)
     _check_fused(stored, plan)
     _check_ends(stored, plan)
     evaluated = evaluate_graph(stored, plan)
@@ -80,19 +79,6 @@ def _check_fused(stored: GraphRows, plan: Plan) -> None:
         raise UsageError(
             f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
             f"queries, keys and values cannot repeat a head: take {Word('tp', kv_heads)}, or a card with `qkv: apart`"
-        )
-
-
-def _check_copies(stored: GraphRows, plan: Plan) -> None:
-    """Raise UsageError if copies of experts have no reduction in a graph that an older version built."""
-    divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1) > 1
-    if plan.hsdp == 1 or not divided or "E" not in stored.sizes:
-        return
-    apart = of_experts(stored)
-    if not any(op["axis"] == "dp_replicate" and op["name"] in apart for op in stored.ops):
-        raise UsageError(
-            f"graph {stored.id} was built by a version of stagedb that had no {Word('hsdp', plan.hsdp)} with divided "
-            f"experts: remove it with {call('rm', stored.id)} and build it again, or leave {Word('hsdp')} out"
         )
 
 

@@ -22,9 +22,9 @@ from stagedb.ir.operators import (
     TokenMean,
 )
 from stagedb.ir.tensors import Tensor, Tracer
-from stagedb.models.further_tokens import further_layer, labels, part_of
-from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, streams
+from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, hyper_connections
 from stagedb.models.kinds.head_sizes import own_rotary
+from stagedb.models.multi_token_prediction import further_layer, labels, part_of
 from stagedb.models.shared_operations import add, dropout, linear, norm, projected, scaled
 from stagedb.models.style import Style
 
@@ -60,12 +60,12 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
         x = norm(t, card, style, "norm", x)
     t.enter(style.embedding_dropout)
     x = dropout(t, style, "dropout", x)
-    return streams.copied(t, x) if card.streams else x
+    return hyper_connections.copied(t, x) if card.hyper_connections else x
 
 
 def stream(card: Architecture) -> tuple[str, ...]:
     """The axes of the tensors between the layers of a model."""
-    return streams.STREAMS if card.streams else HIDDEN
+    return hyper_connections.STREAMS if card.hyper_connections else HIDDEN
 
 
 def _width(card: Architecture) -> str:
@@ -89,29 +89,29 @@ def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tenso
 def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor) -> Tensor:
     """Streams merged, final norm, layers that predict further tokens, logits (cast to the loss's format) and the loss.
 
-    The loss is the mean cross-entropy over the batch's tokens; with further tokens a sum (`further_tokens`). last: the
-    kind of the last layer.
+    The loss is the mean cross-entropy over the batch's tokens; with further tokens a sum (`multi_token_prediction`).
+    last: the kind of the last layer.
     """
-    x = streams.merged(t, x) if card.streams else x
+    x = hyper_connections.merged(t, x) if card.hyper_connections else x
     t.enter("between")
     made = [norm(t, card, style, "norm", x) if card.final_norm else x]
     if card.embedding_width:
         t.enter("between")
         made = [linear(t, "project_out", made[0], (_width(card), "hidden"), ("batch", "seq", _width(card)))]
     table = None
-    if card.further_tokens:
+    if card.multi_token_prediction:
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
         before = x if style.further_reads == "stream" else made[0]
-        for depth in range(1, card.further_tokens + 1):
+        for depth in range(1, card.multi_token_prediction + 1):
             before = further_layer(t, card, style, lambda x: layer(t, card, style, last, x), table, depth, before)
             made.append(before)
     out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
-    if not card.further_tokens:
+    if not card.multi_token_prediction:
         return _loss(t, style, _logits(t, card, weights, made[0]), labels(t, 0), "loss")
     losses = _losses(t, card, style, weights, made)
     total = t.activation("loss", (), "fp32")
-    t.emit("loss", LossSum(card.further_factor / card.further_tokens), losses, total)
+    t.emit("loss", LossSum(card.mtp_loss_factor / card.multi_token_prediction), losses, total)
     return total
 
 

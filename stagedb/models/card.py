@@ -13,9 +13,9 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
+from stagedb.models.kinds.hyper_connections import of_head
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
-from stagedb.models.kinds.streams import of_head
 from stagedb.models.layer_pattern import check_known, check_reads, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
 from stagedb.models.sizes import MOST, MOST_PARAMETERS
@@ -31,15 +31,22 @@ CHOICES: dict[str, tuple[str, ...]] = {
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COUNTS = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
 _LENGTHS = ("train_seq_len", "left_out_window")
-_FACTORS = ("further_factor", "embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
+_FACTORS = ("mtp_loss_factor", "embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
 _AROUND = (
-    *("embedding_norm", "head_bias", "position_offset", "further_tokens", "embedding_width", "final_norm"),
-    *("streams", "stream_rounds"),
+    *("embedding_norm", "head_bias", "position_offset", "multi_token_prediction", "embedding_width", "final_norm"),
+    *("hyper_connections", "hyper_connection_rounds"),
     *_FACTORS,
 )
 """Fields of what is around the layers."""
 
-_MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset", "further_tokens", "embedding_width", "streams")
+_MAY_BE_ZERO = (
+    *_COUNTS,
+    *_LENGTHS,
+    "position_offset",
+    "multi_token_prediction",
+    "embedding_width",
+    "hyper_connections",
+)
 _OF_LAYERS = ("layer_kinds", "pattern", "blocks")
 """Fields whose values are lists of layers, which have checks of their own."""
 
@@ -79,12 +86,13 @@ class Card:
     table of learned positions before the first position.
     embedding_scale, residual_scale, logit_scale: the factors that multiply embedded tokens, each part's result, and
     logits; 0: none. logit_softcap: the bound of logits, by a tanh; 0: none.
-    further_tokens: layers behind the last one that each predict a token further on (multi-token prediction).
-    further_factor: what multiplies the mean of their losses; Megatron-LM's default is 0.1.
+    multi_token_prediction: layers behind the last one that each predict a token further on (multi-token prediction).
+    mtp_loss_factor: what multiplies the mean of their losses; Megatron-LM's default is 0.1.
     embedding_width: the width of the tables of embedding and head, which matrices without a bias bring to the hidden
     size and back; 0: the hidden size. final_norm: there is a norm after the last layer.
-    streams: the residual streams of each token, for layers whose residual is `streams`; 0: one stream, without weights.
-    stream_rounds: how often the matrix that mixes streams is divided by the sums of its columns.
+    hyper_connections: the residual streams of each token, for layers whose residual is `hyper_connections`; 0: one
+    stream, without weights.
+    hyper_connection_rounds: how often the matrix that mixes streams is divided by the sums of its columns.
 
     Raises UsageError, naming the field, if the values make no model.
     """
@@ -128,12 +136,12 @@ class Card:
     residual_scale: float = 0.0
     logit_scale: float = 0.0
     logit_softcap: float = 0.0
-    further_tokens: int = 0
-    further_factor: float = 0.1
+    multi_token_prediction: int = 0
+    mtp_loss_factor: float = 0.1
     embedding_width: int = 0
     final_norm: bool = True
-    streams: int = 0
-    stream_rounds: int = 20
+    hyper_connections: int = 0
+    hyper_connection_rounds: int = 20
 
     def __post_init__(self) -> None:
         for name in _FACTORS:
@@ -176,18 +184,21 @@ class Card:
             raise UsageError(f"{self.name}: train_seq_len_source has no train_seq_len: set both, or neither")
 
     def _check_further(self) -> None:
-        if self.stream_rounds != 20 and not self.streams:
-            raise UsageError(f"{self.name}: stream_rounds is for several streams, and streams is 0")
-        if self.streams and self.further_tokens:
+        if self.hyper_connection_rounds != 20 and not self.hyper_connections:
+            raise UsageError(f"{self.name}: hyper_connection_rounds is for several streams, and hyper_connections is 0")
+        if self.hyper_connections and self.multi_token_prediction:
             raise UsageError(
-                f"{self.name}: layers for further tokens read one stream: leave further_tokens out, or streams"
+                f"{self.name}: layers for further tokens read one stream: leave multi_token_prediction out, or "
+                "hyper_connections"
             )
-        if self.further_tokens and (self.embedding_width or not self.final_norm):
-            raise UsageError(f"{self.name}: further_tokens is for models with final_norm and without embedding_width")
-        if self.further_tokens and (self.positions == "learned" or self.embedding_norm):
+        if self.multi_token_prediction and (self.embedding_width or not self.final_norm):
+            raise UsageError(
+                f"{self.name}: multi_token_prediction is for models with final_norm and without embedding_width"
+            )
+        if self.multi_token_prediction and (self.positions == "learned" or self.embedding_norm):
             raise UsageError(
                 f"{self.name}: layers for further tokens embed them without learned positions and without a norm of "
-                "the embedding: leave further_tokens out, or positions: learned and embedding_norm"
+                "the embedding: leave multi_token_prediction out, or positions: learned and embedding_norm"
             )
 
     def check_sequence(self, tokens: int) -> None:
@@ -271,11 +282,11 @@ class Card:
 
     def _check_residual(self, kind: LayerKind) -> None:
         """Raise UsageError for a layer that has one stream where others have several, or the other way round."""
-        if RESIDUALS[kind.residual].several != (self.streams > 0):
-            has = f"streams={self.streams}" if self.streams else "no streams"
+        if RESIDUALS[kind.residual].several != (self.hyper_connections > 0):
+            has = f"hyper_connections={self.hyper_connections}" if self.hyper_connections else "no hyper_connections"
             raise UsageError(
                 f"{self.name}: layer_kinds: {kind.name} has the residual {kind.residual}, and the card has {has}: the "
-                "residual `streams` and the number of streams, such as 4, go together, in all layers"
+                "residual `hyper_connections` and the number of streams, such as 4, go together, in all layers"
             )
 
     def _checked_blocks(self) -> tuple[OwnBlock, ...]:
@@ -323,7 +334,7 @@ class Card:
         norms = norm_parameters(self) * (self.embedding_norm + self.final_norm)
         around = norms + (self.vocab if self.head_bias else 0)
         each = self._of_layer(self.kinds[self.sequence[-1]]) + 2 * self.hidden**2 + 3 * norm_parameters(self)
-        further = self.further_tokens * each
+        further = self.multi_token_prediction * each
         kinds = Counter(self.sequence)
         layers = sum(count * self._of_layer(self.kinds[name]) for name, count in kinds.items())
         return tables + layers + around + further + of_head(self)
@@ -335,7 +346,7 @@ class Card:
 
     def count_active(self) -> int:
         """The number of parameters that process one token: all but those of experts that it is not sent to."""
-        further = (self.sequence[-1],) * self.further_tokens
+        further = (self.sequence[-1],) * self.multi_token_prediction
         kinds = (self.kinds[name] for name in (*self.sequence, *further))
         idle = (part.idle(self, kind.settings) for kind in kinds for part in kind.parts)
         return self.count_parameters() - sum(idle)

@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from stagedb.collectives import ALL_GATHER, ALL_TO_ALL
 from stagedb.ir.facts import ATTENTION, FEED_FORWARD, Casts, InExperts, OpFacts, TensorFacts
-from stagedb.models.further_tokens import depth_of
 from stagedb.models.kinds.experts import EXPERT_MATMULS
+from stagedb.models.multi_token_prediction import depth_of
 
 _IN_EXPERTS = re.compile(rf"\.(ffn\.dispatch|ffn\.back|{EXPERT_MATMULS})\b|\.ffn\.combine\.input_gradient\.")
 """What the results of experts become is outside, and so is the gradient of that, before it is sent to the experts."""

@@ -58,7 +58,7 @@ def check_model(model: RecordedModel) -> CheckedModel:
     """One recorded model compared with the graph of its config."""
     try:
         read = from_hugging_face(model.config, name="recorded")
-        card = replace(read, vocab_multiple=1, further_tokens=0)
+        card = replace(read, vocab_multiple=1, multi_token_prediction=0)
         graph = build_graph(card, GraphOptions())
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
@@ -66,7 +66,7 @@ def check_model(model: RecordedModel) -> CheckedModel:
     ours, kinds = forward_rows(card, graph, env), parameters_by_kind(graph, env)
     rules, differences = matched(model.forward, ours)
     differences += _counted(model, card, kinds)
-    rules = ((WITHOUT_FURTHER,) if read.further_tokens else ()) + rules
+    rules = ((WITHOUT_FURTHER,) if read.multi_token_prediction else ()) + rules
     return CheckedModel(model.name, tuple(differences), rules=rules)
 
 

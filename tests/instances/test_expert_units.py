@@ -89,4 +89,4 @@ def test_experts_that_no_ranks_divide_are_shared_as_other_weights(words: dict[st
 
 def test_layers_for_further_tokens_are_refused() -> None:
     with pytest.raises(UsageError, match="leave --expert-unit out"):
-        classes(dataclasses.replace(card("moe"), further_tokens=1), dp=4, ep=2)
+        classes(dataclasses.replace(card("moe"), multi_token_prediction=1), dp=4, ep=2)

@@ -55,7 +55,7 @@ def test_a_drawn_config_has_the_parameters_of_its_own_code_or_is_refused(name: s
             continue
         counts["agree"] += 1
         # The package's own classes have no layers that predict further tokens.
-        assert replace(card, further_tokens=0).count_parameters() == parameters, changed
+        assert replace(card, multi_token_prediction=0).count_parameters() == parameters, changed
     assert counts["agree"] >= 3
 
 
@@ -67,7 +67,7 @@ def test_the_defaults_of_a_class_are_read(name: str) -> None:
             from_hugging_face(usual["config"], name="usual")
         return
     card = from_hugging_face(usual["config"], name="usual")
-    assert replace(card, further_tokens=0).count_parameters() == usual["parameters"]
+    assert replace(card, multi_token_prediction=0).count_parameters() == usual["parameters"]
 
 
 def test_packed_rows_are_what_was_packed() -> None:

@@ -40,7 +40,9 @@ AGREE = 1e-8
 
 def graph_of(name: str, options: GraphOptions) -> SymGraph:
     card = from_hugging_face(STEPS[name]["config"], name="recorded")
-    return build_graph(replace(card, vocab_multiple=1, further_tokens=STEPS[name].get("further_tokens", 0)), options)
+    return build_graph(
+        replace(card, vocab_multiple=1, multi_token_prediction=STEPS[name].get("multi_token_prediction", 0)), options
+    )
 
 
 def weights(name: str, graph: SymGraph) -> dict[Key, Array]:

@@ -114,7 +114,7 @@ def test_own_blocks_and_experts_meet_in_a_model(name: str, words: Any) -> None:
 @pytest.mark.parametrize("residual", ["parallel", "post_norm", "sandwich", "after_sum"])
 def test_own_blocks_have_every_residual_and_predict_further_tokens(name: str, residual: str) -> None:
     slot = "mixer" if name in MIXES else "channel_mixer"
-    model = with_block(name, layer_kinds={"layer": {slot: "mine", "residual": residual}}, further_tokens=1)
+    model = with_block(name, layer_kinds={"layer": {slot: "mine", "residual": residual}}, multi_token_prediction=1)
     whole = example(build_graph(model, GraphOptions()))
     assert sum(weight.size for weight in whole.weights.values()) == model.count_parameters()
     made = example(build_graph(model, GraphOptions(sp=True, zero=3, recompute="full")))

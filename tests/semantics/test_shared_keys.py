@@ -32,8 +32,8 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "sparse": {"layer": SPARSE},
     "sparse, all blocks": {"layer": {**SPARSE, "index_top": 30}},
     "both, in streams": {
-        "layer": {**HEAVY, "residual": "streams"},
-        "other": {**SPARSE, "residual": "streams"},
+        "layer": {**HEAVY, "residual": "hyper_connections"},
+        "other": {**SPARSE, "residual": "hyper_connections"},
     },
 }
 
@@ -44,7 +44,7 @@ def model(name: str, layers: int = 2) -> Card:
     several = "streams" in name
     usual = dataclasses.replace(card("llama"), kv_heads=4)
     return dataclasses.replace(
-        usual, layers=layers, layer_kinds=kinds, pattern=tuple(kinds)[:layers], streams=3 if several else 0
+        usual, layers=layers, layer_kinds=kinds, pattern=tuple(kinds)[:layers], hyper_connections=3 if several else 0
     )
 
 

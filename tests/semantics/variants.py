@@ -24,7 +24,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "own heads": ("llama", {"heads": 8, "kv_heads": 4, "head_dim": 6}, {"kv_heads": 2}),
-    "own heads, a further token": ("llama", {"heads": 8, "head_dim": 6}, {"further_tokens": 1}),
+    "own heads, a further token": ("llama", {"heads": 8, "head_dim": 6}, {"multi_token_prediction": 1}),
     "values of their own size": ("llama", {"value_dim": 6, "bias": "all", "sinks": True}, {}),
     "own heads of each size, with norms": (
         "llama",
@@ -124,13 +124,13 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bias of the head": ("llama", {}, {"head_bias": True}),
     "factors": ("llama", {}, {"embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 0.25}),
     "bound of logits": ("llama", {}, {"logit_softcap": 2.0}),
-    "a further token": ("llama", {}, {"further_tokens": 1, "further_factor": 0.7}),
-    "further tokens": ("gpt", {}, {"further_tokens": 2, "positions": "rotary", "head_bias": True}),
-    "further tokens, tied": ("llama", {}, {"further_tokens": 2, "tied": True, "embedding_scale": 2.0}),
+    "a further token": ("llama", {}, {"multi_token_prediction": 1, "mtp_loss_factor": 0.7}),
+    "further tokens": ("gpt", {}, {"multi_token_prediction": 2, "positions": "rotary", "head_bias": True}),
+    "further tokens, tied": ("llama", {}, {"multi_token_prediction": 2, "tied": True, "embedding_scale": 2.0}),
     "further tokens of experts": (
         "deepseek",
         {**LATENT, "channel_mixer": "experts", "scores": "sigmoid"},
-        {"further_tokens": 2},
+        {"multi_token_prediction": 2},
     ),
     "scores by roots": (
         "deepseek",
@@ -153,13 +153,17 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
-    "streams": ("llama", {"residual": "streams"}, {"streams": 3, "stream_rounds": 4}),
+    "streams": ("llama", {"residual": "hyper_connections"}, {"hyper_connections": 3, "hyper_connection_rounds": 4}),
     "streams, one round, with biases": (
         "gpt",
-        {"residual": "streams"},
-        {"streams": 2, "stream_rounds": 1, "residual_scale": 0.5},
+        {"residual": "hyper_connections"},
+        {"hyper_connections": 2, "hyper_connection_rounds": 1, "residual_scale": 0.5},
     ),
-    "streams of experts": ("deepseek", {"residual": "streams", "channel_mixer": "experts"}, {"streams": 4}),
+    "streams of experts": (
+        "deepseek",
+        {"residual": "hyper_connections", "channel_mixer": "experts"},
+        {"hyper_connections": 4},
+    ),
 }
 """By name: the style of `tests.ir.tiny.card`, the words of its layers, and fields of the card that differ."""
 

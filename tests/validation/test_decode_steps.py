@@ -29,7 +29,7 @@ CONFIGS = {model.name: model.config for model in read_models(FOLDER / "models.js
 
 
 def built(name: str) -> tuple[Card, SymGraph]:
-    card = replace(from_hugging_face(CONFIGS[name], name="recorded"), vocab_multiple=1, further_tokens=0)
+    card = replace(from_hugging_face(CONFIGS[name], name="recorded"), vocab_multiple=1, multi_token_prediction=0)
     return card, build_graph(card, GraphOptions(workflow="forward-only"))
 
 

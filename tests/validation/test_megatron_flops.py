@@ -26,17 +26,17 @@ WHOLE = 3 * 2
 
 def with_experts(card: Card) -> int:
     """The layers with experts, those for further tokens included."""
-    kinds = [card.kinds[name] for name in (*card.sequence, *card.sequence[-1:] * card.further_tokens)]
+    kinds = [card.kinds[name] for name in (*card.sequence, *card.sequence[-1:] * card.multi_token_prediction)]
     return sum(kind.routes for kind in kinds)
 
 
 def megatron(card: Card, seq: int) -> Fraction:
     """Megatron's form for a batch."""
-    sparse, layers = with_experts(card), card.layers + card.further_tokens
+    sparse, layers = with_experts(card), card.layers + card.multi_token_prediction
     dense, gated = layers - sparse, 3 if card.mlp == "gated" else 2
     channels = card.ffn * gated * dense + (card.expert_ffn * card.top_k + card.shared_ffn) * gated * sparse
-    further = card.further_tokens * (3 * card.hidden + 2 * card.hidden**2)
-    logits = card.hidden * card.padded_vocab * (card.further_tokens + 1)
+    further = card.multi_token_prediction * (3 * card.hidden + 2 * card.hidden**2)
+    logits = card.hidden * card.padded_vocab * (card.multi_token_prediction + 1)
     total = card.hidden * channels + layers * attention(card, seq) + further + logits
     return WHOLE * BATCH * seq * total
 
@@ -56,7 +56,7 @@ def attention(card: Card, seq: int) -> Fraction:
 
 def differences(card: Card, seq: int) -> dict[str, Fraction]:
     """What stagedb counts in addition to that form."""
-    tokens, sparse, layers = BATCH * seq, with_experts(card), card.layers + card.further_tokens
+    tokens, sparse, layers = BATCH * seq, with_experts(card), card.layers + card.multi_token_prediction
     latent = bool(card.word("kv_rank"))
     size = card.word("nope_dim") + card.word("rope_dim") if latent else card.head_dim
     value = card.word("value_dim") if latent else card.head_dim
@@ -68,7 +68,7 @@ def differences(card: Card, seq: int) -> dict[str, Fraction]:
         "routers": Fraction(WHOLE * tokens * card.hidden * card.experts * sparse),
         "slots of experts that stay empty": Fraction(WHOLE * empty * 3 * card.expert_ffn * card.hidden * sparse),
         "norms of latents": Fraction(-WHOLE * tokens * layers * (card.word("q_rank") + card.word("kv_rank"))),
-        "norms for further tokens": Fraction(-WHOLE * tokens * card.further_tokens * 3 * card.hidden),
+        "norms for further tokens": Fraction(-WHOLE * tokens * card.multi_token_prediction * 3 * card.hidden),
     }
 
 
@@ -95,5 +95,5 @@ def counted(card: Card, seq: int) -> int:
 )
 @pytest.mark.parametrize("seq", [1024, 4096])
 def test_flops_are_megatrons_with_named_differences(name: str, further: int, seq: int) -> None:
-    card = replace(load_card(name), further_tokens=further)
+    card = replace(load_card(name), multi_token_prediction=further)
     assert counted(card, seq) == megatron(card, seq) + sum(differences(card, seq).values())

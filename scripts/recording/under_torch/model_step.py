@@ -44,11 +44,11 @@ def _is_format(value: Any) -> bool:
 
 
 def record(
-    config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8, further_tokens: int = 0
+    config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8, multi_token_prediction: int = 0
 ) -> dict[str, Any]:
     """The record of one step over `batch` sequences of `seq` tokens, each with its loss.
 
-    further_tokens: so many layers that predict further tokens are behind the model (`further_layers`).
+    multi_token_prediction: so many layers that predict further tokens are behind the model (`further_layers`).
 
     By the name of each parameter: its shape, and of its gradient the norm and the products with two drawn tensors
     (`probe`), which do not depend on the order in which code holds its rows. A parameter that the loss does not reach
@@ -61,8 +61,8 @@ def record(
         model = made._from_config(
             known, attn_implementation="eager", experts_implementation="eager", dtype=torch.float64
         ).eval()
-        if further_tokens:
-            model.model.further = further_layers(model, further_tokens)
+        if multi_token_prediction:
+            model.model.further = further_layers(model, multi_token_prediction)
         with torch.no_grad():
             for its, value in model.named_parameters():
                 value.copy_(torch.from_numpy(drawn(its, tuple(value.shape))))
@@ -72,7 +72,7 @@ def record(
             if ROUTER.search(type(module).__name__):
                 module.register_forward_hook(_dealt)
         tokens, labels = map(torch.from_numpy, drawn_tokens(known.vocab_size, batch, seq))
-        if further_tokens:
+        if multi_token_prediction:
             loss = with_further_losses(model, tokens, labels)
         else:
             loss = cross_entropy(model(input_ids=tokens, use_cache=False).logits, labels)
@@ -89,7 +89,7 @@ def record(
         "config": dict(config),
         "batch": batch,
         "seq": seq,
-        **({"further_tokens": further_tokens} if further_tokens else {}),
+        **({"multi_token_prediction": multi_token_prediction} if multi_token_prediction else {}),
         "loss": float(loss.detach()),
         "parameters": parameters,
     }

@@ -6,7 +6,7 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators import compressed, streams, token_copies
+from stagedb.ir.operators import compressed, hyper_connections, token_copies
 from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -262,7 +262,7 @@ OPERATORS: dict[str, type[Operator]] = {
         UnpackGradients,
         UnpackKeys,
         *compressed.OPERATORS,
-        *streams.OPERATORS,
+        *hyper_connections.OPERATORS,
         *token_copies.OPERATORS,
     )
 }
@@ -416,8 +416,8 @@ __all__ = [
     "XIELUGradient",
     "compressed",
     "dump",
+    "hyper_connections",
     "load",
     "over",
-    "streams",
     "token_copies",
 ]

@@ -11,6 +11,7 @@ from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
+from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
@@ -27,7 +28,6 @@ from stagedb.models.kinds.serial import (
 )
 from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
-from stagedb.models.kinds.streams import SEVERAL
 
 MIXERS: Mapping[str, LayerPart] = {
     each.name: each

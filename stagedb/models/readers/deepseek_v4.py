@@ -42,7 +42,7 @@ def deepseek_v4(config: Config, name: str) -> Card:
         "window": config.count("sliding_window", default=128),
         "out_groups": config.count("o_groups", default=8),
         "out_rank": config.count("o_lora_rank", default=1024),
-        "residual": "streams",
+        "residual": "hyper_connections",
         "channel_mixer": "experts",
         **_scores(config),
     }
@@ -60,7 +60,9 @@ def deepseek_v4(config: Config, name: str) -> Card:
     described: Any = {kind: {**shared, **own[kind]} for kind in dict.fromkeys(kinds)}
     rounds = config.count("hc_sinkhorn_iters", default=20)
     streams = config.count("hc_mult", default=4)
-    return replace(card, layer_kinds=described, pattern=tuple(kinds), streams=streams, stream_rounds=rounds)
+    return replace(
+        card, layer_kinds=described, pattern=tuple(kinds), hyper_connections=streams, hyper_connection_rounds=rounds
+    )
 
 
 def _rope(config: Config, head: int) -> int:

@@ -72,7 +72,7 @@ def decoder(config: Config, name: str, family: str, **changes: Any) -> Card:
 
 def further(config: Config, card: Card) -> Card:
     """The card with the layers that predict further tokens (`num_nextn_predict_layers`)."""
-    return replace(card, further_tokens=config.count("num_nextn_predict_layers", default=0, least=0))
+    return replace(card, multi_token_prediction=config.count("num_nextn_predict_layers", default=0, least=0))
 
 
 def turned(config: Config, card: Card, default: float = 1.0) -> dict[str, Value]:

@@ -28,9 +28,9 @@ UNCHUNKED = [name for name, schedule in SCHEDULES.items() if not schedule.severa
 
 
 def streamed(style: str = "llama", layers: int = 2, streams: int = 3, **words: Any) -> Card:
-    kinds: Any = {"layer": {"residual": "streams"}}
+    kinds: Any = {"layer": {"residual": "hyper_connections"}}
     usual = dataclasses.replace(card(style, kv_heads=4), dense_layers=0)
-    return dataclasses.replace(usual, layers=layers, streams=streams, layer_kinds=kinds, **words)
+    return dataclasses.replace(usual, layers=layers, hyper_connections=streams, layer_kinds=kinds, **words)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -86,7 +86,7 @@ def test_a_matrix_that_mixes_streams_adds_and_loses_nothing() -> None:
     """Its rows and columns have the sum 1, the more rounds the nearer."""
     far = []
     for rounds in (1, 3, 30):
-        graph = build_graph(streamed(layers=1, stream_rounds=rounds), GraphOptions())
+        graph = build_graph(streamed(layers=1, hyper_connection_rounds=rounds), GraphOptions())
         env, made = environment(graph), example(graph)
         weights = {name: value for (name, place), value in made.weights.items() if place == 1}
         x = np.random.default_rng(0).normal(size=(env["B"], env["S"], 3, env["H"]))
@@ -112,13 +112,16 @@ def test_what_streams_cost_and_send() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"streams": 0}, "layer has the residual streams, and the card has no streams"),
-        ({"layer_kinds": ()}, "layer has the residual serial, and the card has streams=3"),
-        ({"streams": 65}, "streams must be at most 64"),
-        ({"streams": -1}, "streams must be positive"),
-        ({"stream_rounds": 0}, "stream_rounds must be positive"),
-        ({"streams": 0, "stream_rounds": 4, "layer_kinds": ()}, "stream_rounds is for several streams"),
-        ({"further_tokens": 1}, "layers for further tokens read one stream"),
+        ({"hyper_connections": 0}, "layer has the residual hyper_connections, and the card has no hyper_connections"),
+        ({"layer_kinds": ()}, "layer has the residual serial, and the card has hyper_connections=3"),
+        ({"hyper_connections": 65}, "hyper_connections must be at most 64"),
+        ({"hyper_connections": -1}, "hyper_connections must be positive"),
+        ({"hyper_connection_rounds": 0}, "hyper_connection_rounds must be positive"),
+        (
+            {"hyper_connections": 0, "hyper_connection_rounds": 4, "layer_kinds": ()},
+            "hyper_connection_rounds is for several streams",
+        ),
+        ({"multi_token_prediction": 1}, "layers for further tokens read one stream"),
     ],
 )
 def test_what_makes_no_streams_is_refused(changes: dict[str, Any], reason: str) -> None:

@@ -26,7 +26,7 @@ from tests.symbolic_rows import communication
 def test_a_layer_of_deepseek_v3_has_the_parameters_of_its_checkpoint() -> None:
     """`model.layers.61` has a layer with experts, `enorm`, `hnorm`, `eh_proj` and `shared_head.norm`."""
     model = load_card("deepseek-v3")
-    with_one = replace(model, further_tokens=1)
+    with_one = replace(model, multi_token_prediction=1)
     more = with_one.count_parameters() - model.count_parameters()
     last = sum(part.parameters(model, model.kinds["layer"].settings) for part in model.kinds["layer"].parts)
     assert more == last + 5 * 7168 + 2 * 7168**2
@@ -39,14 +39,14 @@ def test_a_layer_of_deepseek_v3_has_the_parameters_of_its_checkpoint() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_config_names_how_many_there_are(name: str, count: int) -> None:
     config = {**STEPS[name]["config"], "num_nextn_predict_layers": count}
-    assert from_hugging_face(config, name="read").further_tokens == count
+    assert from_hugging_face(config, name="read").multi_token_prediction == count
 
 
 def test_mimo_has_them_and_qwen_does_not() -> None:
     config = {**STEPS["Qwen2"]["config"], "num_nextn_predict_layers": 1}
-    assert from_hugging_face(config, name="read").further_tokens == 0
+    assert from_hugging_face(config, name="read").multi_token_prediction == 0
     mimo = from_hugging_face({**config, "architectures": ["MiMoForCausalLM"], "model_type": "mimo"}, name="read")
-    assert mimo.further_tokens == 1 and mimo.parameters == mimo.count_parameters()
+    assert mimo.multi_token_prediction == 1 and mimo.parameters == mimo.count_parameters()
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_mimo_has_them_and_qwen_does_not() -> None:
     [
         ({"positions": "learned"}, "without learned positions"),
         ({"embedding_norm": True}, "without a norm of the embedding"),
-        ({"further_tokens": 65}, "at most 64"),
-        ({"further_tokens": -1}, "must be positive"),
-        ({"further_factor": "a"}, "must be a number"),
+        ({"multi_token_prediction": 65}, "at most 64"),
+        ({"multi_token_prediction": -1}, "must be positive"),
+        ({"mtp_loss_factor": "a"}, "must be a number"),
     ],
 )
 def test_what_cannot_be_built_is_refused(fields: Mapping[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        replace(card("llama"), **{"further_tokens": 1, **fields})
+        replace(card("llama"), **{"multi_token_prediction": 1, **fields})
 
 
 def sent(model: Card, options: GraphOptions, tp: int = 1, pp: int = 1) -> dict[tuple[str, str], int]:
@@ -88,7 +88,7 @@ def test_megatron_gathers_the_projection_and_its_input(sp: bool, further: int) -
     result, its gradient; without it the result, and the gradient of the joined input, which is summed."""
     options, model = GraphOptions(recipe="megatron", sp=sp), card("llama", kv_heads=4)
     plain = sent(model, options, tp=2)
-    model = replace(model, further_tokens=further)
+    model = replace(model, multi_token_prediction=further)
     found = sent(model, options, tp=2)
     graph = build_graph(model, options)
     env = environment(graph, tp=2)
@@ -108,7 +108,7 @@ def test_megatron_gathers_the_projection_and_its_input(sp: bool, further: int) -
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_add_the_gradient_of_the_embedding(tied: bool) -> None:
-    model = replace(card("llama", tied=tied), further_tokens=1)
+    model = replace(card("llama", tied=tied), multi_token_prediction=1)
     found = sent(model, GraphOptions(), pp=2)
     assert found["all_reduce", "embedding"] == 2 * 512 * 16
     assert ("all_reduce", "embedding") not in sent(model, GraphOptions())
@@ -117,7 +117,7 @@ def test_stages_add_the_gradient_of_the_embedding(tied: bool) -> None:
 
 def test_a_further_token_may_be_alone_with_the_loss_in_a_chunk() -> None:
     """Eight chunks of four stages: the embedding alone, six with a layer, and the further token with the head."""
-    model = replace(card("llama", layers=6), further_tokens=1)
+    model = replace(card("llama", layers=6), multi_token_prediction=1)
     words = {"recipe": "megatron", "pp": 4, "virtual_stages": 2, "layers_per_chunk": [0, 1, 1, 1, 1, 1, 1, 0]}
     plan = Plan.from_mapping({**words, "schedule": "interleaved", "global_batch_size": 8, "seq_len": 32})
     made = program_of(model, plan).workload

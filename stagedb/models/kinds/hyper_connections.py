@@ -34,7 +34,7 @@ def copied(t: "Tracer", x: "Tensor") -> "Tensor":
     """The embedded tokens in all streams."""
     t.enter("between")
     y = t.activation("streams", STREAMS)
-    t.emit("streams", ops.streams.CopyStreams(), (x,), y)
+    t.emit("streams", ops.hyper_connections.CopyStreams(), (x,), y)
     return y
 
 
@@ -46,7 +46,7 @@ def merged(t: "Tracer", x: "Tensor") -> "Tensor":
     base = t.weight("streams.base.weight", axes[-1:])
     scale = t.weight("streams.scale.weight", ("one",))
     weights = t.activation("streams.weights", EACH, "fp32")
-    t.emit("streams.weights", ops.streams.StreamGate(), (logits, base, scale), weights)
+    t.emit("streams.weights", ops.hyper_connections.StreamGate(), (logits, base, scale), weights)
     return _read(t, "streams.merged", x, weights)
 
 
@@ -66,7 +66,7 @@ def _projected(t: "Tracer", name: str, x: "Tensor", out: tuple[str, ...]) -> "Te
 
 def _read(t: "Tracer", name: str, x: "Tensor", weights: "Tensor") -> "Tensor":
     y = t.activation(name, HIDDEN)
-    t.emit(name, ops.streams.MergeStreams(), (x, weights), y)
+    t.emit(name, ops.hyper_connections.MergeStreams(), (x, weights), y)
     return y
 
 
@@ -81,14 +81,14 @@ def _forward(
         scale = t.weight(f"{name}.scale.weight", ("three",))
         before = t.activation(f"{name}.before", EACH, "fp32")
         after, matrix = t.activation(f"{name}.after", EACH), t.activation(f"{name}.matrix", MATRIX)
-        weights = ops.streams.StreamWeights(card.stream_rounds)
+        weights = ops.hyper_connections.StreamWeights(card.hyper_connection_rounds)
         t.emit(f"{name}.weights", weights, (logits, base, scale), before, after, matrix)
         read = _read(t, f"{name}.read", x, before)
         made = _result(t, card, style, word, part(shared.norm(t, card, style, f"{word}_norm", read)))
         mixed, y = t.activation(f"{name}.mixed", STREAMS), t.activation(f"{name}.add", STREAMS)
         out = ("batch", "seq", "mixed_streams", "hidden")
         t.emit(f"{name}.mixed", ops.Einsum(MATRIX, STREAMS, out), (matrix, x), mixed)
-        t.emit(f"{name}.add", ops.streams.SpreadResult(), (mixed, made, after), y)
+        t.emit(f"{name}.add", ops.hyper_connections.SpreadResult(), (mixed, made, after), y)
         x = y
     return x
 
@@ -105,18 +105,18 @@ def _result(t: "Tracer", card: Architecture, style: "Style", word: str, branch: 
 
 def _weights_of(card: Architecture, logits: int, scales: int) -> int:
     """Parameters of a projection of all streams of a token to logits, with their base and scales."""
-    return logits * (card.streams * card.hidden + 1) + scales
+    return logits * (card.hyper_connections * card.hidden + 1) + scales
 
 
 def of_head(card: Architecture) -> int:
     """Parameters that merge the streams behind the last layer."""
-    return _weights_of(card, card.streams, 1) if card.streams else 0
+    return _weights_of(card, card.hyper_connections, 1) if card.hyper_connections else 0
 
 
 SEVERAL = Residual(
-    "streams",
+    "hyper_connections",
     2,
     _forward,
-    parameters=lambda card: 2 * _weights_of(card, card.streams * (card.streams + 2), 3),
+    parameters=lambda card: 2 * _weights_of(card, card.hyper_connections * (card.hyper_connections + 2), 3),
     several=True,
 )
