@@ -148,7 +148,7 @@ def _variants(
 
     The last result is by whether a layer recomputes, member and turn, from 0.
     """
-    used = {text: symbols(_of_this_rank(text)) for text in known}
+    used = {text: symbols(text) for text in known}
     of_experts = {"load_here", *COPY_SYMBOLS}
     changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step", *of_experts}]
     of_cp = any("cp_rank" in names for names in used.values())
@@ -165,7 +165,7 @@ def _variants(
             ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
             for step in range(max(turns, 1)):
                 own = {**ranked, "runs": 1 + again, "step": step + 1}
-                changed = tuple(evaluate(_of_this_rank(text), own) for text in changing)
+                changed = tuple(evaluate(text, own) for text in changing)
                 if changed not in found:
                     found[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})
