@@ -2,7 +2,7 @@
 
 A record has what one rank computes, sends and holds in a step, in the format of `tests/validation/records.json`.
 `stagedb validate --records FILE` compares it with the same plan here. `scripts/recording` draws configurations and
-runs them with torch, which only this script needs. CONTRIBUTING.md describes it.
+runs them with torch, which only this script needs. docs/recording.md describes it.
 """
 
 import argparse
