@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tempfile
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from stagedb.cli.application import app
+from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS
 
 WIDTH = 100
 """Columns of the help texts, for any terminal."""
@@ -49,11 +51,86 @@ def _printed(*words: str) -> str:
 
 
 def cli_reference() -> str:
-    """One section for each command: its help text."""
+    """A section for each command: its help. Options that several commands have are in a section of their own."""
+    helps = {name: _help(name) for name in command_names()}
+    uses = Counter(entry for each in helps.values() for entry in each.entries)
+    common = {entry for entry, count in uses.items() if count > 1}
     parts = [f"```text\n{help_of('')}\n```\n"]
     parts.append(f"## Words of a plan\n\n```text\n{_printed('help', 'plan')}\n```\n")
-    parts += [f"## stagedb {name}\n\n```text\n{help_of(name)}\n```\n" for name in command_names()]
+    parts.append("## Options of several commands\n\n" + _option_table(sorted(common, key=lambda entry: entry.name)))
+    for name, each in helps.items():
+        own = [entry for entry in each.entries if entry not in common]
+        also = ", ".join(f"`{entry.name}`" for entry in each.entries if entry in common)
+        parts.append(f"## stagedb {name}\n\n`{each.usage}`\n\n{each.about}\n")
+        parts += [_option_table(own)] if own else []
+        parts.append(f"Also {each.words}{also}.\n")
     return "\n".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class HelpEntry:
+    """An argument or an option of a command: its name, with its short form and placeholder, and its explanation."""
+
+    name: str
+    flags: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Help:
+    """The parts of a help text. words: the words of a plan that the command takes, in a few words."""
+
+    usage: str
+    about: str
+    entries: tuple[HelpEntry, ...]
+    words: str
+
+
+def _help(name: str) -> Help:
+    head, *groups = re.split(r"\n(?=[A-Z][^.\n]*:\n)", help_of(name))
+    usage, _, about = head.partition("\n")
+    words, entries = "", list[HelpEntry]()
+    for group in groups:
+        title, _, text = group.partition(":\n")
+        if title == "Words of the plan":
+            words = _plan_words(text)
+        else:
+            entries += [_entry(each) for each in re.split(r"\n(?=  \S)", text.rstrip()) if each.strip()]
+    lines = [" ".join(line.strip() for line in part.splitlines()) for part in about.strip().split("\n\n")]
+    return Help(usage.removeprefix("Usage: "), _unbroken("\n\n".join(lines)), tuple(entries), words)
+
+
+def _entry(text: str) -> HelpEntry:
+    flags, _, rest = re.sub(r"\n +", "  ", text.strip()).partition("  ")
+    long = next((word.rstrip(",") for word in flags.split() if word.startswith("--")), flags.split(" <")[0])
+    return HelpEntry(long, flags, _unbroken(" ".join(rest.split())))
+
+
+def _unbroken(text: str) -> str:
+    """A text whose lines were broken at hyphens too."""
+    return re.sub(r"(?<=[a-z])- (?=[a-z])", "-", text)
+
+
+def _option_table(entries: list[HelpEntry]) -> str:
+    rows = [f"| `{_cell(each.flags)}` | {_cell(each.text)} |" for each in entries]
+    return "\n".join(["| option | what it does |", "|---|---|", *rows]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _plan_words(text: str) -> str:
+    """What the words of a plan are called that a command takes: all, or those of a graph. text: their names."""
+    found = set(re.findall(r"--[\w-]+", text))
+    names = {
+        "[words of a plan](#words-of-a-plan)": PLAN_WORDS,
+        "[words of a plan](#words-of-a-plan) that change the graph": GRAPH_WORDS,
+    }
+    for name, words in names.items():
+        if found == {word.option for word in words.values() if word.about.command_line}:
+            return f"all {name}, "
+    raise RuntimeError(f"neither all words of a plan, nor those of a graph: {found}")
 
 
 def architectures() -> str:

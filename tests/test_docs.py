@@ -8,7 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.main import get_command
 
+from stagedb.cli.application import app
+from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.systems import load_system
 from stagedb.traces.simulators import DEFAULT, SimulatedJob, simulator_named
 from tests.sampling import rows
@@ -93,11 +96,21 @@ def test_an_outdated_part_is_found(tmp_path: Path) -> None:
     assert cog_check(page).returncode != 0
 
 
-@pytest.mark.parametrize("name", generate.command_names())
-def test_every_command_is_documented(name: str) -> None:
+@pytest.mark.parametrize("command", generate.command_names())
+def test_every_command_is_documented(command: str) -> None:
+    """Each option is on the page once: in the section of its command, or in that of options of several."""
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert f"## stagedb {name}\n" in text
-    assert generate.help_of(name) in text
+    several = text.partition("## Options of several commands\n")[2].partition("\n## ")[0]
+    section = text.partition(f"## stagedb {command}\n")[2].partition("\n## ")[0]
+    found = get_command(app)
+    for word in command.split():
+        found = found.commands[word]  # type: ignore[attr-defined]
+    plan = {word.option for word in PLAN_WORDS.values()}
+    flags = {flag for each in found.params for flag in each.opts if flag.startswith("--")} - plan
+    for flag in flags:
+        row = rf"^\| `(?:-\w, )?{flag}[ `]"
+        own, shared = re.search(row, section, re.MULTILINE), re.search(row, several, re.MULTILINE)
+        assert bool(own) != bool(shared and f"`{flag}`" in section.rpartition("\nAlso ")[2]), flag
 
 
 @pytest.mark.parametrize("name", generate.command_names())
