@@ -19,7 +19,7 @@ CORE = (
 LAYERS = (*CORE, "store", "api", "validation", "serve", "cli")
 """Each package may import those before it."""
 
-FREE = {"cores", "errors", "fault_injection", "lazy_names", "mentions", "places"}
+FREE = {"cores", "errors", "lazy_names", "mentions", "places"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

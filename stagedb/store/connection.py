@@ -11,7 +11,6 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.fault_injection import fault_point
 from stagedb.mentions import Word
 from stagedb.store import free_queries as queries
 from stagedb.store import migrations
@@ -110,7 +109,6 @@ class Store:
 
     def _read(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         statement = self._statement(name, "reads", params)
-        fault_point(f"read.{name}")
         with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
             return session.execute_read(rows_of, statement.text, params)
 

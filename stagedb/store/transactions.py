@@ -7,7 +7,6 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import UsageError
-from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
 from stagedb.store.failures import OutOfMemory, is_out_of_memory
 from stagedb.store.statements import Statement
@@ -17,9 +16,7 @@ def written(
     transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Run a statement that writes."""
-    rows = rows_of(transaction, statement.text, params)
-    fault_point(f"write.{statement.name}")
-    return rows
+    return rows_of(transaction, statement.text, params)
 
 
 def rows_of(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.fault_injection import fault_point
 from stagedb.mentions import Word
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
@@ -39,7 +38,6 @@ def pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -
             with clock.stage("pack"):
                 file.write(partial, traces)
             size = partial.stat().st_size
-            fault_point("export.rename")
     except OSError as error:
         raise StagedbError(explain(error, request.out)) from error
     return Summary(request.out, traces.world, traces.count, traces.nodes, traces.bytes, False, clock.seconds, size)

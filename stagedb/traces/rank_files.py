@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 from stagedb.errors import StagedbError, UnfinishedError
-from stagedb.fault_injection import fault_point
 from stagedb.mentions import Word
 from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
@@ -68,7 +67,6 @@ def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, wr
             name = files.file(target.prefix, rank)
             if not (target.keep and _holds(folder, name, data)):
                 _write_whole(folder, name, data)
-            fault_point("export.file")
             since += 1
             if time.monotonic() - reported > REPORT_EVERY:
                 written(since)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stagedb.cores import usable_cores
 from stagedb.errors import StagedbError, UsageError
-from stagedb.fault_injection import fault_point
 from stagedb.inputs import read_text, shown
 from stagedb.mentions import Word
 from stagedb.traces.bundle import SCRIPT, manifest, write_texts
@@ -149,7 +148,6 @@ class WriteClock:
         began = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-        fault_point(f"export.{name}")
 
 
 class Counter:
@@ -245,7 +243,6 @@ class _Work:
             if self.replayed:
                 with self.clock.stage("replay"):
                     _validate(partial, f"so {request.out} was not made")
-            fault_point("export.rename")
         return self._summary(self.replayed)
 
     def complete(self) -> Summary:

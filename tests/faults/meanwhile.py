@@ -8,6 +8,8 @@ import time
 
 import psutil
 
+from tests.faults.injected import at
+
 
 def settings(environment: dict[str, str]) -> dict[str, str]:
     """The variables of a command that uses the store of this environment."""
@@ -19,7 +21,7 @@ def stopped_at(point: str, arguments: list[str], environment: dict[str, str]) ->
     """Start a command of stagedb, and wait until it has suspended itself at a point such as `read.workload/edges`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "stagedb", *arguments],
-        env={**settings(environment), "STAGEDB_FAULT": f"{point}:pause" if ":" not in point else point},
+        env={**settings(environment), **at(f"{point}:pause" if ":" not in point else point)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

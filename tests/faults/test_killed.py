@@ -1,5 +1,5 @@
 """kill -9 of the command line, or of the engine under it, in the middle of its work: nothing half-made is visible, the
-store still works, and the next run completes. Faults are put at named points (`STAGEDB_FAULT`)."""
+store still works, and the next run completes. Faults are at its seams (`tests.faults.injected`)."""
 
 import json
 import os
@@ -17,11 +17,19 @@ import yaml
 
 from stagedb.store import Store, embedded
 from stagedb.traces.set_validation import validate_traces
+from tests.faults.injected import at
 from tests.ir.tiny import card
 from tests.traces.written import files_of
 
 ROOT = Path(__file__).parents[2]
-POINTS = ["build.tensors", "instantiate.ops", "instantiate.ranks", "export.file", "export.write", "export.rename"]
+POINTS = [
+    "wrote.build/tensors",
+    "wrote.instantiate/carried",
+    "wrote.instantiate/layout",
+    "export.file",
+    "export.write",
+    "export.rename",
+]
 FILES = 8
 
 
@@ -84,7 +92,7 @@ def test_a_killed_command_leaves_nothing_half_made(
     store: Store, store_environment: dict[str, str], model: Path, tmp_path: Path, point: str
 ) -> None:
     out = tmp_path / "traces"
-    killed = run(command(model, out), {**store_environment, "STAGEDB_FAULT": f"{point}:kill"})
+    killed = run(command(model, out), {**store_environment, **at(f"{point}:kill")})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not out.exists()
     made = [row for row in listed(store_environment) if row.get("ranks") is not None]
@@ -97,7 +105,7 @@ def stopped_at(arguments: list[str], environment: dict[str, str], point: str) ->
     """Start a command and wait until it has suspended itself at a point."""
     process = subprocess.Popen(
         arguments,
-        env={**os.environ, **environment, "STAGEDB_FAULT": f"{point}:pause"},
+        env={**os.environ, **environment, **at(f"{point}:pause")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -148,7 +156,7 @@ def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Itera
 
 OF_ITS_OWN = [
     (engine, point)
-    for point in ("build.tensors", "instantiate.ops")
+    for point in ("wrote.build/tensors", "wrote.instantiate/carried")
     for engine in ("embedded_engine_of_its_own", "neo4j_of_its_own")
 ]
 

@@ -12,6 +12,7 @@ import yaml
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.store import LABELS, Store, sweep
+from tests.faults.injected import at
 from tests.faults.meanwhile import resumed, settings, stopped_at
 from tests.ir.tiny import card
 
@@ -29,7 +30,7 @@ def tiny(tmp_path: Path) -> str:
 def stagedb(environment: dict[str, str], *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stagedb", *arguments],
-        env={**settings(environment), "STAGEDB_FAULT": fault},
+        env={**settings(environment), **at(fault)},
         capture_output=True,
         text=True,
         check=False,
@@ -52,7 +53,7 @@ def test_what_a_killed_command_left_is_listed_and_removed(
     store: Store, store_environment: dict[str, str], tiny: str, way: str
 ) -> None:
     environment = {**store_environment, "STAGEDB_USER": "ada"}
-    killed = stagedb(environment, "instantiate", tiny, *PLAN, "--name", "half", fault="instantiate.edges:kill")
+    killed = stagedb(environment, "instantiate", tiny, *PLAN, "--name", "half", fault="wrote.instantiate/chains:kill")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert nodes(store)["Op"] > 0
     (row,) = json.loads(stagedb(environment, "ls", "unfinished", "-f", "json").stdout)
@@ -81,7 +82,7 @@ def test_what_a_living_command_makes_is_listed_and_left_alone(
     store: Store, store_environment: dict[str, str], tiny: str
 ) -> None:
     command = ["instantiate", tiny, *PLAN, "--name", "half"]
-    process = stopped_at("instantiate.edges", command, store_environment)
+    process = stopped_at("wrote.instantiate/chains", command, store_environment)
     db = Stagedb(store)
     (row,) = db.ls("unfinished")
     assert row["state"] == "instance building"

@@ -16,6 +16,7 @@ from stagedb.ir import SymLoop
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
 from stagedb.store.contents.instances import instantiate
+from tests.faults.injected import at
 from tests.instances.small_graph import HIDDEN, F, comm, op, small_graph
 
 OP = (
@@ -548,12 +549,12 @@ with connect() as store:
 """
 
 
-@pytest.mark.parametrize("stage", ["classes", "edges", "ranks"])
+@pytest.mark.parametrize("stage", ["classes", "chains", "layout"])
 def test_killed_halfway_nothing_is_visible_and_the_next_run_completes(
     store: Store, store_environment: dict[str, str], stage: str
 ) -> None:
     write_graph(store, small_graph())
-    environment = {**os.environ, **store_environment, "STAGEDB_FAULT": f"instantiate.{stage}:kill"}
+    environment = {**os.environ, **store_environment, **at(f"wrote.instantiate/{stage}:kill")}
     ended = subprocess.run([sys.executable, "-c", KILL], env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert store.read("catalog/instances") == []

@@ -17,6 +17,7 @@ from stagedb.errors import StagedbError
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, unfinished, write_graph
+from tests.faults.injected import at
 from tests.instances.small_graph import small_graph
 from tests.store.bare import bare_graph
 from tests.symbolic_rows import flops
@@ -45,7 +46,7 @@ def writer(environment: dict[str, str], fault: str = "") -> "subprocess.Popen[st
     return subprocess.Popen(
         [sys.executable, "-c", WRITE],
         cwd=ROOT,
-        env={**settings, **environment, "STAGEDB_FAULT": fault},
+        env={**settings, **environment, **at(fault)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -75,7 +76,7 @@ def test_a_whole_model_is_read_back_as_it_was_written(store: Store) -> None:
 def test_a_killed_writer_leaves_nothing_to_see_and_the_next_one_completes(
     store: Store, store_environment: dict[str, str], point: str
 ) -> None:
-    killed = writer(store_environment, f"build.{point}:kill")
+    killed = writer(store_environment, f"wrote.build/{point}:kill")
     _, printed = killed.communicate(timeout=120)
     assert killed.returncode == -signal.SIGKILL, printed
     assert ids(store) == []
@@ -85,7 +86,7 @@ def test_a_killed_writer_leaves_nothing_to_see_and_the_next_one_completes(
 
 
 def test_what_a_killed_writer_left_is_swept(store: Store, store_environment: dict[str, str]) -> None:
-    killed = writer(store_environment, "build.reads:kill")
+    killed = writer(store_environment, "wrote.build/reads:kill")
     killed.communicate(timeout=120)
     assert [(each.kind, each.id) for each in sweep(store)] == [("Graph", graph.key)]
     assert left(store) == 0
@@ -93,7 +94,7 @@ def test_what_a_killed_writer_left_is_swept(store: Store, store_environment: dic
 
 
 def test_who_builds_next_removes_what_a_killed_writer_left(store: Store, store_environment: dict[str, str]) -> None:
-    killed = writer(store_environment, "build.reads:kill")
+    killed = writer(store_environment, "wrote.build/reads:kill")
     killed.communicate(timeout=120)
     assert left(store) > 1
     write_graph(store, other)
@@ -103,7 +104,7 @@ def test_who_builds_next_removes_what_a_killed_writer_left(store: Store, store_e
 
 
 def test_a_living_writer_is_not_swept_and_the_next_one_waits(store: Store, store_environment: dict[str, str]) -> None:
-    paused = writer(store_environment, "build.ops:pause")
+    paused = writer(store_environment, "wrote.build/ops:pause")
     wait_until_stopped(paused)
     assert sweep(store) == []
     with pytest.raises(StagedbError, match="being built or deleted by another process"):
@@ -199,7 +200,7 @@ def own_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 
 @pytest.mark.parametrize("point", ["ops"])
 def test_a_killed_engine_leaves_a_store_that_works(own_engine: dict[str, str], point: str) -> None:
-    paused = writer(own_engine, f"build.{point}:pause")
+    paused = writer(own_engine, f"wrote.build/{point}:pause")
     wait_until_stopped(paused)
     endpoint = embedded.running(Path(own_engine["STAGEDB_HOME"]))
     assert endpoint is not None

@@ -16,6 +16,7 @@ from stagedb.plans import Plan, RankLayout, groups
 from stagedb.store import Store, rank_nodes
 from stagedb.store.failures import ReadOnlyError
 from stagedb.store.rank_reach import instances_reached
+from tests.faults.injected import at
 from tests.ir.tiny import card
 
 WORDS = {"tp": 2, "pp": 2, "dp": 4, "seq_len": 16}
@@ -188,7 +189,7 @@ with connect() as store:
 
 def test_the_next_one_goes_on_where_a_killed_one_was(store: Store, store_environment: dict[str, str]) -> None:
     instance = made(store)
-    environment = {**os.environ, **store_environment, "STAGEDB_FAULT": "write.ranks/write_ranks:kill:2"}
+    environment = {**os.environ, **store_environment, **at("write.ranks/write_ranks:kill:2")}
     ended = subprocess.run([sys.executable, "-c", KILLED, instance], env=environment, capture_output=True, timeout=60)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert 0 <= nodes(store)["Rank"] < 16

@@ -21,6 +21,7 @@ from stagedb.store.contents.profiles import profile_id, record_profile
 from stagedb.systems import Durations, Measured
 from stagedb.timing import JobProfile, Scaling, profile_job
 from stagedb.timing.critical_path_rows import path_rows
+from tests.faults.injected import at
 from tests.instances.small_graph import small_graph
 from tests.ir.tiny import card
 from tests.timing.plain import PLAIN
@@ -234,7 +235,7 @@ def test_a_killed_writer_leaves_nothing_to_see_and_is_swept(
     killed = subprocess.run(
         [sys.executable, "-c", WRITE, instance],
         cwd=ROOT,
-        env={**settings, **store_environment, "STAGEDB_FAULT": f"profile.{point}:kill"},
+        env={**settings, **store_environment, **at(f"wrote.profile/{point}:kill")},
         capture_output=True,
         text=True,
         check=False,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from stagedb.errors import StagedbError
+from tests.faults.injected import at
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, pack_workload
 
@@ -19,7 +20,7 @@ def started(out: Path, *words: str, fault: str = "") -> "subprocess.Popen[str]":
     """The process, with all that it prints in one pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.traces.exporter", str(out), *words],
-        env={**os.environ, "STAGEDB_FAULT": fault, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **at(fault)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -25,6 +25,7 @@ from stagedb.traces.exporting import smaller, trace_set
 from stagedb.traces.output_places import unfinished
 from stagedb.traces.packed_file import write_packed
 from stagedb.traces.rank_files import explain
+from tests.faults.injected import at
 from tests.ir.tiny import card
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(out: Path, *words: str, fault: str = "") -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "STAGEDB_FAULT": fault, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **at(fault)}
     command = [sys.executable, "-m", "tests.traces.exporter", str(out), *words]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
@@ -68,7 +69,7 @@ def test_a_kill_while_replacing_leaves_the_old_set(tmp_path: Path, stage: str) -
 def test_an_interrupt_keeps_what_is_written_and_names_the_way_to_go_on(tmp_path: Path, processes: str) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.traces.exporter", str(out), "--processes", processes]
-    environment = {**os.environ, "STAGEDB_FAULT": "export.write:pause", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **at("export.write:pause")}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as exporting:
         _, status = os.waitpid(exporting.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -123,7 +124,7 @@ def test_resuming_mends_what_is_not_as_it_should_be(tmp_path: Path) -> None:
 def test_what_a_living_process_writes_is_not_taken(tmp_path: Path) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.traces.exporter", str(out)]
-    environment = {**os.environ, "STAGEDB_FAULT": "export.bundle:pause", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **at("export.bundle:pause")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
         os.waitpid(exporting.pid, os.WUNTRACED)
         export_workload(workload(), out, resume=True)
@@ -205,7 +206,7 @@ def test_of_two_that_resume_at_once_the_second_finds_the_set_complete(
 ) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.traces.exporter", str(out), "--resume", *words]
-    environment = {**os.environ, "STAGEDB_FAULT": f"export.{stage}:pause", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **at(f"export.{stage}:pause")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
         os.waitpid(exporting.pid, os.WUNTRACED)
         try:
@@ -221,7 +222,7 @@ def test_of_two_that_resume_at_once_the_second_finds_the_set_complete(
 def test_the_second_that_resumes_another_export_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.traces.exporter", str(out), "--resume"]
-    environment = {**os.environ, "STAGEDB_FAULT": "export.rename:pause", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **at("export.rename:pause")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
         os.waitpid(exporting.pid, os.WUNTRACED)
         try:

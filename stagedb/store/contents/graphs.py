@@ -6,7 +6,6 @@ from functools import partial
 
 from stagedb.build.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.errors import UsageError
-from stagedb.fault_injection import fault_point
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.mentions import call
 from stagedb.store.connection import Store
@@ -37,7 +36,6 @@ def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> 
         for name, rows in graph_rows(graph).items():
             store.write_rows(f"build/{name}", rows, **({"graph": graph.key} if name in _OF_GRAPH else {}))
             lease.renew()
-            fault_point(f"build.{name}")
     return True
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from stagedb.build.graph_rows import blocks_of
 from stagedb.errors import StagedbError
-from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.lowering.class_digests import RankClass
@@ -134,7 +133,6 @@ class _Copy:
         for stage, work in steps:
             self.progress(stage)
             work()
-            fault_point(f"instantiate.{stage}")
 
     def _make_classes(self, counts: Mapping[int, int]) -> None:
         self._rows("classes", class_rows(self.classes, self.plan, counts), instance=self.instance)

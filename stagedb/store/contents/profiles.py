@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
 from stagedb.mentions import Word
 from stagedb.store import Input, Lease, Store, ask_again, building, delete
@@ -191,7 +190,6 @@ class _Writing:
                 self.store.write_rows(f"profile/{statement}", batch, **named.get(statement, {}))
                 done += sum(map(_size, batch))
                 self.progress(done, of)
-            fault_point(f"profile.{statement}")
         if path.legs:
             self.store.write("profile/chain_legs", profile=self.profile)
         times = [each for row in parts["op_times"] for each in _op_times(row)]

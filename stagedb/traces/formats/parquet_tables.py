@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.collectives import ALL_GATHER, ALL_REDUCE
 from stagedb.errors import StagedbError, UsageError
-from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.traces.formats.trace_format import ClassFiles, FoundTraces, TraceFormat
@@ -120,7 +119,6 @@ def write(traces: "TraceSet", directory: Path, written: Callable[[int], None]) -
     for each in traces.classes:
         table, roles[each.key] = _class_table(traces.name, each)
         pq.write_table(table, directory / class_file(traces.name, each.key), compression="zstd")
-        fault_point("export.file")
         written(len(each.ranks.ranks))
     pq.write_table(_rank_table(traces, roles), directory / f"{traces.name}{RANKS}", compression="zstd")
 
