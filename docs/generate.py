@@ -17,8 +17,10 @@ from typing import Any
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from stagedb.cli.application import app
+from stagedb.cli.application import application
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS
+
+APP = application()
 
 WIDTH = 100
 """Columns of the help texts, for any terminal."""
@@ -27,7 +29,7 @@ WIDTH = 100
 def command_names() -> list[str]:
     """Every command that does something. Groups are spelled out: `store up`."""
     names = []
-    for name, command in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
+    for name, command in sorted(get_command(APP).commands.items()):  # type: ignore[attr-defined]
         names += [f"{name} {sub}" for sub in sorted(getattr(command, "commands", {}))] or [name]
     return names
 
@@ -35,7 +37,7 @@ def command_names() -> list[str]:
 def help_of(name: str) -> str:
     """The output of `stagedb NAME --help`."""
     env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    result = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="stagedb", env=env)
+    result = CliRunner().invoke(APP, [*name.split(), "--help"], prog_name="stagedb", env=env)
     if result.exit_code:
         raise RuntimeError(f"stagedb {name} --help failed: {result.output}")
     return result.output.strip()
@@ -44,7 +46,7 @@ def help_of(name: str) -> str:
 def _printed(*words: str) -> str:
     """The output of a command that reads no store."""
     env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    result = CliRunner().invoke(app, words, prog_name="stagedb", env=env)
+    result = CliRunner().invoke(APP, words, prog_name="stagedb", env=env)
     if result.exit_code:
         raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output}")
     return result.output.strip()
@@ -184,7 +186,9 @@ def block_operators() -> str:
 
 def own_card() -> str:
     """The layers and the own block of `docs/thin-8b.yaml`, as the command draws them."""
-    result = CliRunner().invoke(app, ["models", "docs/thin-8b.yaml"], prog_name="stagedb", env={"NO_COLOR": "1"})
+    result = CliRunner().invoke(
+        application(), ["models", "docs/thin-8b.yaml"], prog_name="stagedb", env={"NO_COLOR": "1"}
+    )
     if result.exit_code:
         raise RuntimeError(f"stagedb models docs/thin-8b.yaml failed: {result.output}")
     return "$ stagedb models thin-8b.yaml\n" + result.output[result.output.index("layers, from") :].strip()
@@ -586,7 +590,7 @@ def _study_store() -> dict[str, str]:
 
 
 def _print(environment: dict[str, str], *words: str, notes: bool = False) -> str:
-    result = CliRunner().invoke(app, words, prog_name="stagedb", env={**environment, "COLUMNS": "200"})
+    result = CliRunner().invoke(APP, words, prog_name="stagedb", env={**environment, "COLUMNS": "200"})
     if result.exit_code:
         raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output} {result.exception}")
     return result.output if notes else result.stdout

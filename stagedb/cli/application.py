@@ -3,30 +3,11 @@
 import os
 import sys
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 
 import typer
 
-from stagedb.cli import (
-    advise,
-    build_instantiate,
-    diff,
-    export,
-    find,
-    help,
-    ls_show_rm,
-    memory,
-    models,
-    name_tag_note,
-    profile,
-    query,
-    serve,
-    simulate,
-    store_command,
-    systems,
-    timeline_report,
-    unexpected_errors,
-    validate,
-)
 from stagedb.cli.help_groups import GroupedCommands, group_options
 from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
 from stagedb.cli.shared_options import print_line
@@ -51,35 +32,66 @@ out under a plan, `export` writes one trace a rank. Each makes what is missing b
 EXIT_REFUSED = 2
 EXIT_BROKEN_PIPE = 141
 
-app = typer.Typer(
-    cls=GroupedCommands,
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+COMMANDS: Mapping[str, str] = {
+    "models": "models",
+    "systems": "systems",
+    "build": "build_instantiate",
+    "instantiate": "build_instantiate",
+    "export": "export",
+    "unpack": "export",
+    "validate": "validate",
+    "simulate": "simulate",
+    "query": "query",
+    "queries": "query",
+    "memory": "memory",
+    "profile": "profile",
+    "advise": "advise",
+    "timeline": "timeline_report",
+    "report": "timeline_report",
+    "diff": "diff",
+    "ls": "ls_show_rm",
+    "show": "ls_show_rm",
+    "rm": "ls_show_rm",
+    "find": "find",
+    "name": "name_tag_note",
+    "tag": "name_tag_note",
+    "note": "name_tag_note",
+    "serve": "serve",
+    "store": "store_command",
+    "help": "help",
+}
+"""The module of each command, which registers it."""
 
-models.register(app)
-systems.register(app)
-build_instantiate.register(app)
-export.register(app)
-validate.register(app)
-simulate.register(app)
-query.register(app)
-memory.register(app)
-profile.register(app)
-advise.register(app)
-timeline_report.register(app)
-diff.register(app)
-ls_show_rm.register(app)
-find.register(app)
-name_tag_note.register(app)
-serve.register(app)
-store_command.register(app)
-help.register(app)
-group_options(app)
+BEFORE = ("-q", "--quiet", "-v", "--verbose")
+"""Options that may come before a command and do not end the command line."""
+
+
+def application(modules: Iterable[str] = COMMANDS.values()) -> typer.Typer:
+    """The application with the commands of some modules; by default with all."""
+    app = typer.Typer(
+        cls=GroupedCommands,
+        help=HELP,
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    for module in dict.fromkeys(modules):
+        import_module(f"stagedb.cli.{module}").register(app)
+    group_options(app)
+    app.callback()(root)
+    return app
+
+
+def needed_modules(words: Sequence[str], environment: Mapping[str, str]) -> Iterable[str]:
+    """The modules that a command line needs: that of its command, or all.
+
+    Reading the options of all commands takes longer than most commands do.
+    """
+    command = next((word for word in words if word not in BEFORE), "")
+    completes = any(name.startswith("_STAGEDB_") for name in environment)
+    return [COMMANDS[command]] if command in COMMANDS and command != "help" and not completes else COMMANDS.values()
 
 
 def _version(wanted: bool) -> None:
@@ -90,7 +102,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only results and errors."),
@@ -108,14 +119,18 @@ def _show(message: Warning | str, category: type[Warning], *place: object, **mor
 def _print_error(text: str) -> None:
     """Print an error in one line, without passwords, which an address among the arguments or a store may have."""
     may_have = any("@" in each for each in sys.argv) or "stagedb.store" in sys.modules
-    shown = unexpected_errors.hiding(sys.argv)(text) if may_have else text
-    print_line(f"Error: {shown}", err=True)
+    if may_have:
+        from stagedb.cli.unexpected_errors import hiding
+
+        text = hiding(sys.argv)(text)
+    print_line(f"Error: {text}", err=True)
 
 
 def run() -> None:
     """Run the command line and exit. Errors that stagedb expects become one line on standard error."""
     warnings.showwarning = _show
     try:
+        app = application(needed_modules(sys.argv[1:], os.environ))
         status = app(prog_name="stagedb", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except USAGE_ERROR as error:

@@ -27,7 +27,6 @@ from typing import (
     runtime_checkable,
 )
 
-import psutil
 import typer
 from typer.models import OptionInfo
 
@@ -206,6 +205,8 @@ def _width(stream: TextIO) -> int:
 
 def _age() -> float:
     """Seconds since this process began."""
+    import psutil
+
     began = psutil.Process().create_time()
     if hasattr(time, "CLOCK_BOOTTIME"):
         # The time of boot is known only to whole seconds. Both of these contain it, so that their difference is exact.

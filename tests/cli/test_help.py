@@ -4,20 +4,24 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from stagedb.cli.application import app
+from stagedb.cli.application import application
 from stagedb.cli.help_groups import COMMANDS
 from stagedb.plans.aspects import PLAN_WORDS
 
+APP = application()
+
 
 def printed(*words: str, status: int = 0) -> str:
-    ran = CliRunner().invoke(app, words, prog_name="stagedb", env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+    ran = CliRunner().invoke(
+        application(), words, prog_name="stagedb", env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    )
     assert ran.exit_code == status, ran.output
     return ran.output
 
 
 def test_every_command_is_in_one_group() -> None:
     grouped = [name for names in COMMANDS.values() for name in names]
-    assert sorted(grouped) == sorted(get_command(app).commands)  # type: ignore[attr-defined]
+    assert sorted(grouped) == sorted(get_command(APP).commands)  # type: ignore[attr-defined]
     text = printed("--help")
     assert all(f"\n{title}:\n" in text for title in COMMANDS)
     assert printed("help") == text
@@ -48,7 +52,7 @@ def test_commands_of_a_group_are_explained(topic: str, inner: str) -> None:
 
 
 def test_an_unknown_topic_is_refused() -> None:
-    ran = CliRunner().invoke(app, ["help", "nothing"], prog_name="stagedb")
+    ran = CliRunner().invoke(APP, ["help", "nothing"], prog_name="stagedb")
     assert ran.exit_code != 0
     assert "no command is called 'nothing'" in str(ran.exception)
 

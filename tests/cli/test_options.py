@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 
 from stagedb.api.plan_keywords import GraphWords as GraphKeywords
 from stagedb.api.plan_keywords import PlanWords as PlanKeywords
-from stagedb.cli.application import app
+from stagedb.cli.application import application
 from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 from stagedb.plans import WORDS, GraphOptions
+
+APP = application()
 
 NOT_YET: set[str] = set()
 """Words of a plan that nothing can be done with so far."""
@@ -81,8 +83,8 @@ def test_a_group_of_options_becomes_options_and_comes_back_whole() -> None:
 
 
 def test_the_list_of_commands_shows_every_summary_whole() -> None:
-    found = CliRunner().invoke(app, ["--help"], terminal_width=80)
+    found = CliRunner().invoke(APP, ["--help"], terminal_width=80)
     rows = [row for row in found.output.partition("\nMake:\n")[2].splitlines() if row.startswith("  ")]
-    names = [name for name, command in get_command(app).commands.items() if not command.hidden]  # type: ignore[attr-defined]
+    names = [name for name, command in get_command(APP).commands.items() if not command.hidden]  # type: ignore[attr-defined]
     assert sorted(row.split()[0] for row in rows) == sorted(names)
     assert not [row for row in rows if row.endswith("...")]

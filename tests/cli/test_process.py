@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from stagedb.cli.application import COMMANDS, application, needed_modules
 from stagedb.cli.build_instantiate import bubble
 from stagedb.cli.export import size
 from tests.cli.conftest import Run
@@ -34,6 +36,33 @@ def test_help_loads_nothing_heavy() -> None:
     assert result.returncode == 0
     assert result.stderr == "[]\n"
     assert "Usage: stagedb" in result.stdout
+
+
+def test_a_command_loads_no_other_command() -> None:
+    """Nor numpy, which the driver would import."""
+    code = (
+        "import sys\nfrom stagedb.cli import main\nsys.argv = ['stagedb', '-q', 'models', 'gpt2', '-f', 'json']\n"
+        "try:\n    main()\nfinally:\n    import stagedb.store\n"
+        "    loaded = {name.rpartition('.')[2] for name in sys.modules if name.startswith('stagedb.cli.')}\n"
+        f"    print(sorted(loaded & {{*{list(COMMANDS.values())!r}}}), 'numpy' in sys.modules, file=sys.stderr)\n"
+    )
+    result = python(code)
+    assert (result.returncode, result.stderr) == (0, "['models'] False\n")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_module_of_a_command_has_it(command: str) -> None:
+    chosen = list(needed_modules(["-v", command, "x"], {}))
+    assert command in get_command(application(chosen)).commands  # type: ignore[attr-defined]
+    assert len(set(chosen)) == (len(set(COMMANDS.values())) if command == "help" else 1)
+
+
+def test_every_command_is_there_for_help_completion_and_a_wrong_name() -> None:
+    every = set(COMMANDS.values())
+    for words in ([], ["--help"], ["-q"], ["-h", "ls"], ["--version"], ["lss"]):
+        assert set(needed_modules(words, {})) == every
+    assert set(needed_modules(["ls"], {"_STAGEDB_COMPLETE": "complete_bash"})) == every
+    assert sorted(get_command(application()).commands) == sorted(COMMANDS)  # type: ignore[attr-defined]
 
 
 def test_the_module_is_the_command() -> None:
@@ -117,9 +146,13 @@ def test_texts_pass_in_any_encoding(environment: dict[str, str], tmp_path: Path)
     path.write_text("name,duration_ns\n", encoding="utf-8")
     code = (
         "import sys\nfrom stagedb.cli import main\nimport stagedb.cli.application as a\n"
-        "@a.app.command()\ndef echoed(text: str, path: str) -> None:\n"
+        "made = a.application\n"
+        "def echoed(text: str, path: str) -> None:\n"
         "    import json, typer\n    open(path).close()\n"
         "    typer.echo(json.dumps(text, ensure_ascii=False))\n    typer.echo('→ 😀', err=True)\n"
+        "def with_echo(modules):\n"
+        "    app = made(modules)\n    app.command()(echoed)\n    return app\n"
+        "a.application = with_echo\n"
         "sys.argv = ['stagedb', 'echoed', *sys.argv[1:]]\nmain()\n"
     )
     script = tmp_path / "echoed.py"

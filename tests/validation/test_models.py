@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stagedb.cli.application import app
+from stagedb.cli.application import application
 from stagedb.errors import UsageError
 from stagedb.models import from_hugging_face
 from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
@@ -19,6 +19,8 @@ from stagedb.validation import check_model, read_models
 from stagedb.validation.model_check import matched
 from stagedb.validation.models import Row
 from tests.sampling import EVERY
+
+APP = application()
 
 FILE = Path(__file__).with_name("models.json")
 MODELS = {model.name: model for model in read_models(FILE)}
@@ -32,7 +34,7 @@ def test_parameters_and_matmuls_are_those_of_the_models_own_code(name: str) -> N
 
 
 def test_the_command_ends_with_how_many_agree(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["validate", "--models", str(FILE), "--only", "*-7b*"])
+    found = CliRunner().invoke(APP, ["validate", "--models", str(FILE), "--only", "*-7b*"])
     assert found.exit_code == 0, found.output
     assert found.stderr.splitlines()[-1] == "7 of 7 models agree, 0 differ"
     rows = json.loads(FILE.read_text())[:2]
@@ -40,12 +42,12 @@ def test_the_command_ends_with_how_many_agree(tmp_path: Path) -> None:
     rows[1]["parameters"] += 1
     changed = tmp_path / "models.json"
     changed.write_text(json.dumps(rows))
-    found = CliRunner().invoke(app, ["validate", "--models", str(changed)])
+    found = CliRunner().invoke(APP, ["validate", "--models", str(changed)])
     assert found.exit_code == 1
     assert found.stderr.splitlines()[-1] == "0 of 2 models agree, 2 differ"
     rows[0]["config"] = {"architectures": ["NoSuchModel"], "model_type": "no_such_model"}
     changed.write_text(json.dumps(rows[:1]))
-    found = CliRunner().invoke(app, ["validate", "--models", str(changed)])
+    found = CliRunner().invoke(APP, ["validate", "--models", str(changed)])
     assert found.exit_code == 1, "nothing was compared"
     assert "1 not compared" in found.stderr
 
