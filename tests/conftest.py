@@ -7,6 +7,7 @@ STAGEDB_REQUIRE_NEO4J=1 makes its absence a failure.
 """
 
 import contextlib
+import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         dropped = set(left)
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the garbage collector leave alone what lives as long as the tests: thousands of them, and all modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def _file(item: pytest.Item) -> str:
