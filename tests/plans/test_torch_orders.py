@@ -36,6 +36,15 @@ def test_the_csv_of_torch_is_the_schedule_of_the_same_name(path: Path) -> None:
     assert Plan.from_mapping(written.to_dict()) == written
 
 
+def test_the_rows_of_a_csv_place_its_chunks(tmp_path: Path) -> None:
+    """Also where no placement of a schedule is that of the file: here each stage has neighbours in the pipeline."""
+    path = tmp_path / "orders.csv"
+    path.write_text("0F0,1F0,1B0,0B0\n2F0,3F0,3B0,2B0\n")
+    plan = Plan.from_mapping({"pp": 2, "schedule": str(path)})
+    assert plan.chunk_placement == "0,0,1,1"
+    assert [order_text(order) for order in plan.orders()] == ["F0 F0.1 B0.1 B0"] * 2
+
+
 @EACH
 def test_orders_without_a_placement_take_the_one_with_which_they_end(path: Path, tmp_path: Path) -> None:
     named = Plan.from_mapping(plans(path)[1])
