@@ -163,10 +163,11 @@ def _make_the_tree() -> None:
     """Make the tree of commands, which takes longer than most runs, once, so that every fork has it."""
     import typer.main
 
-    from stagedb.cli.application import app
+    from stagedb.cli import application
 
-    made = functools.cache(typer.main.get_command)
-    made(app)
+    whole, made = functools.cache(application.application), functools.cache(typer.main.get_command)
+    made(whole())
+    application.application = lambda modules=(): whole()
     typer.main.get_command = made
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 import typer.main
 
-from stagedb.cli import main
+from stagedb.cli import application, main
 
 TINY = """\
 name: tiny
@@ -50,6 +50,8 @@ Run = Callable[..., Ran]
 def one_tree() -> Iterator[None]:
     """The tree of commands is made once: it takes longer than most commands, and is the same for each."""
     with pytest.MonkeyPatch.context() as patch:
+        whole = functools.cache(application.application)
+        patch.setattr(application, "application", lambda modules=(): whole())
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
