@@ -289,6 +289,16 @@ def _running(each: ClassMemory) -> Iterator[Item]:
         yield from items
 
 
+@pytest.mark.parametrize(("recipe", "copied"), [("torch", 1), ("megatron", 0)])
+def test_what_ranks_of_tp_gather_or_scatter_is_copied_to_rows_of_their_parts(recipe: str, copied: int) -> None:
+    """What they sum has no parts."""
+    model = tiny()
+    (found,) = memory(model, tp=2, sp=True, recipe=recipe)
+    copies = {(item.op.kind, item.temporary) for item in _running(found) if item.op.axis == "tp"}
+    whole = copied * 8 * model.hidden * FORMAT_BYTES["bf16"]
+    assert copies == {("all_gather", whole), ("reduce_scatter", whole), ("all_reduce", 0)}
+
+
 def test_a_tied_weight_is_held_once() -> None:
     (found,) = memory(tiny(tied=True))
     assert held(found, "start")["parameters"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]

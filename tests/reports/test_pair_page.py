@@ -29,6 +29,8 @@ def test_two_steps_are_on_one_scale(embedded_store: Store) -> None:
     for title in (
         "What makes the difference",
         "The pipelines, on one scale",
+        "Memory at the peak: plain",
+        "Memory at the peak: chunks",
         "Operators and communication",
         "The plans",
     ):

@@ -13,18 +13,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.store import Store
-from stagedb.traces import Request, validate_traces
+from stagedb.traces import Request, rank_files, validate_traces
 from stagedb.traces.disk_room import LEAST_NODE, check_counts
 from stagedb.traces.exporting import smaller, trace_set
 from stagedb.traces.output_places import unfinished
 from stagedb.traces.packed_file import write_packed
-from stagedb.traces.rank_files import explain
+from stagedb.traces.rank_files import explain, writers
 from tests.faults.injected import at
 from tests.ir.tiny import card
 from tests.traces.synthetic import workload
@@ -88,6 +89,14 @@ def test_an_interrupt_keeps_what_is_written_and_names_the_way_to_go_on(tmp_path:
     assert {path.name: path.stat().st_ino for path in out.glob("*.et")} == inodes
     assert validate_traces(out).faults == ()
     assert left(out) == []
+
+
+def test_an_interrupt_of_the_keyboard_is_for_the_exporting_process_only() -> None:
+    """It goes to all processes of a group, and these would each print where it found them."""
+    with writers(2, lambda count: None):
+        made = [process for process in psutil.Process().children() if rank_files.__name__ in process.cmdline()]
+        assert len(made) == 2
+        assert os.getpgrp() not in {os.getpgid(process.pid) for process in made}
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
