@@ -246,6 +246,7 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile,
     """
     me = psutil.Process()
     used = abandoned = time.monotonic()
+    collected = 0.0
     while not stopping.asked:
         time.sleep(POLL)
         endpoint.repair()
@@ -260,10 +261,21 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile,
         if now - abandoned > ABANDONED:
             os.kill(os.getpid(), signal.SIGKILL)
         # A short command comes and goes between two looks.
-        if archive is not None and now - used > QUIET:
-            archive.make()
+        if now - used > QUIET:
+            if collected < used:
+                # The virtual machine gives memory back only after a full collection.
+                collected = now
+                _collect()
+            if archive is not None:
+                archive.make()
         if now - used > idle:
             return
+
+
+def _collect() -> None:
+    import jpype
+
+    jpype.JClass("java.lang.System").gc()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ from typing import Any
 import filelock
 import psutil
 
+KEPT = 3
+"""Archives of other environments, and this one, that are kept."""
+
 ROOM = 200 << 20
 """Free bytes that a disk needs for an archive."""
 
@@ -91,9 +94,11 @@ class ClassArchive:
         quiet = subprocess.DEVNULL
         done = subprocess.run([*_java(), *dump], stdin=quiet, stdout=quiet, stderr=quiet, check=False)
         if done.returncode == 0 and new.exists():
-            for old in self.directory.glob("classes-*.jsa"):
-                old.unlink(missing_ok=True)
             new.replace(self.path)
+            # Several environments of one user each have one.
+            made = sorted(self.directory.glob("classes-*.jsa"), key=lambda path: path.stat().st_mtime)
+            for old in made[:-KEPT]:
+                old.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Remove the list of an engine that ends before the archive is made."""
