@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, validate
-from stagedb.errors import UsageError
 from stagedb.store import Store
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import read_trace
@@ -132,18 +131,6 @@ def test_copies_reduce_their_parts_of_experts_apart(store: Store, recipe: str, z
         # Rows of norms and routers divide by the shards, so nothing is padded.
         assert sums["", "dp"] == [dense * width, dense * width // shards]
         assert sums["", "dp_replicate"] == [dense * width // shards] * 2
-
-
-def test_a_graph_without_reductions_of_copies_is_refused(embedded_store: Store) -> None:
-    """Graphs that were stored before have one reduction over copies for all weights, whose parts differ."""
-    db = Stagedb(embedded_store)
-    words = {"dp": 8, "ep": 2, "zero": 3, "seq_len": 8}
-    graph = db.instantiate(card("moe"), **words).graph  # type: ignore[arg-type]
-    with embedded_store._session("WRITE") as session:
-        text = "MATCH (o:SymOp {graph: $graph, axis: 'dp_replicate'}) WHERE o.name ENDS WITH '.experts' DETACH DELETE o"
-        session.run(text, graph=graph).consume()
-    with pytest.raises(UsageError, match="build it again, or leave hsdp out"):
-        db.instantiate(card("moe"), **words, hsdp=2)  # type: ignore[arg-type]
 
 
 def test_experts_are_reduced_independently_of_cp(store: Store) -> None:

@@ -207,15 +207,8 @@ SCANS = {
     "team/unnamed_profiles": "all profiles that are older than a time",
     # What an interrupted run left: a handful of nodes have these labels, and `state` has no index.
     "catalog/unfinished": "all that is not whole",
-    # Once in the life of a store: they look at all that an older version wrote, or stop at the first node.
+    # It stops at the first node.
     "schema/is_empty": "whether there is any node",
-    "schema/graphs_v3": "migration",
-    "schema/connect_ops_v3": "migration",
-    "schema/connect_tensors_v3": "migration",
-    "schema/clear_v3": "migration",
-    "schema/outdate_v3": "migration",
-    "schema/name_instances_v5": "migration",
-    "schema/name_profiles_v5": "migration",
     **{name: "all that may belong to nothing" for name in names() if name.startswith("check/lost_")},
     "check/things": "all complete things",
 }

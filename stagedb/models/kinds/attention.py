@@ -235,12 +235,13 @@ def _rows(choices: ShardingChoices) -> Table:
     """Tensor parallelism partitions heads.
 
     Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries
-    are partitioned there. Keys and values, whose sequence `kseq` is in no rule there, are gathered.
+    are partitioned there. Keys and values, whose sequence `kseq` is in no rule there, are gathered; an indexer too reads all.
     """
     queries = {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)}
     over_context = {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")}
     core = over_context if choices.cp_kind == "ulysses" else queries
-    return {"attention": {**queries, "kseq": ("cp",)}, "attention_core": core}
+    index = {axis: queries[axis] for axis in ("batch", "seq")}
+    return {"attention": {**queries, "kseq": ("cp",)}, "attention_core": core, "index": index}
 
 
 def _planned(choices: ShardingChoices, table: Table) -> Table:
@@ -313,6 +314,9 @@ ATTENTION = LayerPart(
             {"head_dim": "attention and rotary positions read all values of a head"},
         )
     },
-    left={"attention_core": f"which follows {Word('cp_kind')}"},
+    left={
+        "attention_core": f"which follows {Word('cp_kind')}",
+        "index": "in which each rank chooses keys for its own queries",
+    },
     buffers=_buffers,
 )

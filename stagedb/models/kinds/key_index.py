@@ -51,6 +51,8 @@ def chosen_keys(t: "Tracer", values: Values, x: "Tensor", latent: "Tensor") -> "
         t.emit(f"attn.index.rotary_{word}", ops.Rotary(size=size), (each,), turned[-1])
     weights = _linear(t, "attn.index.weights", x, ("index_heads", "hidden"), HEADS)
     best, places = t.activation("attn.index.best", CHOSEN, "fp32"), t.activation("attn.index.chosen", CHOSEN, "int64")
+    # Each rank chooses for its queries, among the keys of all ranks.
+    t.enter("index")
     t.emit("attn.index", ops.KeyIndex(), (*turned, weights), best, places)
     return best, places
 

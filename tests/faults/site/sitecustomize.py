@@ -117,6 +117,7 @@ SEAMS: dict[str, Callable[[Any], None]] = {
     "stagedb.traces.set_output": of_stages,
     "stagedb.traces.staging": of_names,
     "stagedb.traces.encoded_class": of_files,
+    "pyarrow.parquet": lambda module: after(module, "write_table", lambda *_: "export.file"),
 }
 
 
