@@ -235,7 +235,8 @@ def _rows(choices: ShardingChoices) -> Table:
     """Tensor parallelism partitions heads.
 
     Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries
-    are partitioned there. Keys and values, whose sequence `kseq` is in no rule there, are gathered; an indexer too reads all.
+    are partitioned there. Keys and values, whose sequence `kseq` is in no rule there, are gathered; an indexer too
+    reads all of them.
     """
     queries = {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)}
     over_context = {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")}
