@@ -1,5 +1,6 @@
 """Coarser traces: what is computed between two communications is one node, and nothing else changes."""
 
+import dataclasses
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.traces import TraceColumns, read_trace, validate_traces
 from stagedb.traces import chakra_pb2 as pb
+from stagedb.workload.issue_order import sequence
 from tests.sampling import examples
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload
@@ -78,6 +80,14 @@ def test_nothing_is_computed_in_two_nodes_in_a_row(tmp_path: Path) -> None:
         "embedding.grad",
         "step.0 .. step.3",
     ]
+
+
+def test_a_block_has_a_value_in_every_column() -> None:
+    for columns in workload(tp=2, dp=2, pp=2).classes:
+        ops = sequence(columns, "block").ops
+        assert len(ops) > len(columns.ops)
+        lengths = {each.name: len(getattr(ops, each.name)) for each in dataclasses.fields(ops)}
+        assert lengths == dict.fromkeys(lengths, len(ops))
 
 
 def test_an_unknown_granularity_is_refused(tmp_path: Path) -> None:
