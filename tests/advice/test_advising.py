@@ -239,6 +239,8 @@ def test_an_error_of_a_process_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 LONG = """
+import signal
+
 from stagedb.advice import Trials, advise
 from stagedb.build.model_graph import build_graph
 from stagedb.models import load_card
@@ -248,6 +250,7 @@ from stagedb.systems import load_system
 card, plan = load_card("llama3-70b"), Plan.from_mapping({"tp": 8, "pp": 4, "global_batch_size": 64, "seq_len": 8192})
 graph = build_graph(card, plan.options)
 trials = Trials(lambda options: build_graph(card, options), graph.sizes, load_system("h100"), processes=2)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 advise(trials, plan, lambda done, of, change: print("trying", flush=True))
 """
 
