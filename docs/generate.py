@@ -28,8 +28,9 @@ WIDTH = 100
 
 def command_names() -> list[str]:
     """Every command that does something. Groups are spelled out: `store up`."""
+    tree: Any = get_command(APP)
     names = []
-    for name, command in sorted(get_command(APP).commands.items()):  # type: ignore[attr-defined]
+    for name, command in sorted(tree.commands.items()):
         names += [f"{name} {sub}" for sub in sorted(getattr(command, "commands", {}))] or [name]
     return names
 
@@ -59,7 +60,10 @@ def cli_reference() -> str:
     common = {entry for entry, count in uses.items() if count > 1}
     parts = [f"```text\n{help_of('')}\n```\n"]
     parts.append(f"## Words of a plan\n\n```text\n{_printed('help', 'plan')}\n```\n")
-    parts.append("## Options of several commands\n\n" + _option_table(sorted(common, key=lambda entry: entry.name)))
+    parts.append(
+        "## Options of several commands\n\n"
+        + _option_table(sorted(common, key=lambda entry: (entry.name, entry.flags, entry.text)))
+    )
     for name, each in helps.items():
         own = [entry for entry in each.entries if entry not in common]
         also = ", ".join(f"`{entry.name}`" for entry in each.entries if entry in common)
@@ -142,7 +146,7 @@ def architectures() -> str:
 
     rows: dict[str, list[str]] = {}
     for name, reader in READERS.items():
-        rows.setdefault(" ".join(inspect.getdoc(reader).split()), []).append(f"`{name}`")  # type: ignore[union-attr]
+        rows.setdefault(" ".join((inspect.getdoc(reader) or "").split()), []).append(f"`{name}`")
     for name, (text, _) in WHOLE_MODELS.items():
         alone = TEXT_MODELS[text][0]
         rows.setdefault(f"The text model of a model with images or sound: by default as `{alone}`.", []).append(
