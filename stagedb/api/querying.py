@@ -10,10 +10,11 @@ from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import OPTIONS, Word, call
-from stagedb.store import Statement, Store, Table, load, names, read_whole
+from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
 from stagedb.store.saved_queries import SavedQuery, forget_query, save_query, saved_queries
+from stagedb.store.statements import written_names
 from stagedb.store.unknown_names import unknown_names
 
 FOLDER = "analyze/"
@@ -120,7 +121,7 @@ def short(statement: Statement) -> str:
 
 def _named() -> list[str]:
     """Statements of the named queries. A file is internal if its name starts with `_`."""
-    return [name for name in names() if name.startswith(FOLDER) and not name.rsplit("/", 1)[-1].startswith("_")]
+    return [name for name in written_names() if name.startswith(FOLDER) and not name.rsplit("/", 1)[-1].startswith("_")]
 
 
 def run(

@@ -75,9 +75,13 @@ class HeaderError(StagedbError):
 
 def names() -> tuple[str, ...]:
     """Names of all statements, sorted. Names whose last part starts with `_` are internal."""
+    return tuple(sorted([*written_names(), *_by_label()]))
+
+
+def written_names() -> tuple[str, ...]:
+    """Names of the statements that have files, named queries among them, sorted."""
     root = statements_directory()
-    written = (path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.cypher"))
-    return tuple(sorted([*written, *_by_label()]))
+    return tuple(sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.cypher")))
 
 
 @functools.cache
