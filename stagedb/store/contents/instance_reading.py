@@ -13,11 +13,11 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.ir.facts import OpFacts
-from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call
 from stagedb.plans import Plan, RankLayout
 from stagedb.store import Store, layout_of, read_graph, read_whole, reading
+from stagedb.store.contents.graphs import check_form
 from stagedb.store.contents.instance_digests import (
     check_digests,
     check_layout,
@@ -120,11 +120,7 @@ def read_facts(store: Store, instance: str) -> dict[str, OpFacts]:
     if not rows:
         return {}  # of a graph without operators
     (row,) = rows
-    if row["format"] != FORMAT:
-        raise UsageError(
-            f"the graph of instance {instance} has format {row['format']}, and this stagedb reads format {FORMAT}: "
-            f"remove both with {call('rm')} and make them again"
-        )
+    check_form(row["graph"], row["format"])
     names = [field.name for field in fields(OpFacts)]
     values = zip(*(row[name] for name in names), strict=True)
     made = (OpFacts.of(dict(zip(names, each, strict=True))) for each in values)
