@@ -80,7 +80,7 @@ def status(store: str | None = None, *, database: str | None = None, insecure: b
 def _state(version: int) -> str:
     if version > migrations.NEWEST:
         return "written by a newer stagedb"
-    if 0 < version < migrations.FIRST:
+    if migrations.is_older(version):
         return "written by an older stagedb"
     if version < migrations.NEWEST:
         return "needs `stagedb store migrate`" if version else "empty"

@@ -45,8 +45,8 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
 
     word: a name, or the id (or its start) of a graph, an instance or a profile. With a name, what other names mean or
     other users made stays, and only the name goes. With an id, such a thing is refused, unless `force` is set; so is a
-    graph that instances need. Unfinished things can be removed too. Raises UsageError for
-    what is refused, and StagedbError for what a living process builds or deletes.
+    graph that instances need. Unfinished things can be removed too. Raises UsageError for what is refused, and
+    StagedbError for what a living process builds or deletes.
     """
     invisible = unfinished(store)
     hidden = next((each for each in invisible if each.name == word), None)

@@ -60,13 +60,23 @@ def pending(version: int) -> tuple[Migration, ...]:
             f"the store was written by a newer stagedb (its schema is version {version}, this stagedb knows "
             f"{NEWEST}): upgrade stagedb, or name another store with {Word('store')}"
         )
-    if 0 < version < FIRST:
-        raise UsageError(
-            f"the store was written by an older stagedb (its schema is version {version}, this stagedb reads "
-            f"{FIRST}{'' if NEWEST == FIRST else f' to {NEWEST}'}): name an empty store with {Word('store')}, or "
-            "remove this one, and build there again what you need"
-        )
+    if is_older(version):
+        raise older(version)
     return tuple(migration for migration in MIGRATIONS if migration.version > version)
+
+
+def is_older(version: int) -> bool:
+    """Whether a store with this schema is older than all migrations."""
+    return 0 < version < FIRST
+
+
+def older(version: int) -> UsageError:
+    """The refusal of a store that is older than all migrations."""
+    return UsageError(
+        f"the store was written by an older stagedb (its schema is version {version}, this stagedb reads "
+        f"{FIRST}{'' if NEWEST == FIRST else f' to {NEWEST}'}): name an empty store with {Word('store')}, or "
+        "remove this one, and build there again what you need"
+    )
 
 
 def described(migrations: Iterable[Migration]) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.mentions import OPTIONS, shown_in
 from stagedb.store.connection import Store
-from stagedb.store.migrations import FIRST, pending
+from stagedb.store.migrations import is_older, older
 
 MOST = 20
 """Instances whose commands a refusal lists."""
@@ -19,19 +18,15 @@ def check_age(store: Store, version: int) -> None:
 
     version: the store's schema; 0: it has none yet.
     """
-    if not 0 < version < FIRST:
-        return
-    try:
-        pending(version)
-    except UsageError as error:
-        raise UsageError(error.message + _commands(store)) from None
+    if is_older(version):
+        raise UsageError(older(version).message + _commands(store))
 
 
 def _commands(store: Store) -> str:
     rows = store.read("schema/older_instances", most=MOST + 1)
     if not rows:
         return ""
-    lines = [shown_in(OPTIONS, _command(row)) for row in rows[:MOST]]
+    lines = [_command(row) for row in rows[:MOST]]
     more = [f"and further ones: these are the {MOST} newest"] if len(rows) > MOST else []
     return "\n".join([". Its instances:", *(f"  {line}" for line in [*lines, *more])])
 

@@ -38,26 +38,17 @@ def fault_point(name: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def before(owner: Any, name: str, point: Any) -> None:
-    """Let a function begin with the point that its arguments name."""
+def wrap(owner: Any, name: str, point: Callable[..., str], early: bool = False) -> None:
+    """Let a function end, or begin, with the point that its arguments name."""
     real = getattr(owner, name)
 
     @functools.wraps(real)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        fault_point(point(*args))
-        return real(*args, **kwargs)
-
-    setattr(owner, name, wrapped)
-
-
-def after(owner: Any, name: str, point: Any) -> None:
-    """Let a function end with the point that its arguments name."""
-    real = getattr(owner, name)
-
-    @functools.wraps(real)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if early:
+            fault_point(point(*args))
         result = real(*args, **kwargs)
-        fault_point(point(*args))
+        if not early:
+            fault_point(point(*args))
         return result
 
     setattr(owner, name, wrapped)
@@ -78,14 +69,14 @@ def of_stages(module: Any) -> None:
 
 def of_connections(module: Any) -> None:
     """Reads and writes of a store."""
-    before(module.Store, "_read", lambda store, name, *_: f"read.{name}")
+    wrap(module.Store, "_read", lambda store, name, *_: f"read.{name}", early=True)
     for writes in ("write", "write_rows"):
-        after(module.Store, writes, lambda store, name, *_: f"wrote.{name}")
+        wrap(module.Store, writes, lambda store, name, *_: f"wrote.{name}")
 
 
 def of_names(module: Any) -> None:
     """What is complete gets its name."""
-    before(module, "_name", lambda *_: "export.rename")
+    wrap(module, "_name", lambda *_: "export.rename", early=True)
     real = module.staged_file
 
     @contextmanager
@@ -111,13 +102,13 @@ def of_files(module: Any) -> None:
 
 SEAMS: dict[str, Callable[[Any], None]] = {
     "stagedb.store.connection": of_connections,
-    "stagedb.store.transactions": lambda module: after(
+    "stagedb.store.transactions": lambda module: wrap(
         module, "written", lambda _, statement, *__: f"write.{statement.name}"
     ),
     "stagedb.traces.set_output": of_stages,
     "stagedb.traces.staging": of_names,
     "stagedb.traces.encoded_class": of_files,
-    "pyarrow.parquet": lambda module: after(module, "write_table", lambda *_: "export.file"),
+    "pyarrow.parquet": lambda module: wrap(module, "write_table", lambda *_: "export.file"),
 }
 
 
@@ -129,7 +120,7 @@ class Finder(importlib.abc.MetaPathFinder):
         found = None if seam is None else importlib.machinery.PathFinder.find_spec(name, path, target)
         if seam is None or found is None or found.loader is None:
             return None
-        after(found.loader, "exec_module", functools.partial(_wrap, seam))
+        wrap(found.loader, "exec_module", functools.partial(_wrap, seam))
         return found
 
 
