@@ -12,7 +12,19 @@ ROOT = Path(__file__).parents[1] / "stagedb"
 
 CORE = (
     *("outputs", "inputs", "expressions", "collectives", "systems", "workflows", "ir", "models", "frameworks"),
-    *("schedules", "plans", "build", "workload", "lowering", "memory", "timing", "advice", "traces", "reports"),
+    *(
+        "schedules",
+        "plans",
+        "build",
+        "workload",
+        "lowering",
+        "memory",
+        "timing",
+        "advice",
+        "search",
+        "traces",
+        "reports",
+    ),
 )
 """Packages that compute: plain functions over plain data, without a store, a driver or a command line."""
 

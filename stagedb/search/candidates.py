@@ -1,0 +1,122 @@
+"""What a search asks, and what it finds: plans with their step and memory, and why each of them loses."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+FORMAT = 1
+"""Version of what a search covers and how it counts; part of its id."""
+
+
+class Fate(StrEnum):
+    """What a search found out about a plan."""
+
+    TIMED = "timed"
+    """It fits; its step and peak are exact."""
+    MEMORY = "memory"
+    """It does not fit: its peak, or a lower bound of it, is above the memory of an accelerator."""
+    SLOWER = "slower"
+    """A lower bound of its step is above the steps that are kept."""
+    FILTERED = "filtered"
+    """It fits, and the caller's condition leaves it out."""
+    REFUSED = "refused"
+    """It is no plan of the model: `why` is the reason, as `instantiate` has it."""
+
+
+class Objective(StrEnum):
+    """What a search makes best."""
+
+    STEP = "step"
+    TOKENS_PER_DOLLAR = "tokens_per_dollar"
+    TOKENS_PER_JOULE = "tokens_per_joule"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that a search tried, or a set of plans that it ruled out together.
+
+    words: the words of the plan that the search chooses; of a set, those that its plans share. system: its name. ranks:
+    the world. plans: how many it represents; 1 for a plan. step: ns, exact if timed, otherwise a lower bound (0 if
+    nothing is known). peak: bytes of the fullest rank, exact if timed, otherwise a lower bound. terms: ns of the step
+    by what takes it, as the mean of all ranks: `compute`, `bubble`, `idle`, and `exposed AXIS` for communication that
+    nothing hides; they add up to the step of a plan that is timed. code: why it loses, in one stable word: `best`, a
+    term, `memory`, `filtered`, or `refused`. why: the same as a sentence.
+    """
+
+    words: Mapping[str, Any]
+    system: str
+    ranks: int
+    fate: Fate
+    step: int = 0
+    peak: int = 0
+    plans: int = 1
+    terms: Mapping[str, int] = field(default_factory=dict)
+    code: str = ""
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known to fit."""
+        return self.fate is Fate.TIMED
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What a search is asked.
+
+    model: the card's name. card: digest of the card. systems: names of accelerators and networks; digests: of their
+    files. ranks: worlds. words: those of all plans (sequence length, global batch, fixed words). allow: groups of words
+    that may vary (`zero`, `recompute`, …). room: bytes of an accelerator; None takes the system's. by: what is best.
+    where: a condition on words and figures; empty for none. top: plans that are found exactly, the best ones.
+    """
+
+    model: str
+    card: str
+    systems: tuple[str, ...]
+    digests: tuple[str, ...]
+    ranks: tuple[int, ...]
+    words: Mapping[str, Any]
+    allow: tuple[str, ...] = ()
+    room: int | None = None
+    by: Objective = Objective.STEP
+    where: str = ""
+    top: int = 10
+
+    @property
+    def id(self) -> str:
+        """The digest of what is asked: the same search on two machines has one id."""
+        content = json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    size: plans of the grammar whose degrees divide. candidates: the best first, then the others that were timed, then
+    sets that were ruled out; the sum of their `plans` is `size` if the search is over. covered: whether every plan was
+    tried or ruled out by a bound, so that the first candidate is the optimum. left: a lower bound of the step of plans
+    that were not tried [ns]; None if the search is over. seconds: of the work.
+    """
+
+    request: SearchRequest
+    size: int
+    candidates: tuple[Candidate, ...]
+    covered: bool
+    left: int | None
+    seconds: float
+
+    @property
+    def best(self) -> Candidate | None:
+        """The best plan that fits; None if none does."""
+        first = next(iter(self.candidates), None)
+        return first if first is not None and first.fits else None
+
+    @property
+    def timed(self) -> tuple[Candidate, ...]:
+        """The plans that were timed."""
+        return tuple(each for each in self.candidates if each.fate is Fate.TIMED)
