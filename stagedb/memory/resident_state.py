@@ -10,15 +10,21 @@ from stagedb.memory.lifetimes import Category, State
 
 
 def states(chunk: Chunk) -> Iterator[State]:
+    """All that a chunk holds before and after a step."""
     for position, block in chunk.program.places:
-        for tensor in chunk.program.tensors.values():
-            key = (tensor.name, position)
-            there = tensor.name in chunk.program.sizes and chunk.program.resolve(key) == key
-            if tensor.block == block and there:
-                yield from _state_of(chunk, key)
+        yield from states_at(chunk, position, block)
     yield from _shared_states(chunk)
     yield from _inputs(chunk)
     yield from _buffers(chunk)
+
+
+def states_at(chunk: Chunk, position: int, block: str) -> Iterator[State]:
+    """The parameters, and the states of the optimizer, of the block at a position; without those of a shared buffer."""
+    for tensor in chunk.program.tensors.values():
+        key = (tensor.name, position)
+        there = tensor.name in chunk.program.sizes and chunk.program.resolve(key) == key
+        if tensor.block == block and there:
+            yield from _state_of(chunk, key)
 
 
 def _shared_states(chunk: Chunk) -> Iterator[State]:

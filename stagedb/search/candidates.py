@@ -22,6 +22,8 @@ class Fate(StrEnum):
     """A lower bound of its step is above the steps that are kept."""
     FILTERED = "filtered"
     """It fits, and the caller's condition leaves it out."""
+    UNTRIED = "untried"
+    """The search ended before."""
     REFUSED = "refused"
     """It is no plan of the model: `why` is the reason, as `instantiate` has it."""
 
@@ -71,7 +73,8 @@ class SearchRequest:
     model: the card's name. card: digest of the card. systems: names of accelerators and networks; digests: of their
     files. ranks: worlds. words: those of all plans (sequence length, global batch, fixed words). allow: groups of words
     that may vary (`zero`, `recompute`, …). room: bytes of an accelerator; None takes the system's. by: what is best.
-    where: a condition on words and figures; empty for none. top: plans that are found exactly, the best ones.
+    where: a condition on words and figures; empty for none. top: plans that are found exactly, the best ones. prices:
+    by system, what an accelerator costs an hour. watts: by system, what one takes.
     """
 
     model: str
@@ -85,6 +88,8 @@ class SearchRequest:
     by: Objective = Objective.STEP
     where: str = ""
     top: int = 10
+    prices: Mapping[str, float] = field(default_factory=dict)
+    watts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

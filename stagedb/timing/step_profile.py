@@ -14,6 +14,7 @@ from stagedb.timing.domain_straddles import JobPlacement, placed, remarks
 from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.framework_terms import in_step
 from stagedb.timing.hidden_communication import hidden
+from stagedb.timing.lanes import Lane, find_lanes
 from stagedb.timing.node_graph import NodeGraph, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
@@ -102,12 +103,20 @@ def _timed(
 
 def _durations(workload: Workload, system: System, measured: Durations | None) -> tuple[NodeGraph, JobDurations]:
     network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
-    alone = time_ops(workload, network.lanes, system, measured)
-    durations = in_step(workload, [lane.rank_class for lane in network.lanes], alone, system)
-    durations = hidden(workload, network.lanes, durations, system)
-    if measured is not None:
-        durations = _measured_kept(alone, durations)
-    return network, durations
+    return network, _of_lanes(workload, network.lanes, system, measured)
+
+
+def lane_durations(workload: Workload, system: System) -> JobDurations:
+    """The durations that `step_of` has of the ops of each lane, without a step."""
+    system = placed(workload, system)[0]
+    return _of_lanes(workload, find_lanes(workload, system.network(len(workload.ranks))), system, None)
+
+
+def _of_lanes(workload: Workload, lanes: Sequence[Lane], system: System, measured: Durations | None) -> JobDurations:
+    alone = time_ops(workload, lanes, system, measured)
+    durations = in_step(workload, [lane.rank_class for lane in lanes], alone, system)
+    durations = hidden(workload, lanes, durations, system)
+    return durations if measured is None else _measured_kept(alone, durations)
 
 
 def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:

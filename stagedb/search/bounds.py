@@ -1,0 +1,275 @@
+"""Lower bounds of a plan's step and memory, from the figures of its layers: in microseconds, not in parts of a second.
+
+No plan is faster or leaner than its bounds, so that a search need not try a plan whose bounds already lose. A step
+lasts at least as long as a stage's layers compute, with the communication that they wait for, and as the first forward
+needs to get there and the last backward to come back. A rank holds at least its parameters and states, and what the
+forwards under way have saved.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stagedb.advice.trials import GraphOf
+from stagedb.expressions import evaluate
+from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.stage_blocks import Block, Stage, lay_out
+from stagedb.plans import GraphOptions, Plan
+from stagedb.schedules import Order, splits
+from stagedb.search.miniatures import Miniature, Part, PartTimes, miniature, shortened
+from stagedb.systems import System
+
+Times = Mapping[str, Mapping[Part, PartTimes]]
+"""By kind of task and part of the model."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """How often a chunk of a pipeline has each part of the model, and the part that it has first."""
+
+    parts: Mapping[Part, int]
+    first: Part
+
+
+Chunks = tuple[Chunk, ...]
+"""By number in the pipeline."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Lower bounds of a plan: step [ns], and bytes of the fullest rank. terms: ns of the step by what takes it."""
+
+    step: int
+    peak: int
+    terms: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of the plans of one model on one system. They remember what plans have in common."""
+
+    graph_of: GraphOf
+    sizes: Mapping[str, int]
+    system: System
+    _graphs: dict[object, IndexedGraph] = field(default_factory=dict)
+    _miniatures: dict[object, Miniature] = field(default_factory=dict)
+    _chunks: dict[object, Chunks] = field(default_factory=dict)
+    _orders: dict[object, "_Orders"] = field(default_factory=dict)
+
+    def bound(self, plan: Plan) -> Bound:
+        """The bounds of a plan. UsageError for one that does not suit the model, or its system."""
+        chunks = self.chunks(plan)
+        step, terms = self._step(plan, chunks)
+        return Bound(step, self._peak(plan, chunks), terms)
+
+    def work(self, plan: Plan) -> int:
+        """ns that a micro-batch takes on the whole model at least. plan: of one stage."""
+        waits = self.system.overlap.compute != "out-of-order" and not plan.overlap_experts
+        costs = _task_costs(self._miniature(plan, timed=True).times, self.chunks(plan)[0], waits)
+        return costs.forward + min(costs.backward, costs.halves)
+
+    def saved(self, plan: Plan) -> int:
+        """Bytes that one forward of the whole model saves. plan: of one stage."""
+        saved = self._miniature(plan, timed=True).saved
+        return sum(saved[part] * count for part, count in self.chunks(plan)[0].parts.items())
+
+    def held(self, plan: Plan) -> int:
+        """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: of one stage."""
+        held = self._miniature(plan, timed=False).held
+        return sum(held[block] * count for (block, _), count in self.chunks(plan)[0].parts.items())
+
+    def _step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
+        """A lower bound of the step. Every chunk has its stage's rank alone while one of its tasks runs."""
+        times = self._miniature(plan, timed=True).times
+        waits = self.system.overlap.compute != "out-of-order" and not plan.overlap_experts
+        tasks = [_task_costs(times, chunk, waits) for chunk in chunks]
+        split = self._flights(plan).splits
+        best, terms, placement = 0, dict[str, int](), plan.placement
+        for stage in range(plan.pp):
+            numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            first = min(numbers)
+            each = [tasks[number] for number in numbers]
+            busy = plan.microbatches * sum(one.forward + (one.halves if split else one.backward) for one in each)
+            fill = sum(one.forward for one in tasks[:first])
+            # A stage may end with gradients of weights, for which no other stage waits.
+            drain = 0 if split else max(0, sum(one.sent for one in tasks[:first]) - tasks[first].after_sending)
+            if busy + fill + drain > best:
+                best = busy + fill + drain
+                terms = _terms(
+                    times, [chunks[number] for number in numbers], plan.microbatches, fill + drain, busy, waits
+                )
+        return best, terms
+
+    def _peak(self, plan: Plan, chunks: Chunks) -> int:
+        held, saved = self._miniature(plan, timed=False).held, self._miniature(plan, timed=True).saved
+        peak, placement = 0, plan.placement
+        for stage, flights in enumerate(self._flights(plan).most):
+            numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            size = sum(held[part[0]] * count for number in numbers for part, count in chunks[number].parts.items())
+            for number, count in zip(numbers, flights, strict=True):
+                size += count * sum(saved[part] * of for part, of in chunks[number].parts.items())
+            peak = max(peak, size)
+        return peak
+
+    def _flights(self, plan: Plan) -> "_Orders":
+        options = plan.options
+        key = (plan.schedule, plan.pp, plan.microbatches, plan.virtual_stages, options.recipe, plan.overlap_experts)
+        if key not in self._orders:
+            self._orders[key] = _Orders.of(plan)
+        return self._orders[key]
+
+    def chunks(self, plan: Plan) -> Chunks:
+        """The parts of the model in each chunk of a plan's pipeline."""
+        graph = self._graph(plan.options, 0)
+        layers = plan.chunk_layers(self.sizes["L"])
+        key = (id(graph), layers, plan.virtual_stages, plan.placement, plan.recompute_every, plan.options.recompute)
+        if key not in self._chunks:
+            none = plan.options.recompute == "none"
+            blocks = [
+                Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
+                for each in graph.graph.blocks
+            ]
+            stages = lay_out(
+                blocks,
+                layers,
+                lambda layer: (int(plan.recomputes(layer) or none),),
+                (),
+                plan.virtual_stages,
+                plan.placement,
+            )
+            self._chunks[key] = tuple(map(_chunk_of, stages))
+        return self._chunks[key]
+
+    def graph(self, options: GraphOptions) -> SymGraph:
+        """The graph of the model with these options."""
+        return self._graph(options, 0).graph
+
+    def _graph(self, options: GraphOptions, copies: int) -> IndexedGraph:
+        """The graph of these options; with copies above 0, that of a miniature."""
+        key = (repr(sorted(options.to_dict().items())), copies)
+        if key not in self._graphs:
+            made = self.graph_of(options) if not copies else shortened(self._graph(options, 0).graph, copies)
+            self._graphs[key] = IndexedGraph.of(made)
+        return self._graphs[key]
+
+    def _miniature(self, plan: Plan, timed: bool) -> Miniature:
+        small = small_plan(plan, timed)
+        key = (small, timed)
+        if key not in self._miniatures:
+            graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
+            self._miniatures[key] = miniature(graph, small, self.system if timed else None)
+        return self._miniatures[key]
+
+
+@dataclass(frozen=True)
+class _Orders:
+    """What bounds follow from the order of tasks.
+
+    most: by stage and chunk, micro-batches between their forward and their backward when most are. splits: whether some
+    stage computes gradients of weights apart.
+    """
+
+    most: tuple[tuple[int, ...], ...]
+    splits: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> "_Orders":
+        orders = plan.tasks()
+        most = tuple(_most_in_flight(order, plan.virtual_stages) for order in orders)
+        return cls(most, any(map(splits, orders)))
+
+
+@dataclass(frozen=True)
+class _TaskCosts:
+    """Lower bounds of the tasks of a chunk [ns].
+
+    halves: of a backward in two halves. sent: from the beginning of a backward until its message is ready.
+    after_sending: what it computes after that.
+    """
+
+    forward: int
+    backward: int
+    halves: int
+    sent: int
+    after_sending: int
+
+
+def _task_costs(times: Times, chunk: Chunk, waits: bool) -> _TaskCosts:
+    def cost(kind: str, parts: Iterable[Part] = chunk.parts) -> int:
+        of = times.get(kind, {})
+        found = ((of[part], chunk.parts[part] if parts is chunk.parts else 1) for part in parts if part in of)
+        return sum(count * (part.chain if waits else part.busy) for part, count in found)
+
+    backward, first = cost("backward"), [chunk.first]
+    # The gradients of the weights of the first layer may be computed after the message.
+    after = max(0, cost("backward", first) - cost("input_gradient", first))
+    halves = cost("input_gradient") + cost("weight_gradient")
+    return _TaskCosts(cost("forward"), backward, min(backward, halves), backward - after, after)
+
+
+def _terms(
+    times: Times, chunks: Sequence[Chunk], microbatches: int, bubble: int, busy: int, waits: bool
+) -> dict[str, int]:
+    """What a stage does in the time of a bound."""
+    found = Counter[str]()
+    for chunk in chunks if waits else ():
+        for kind in ("forward", "backward"):
+            for part, count in chunk.parts.items():
+                for axis, ns in times.get(kind, {})[part].exposed.items() if part in times.get(kind, {}) else ():
+                    found[f"exposed {axis}"] += microbatches * count * ns
+    return {"compute": busy - sum(found.values()), **found, "bubble": bubble}
+
+
+_SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync", "clip_norm")
+"""Words of a plan that are about the ranks of dp."""
+
+
+def small_plan(plan: Plan, timed: bool) -> Plan:
+    """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
+    out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and one sequence."""
+    words = {
+        word: value
+        for word, value in plan.to_dict().items()
+        if word
+        not in (
+            "pp",
+            "schedule",
+            "virtual_stages",
+            "chunk_placement",
+            "task_order",
+            "layers_per_stage",
+            "layers_per_chunk",
+            "counted_ends",
+            "global_batch_size",
+            "overlap_experts",
+            "rank_order",
+        )
+    }
+    words |= {"scatter_gather": False, "recompute_every": min(plan.recompute_every, 2)}
+    if timed:
+        # What dp shards changes neither what a layer computes nor what it saves.
+        words = {word: value for word, value in words.items() if word not in _SHARDING}
+        inner = plan.cp * (plan.tp if plan.options.experts_over_tp else 1)
+        words |= {"dp": math.lcm(plan.ep, inner) // inner}
+    else:
+        words |= {"micro_batch_size": 1, "recompute": "none", "recompute_every": 1}
+    return Plan.from_mapping(words)
+
+
+def _chunk_of(stage: Stage) -> Chunk:
+    parts = [(place.block, place.layer is not None and bool(place.variant)) for place in stage.places]
+    return Chunk(Counter(parts), parts[0])
+
+
+def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:
+    flying, most = [0] * chunks, (0,) * chunks
+    for task in order:
+        if task.kind.keeps:
+            flying[task.chunk] += 1
+            if sum(flying) > sum(most):
+                most = tuple(flying)
+        elif task.kind.sends and task.kind.differentiates:
+            flying[task.chunk] -= 1
+    return most

@@ -1,0 +1,47 @@
+"""Why each plan of a search loses: the term in which it differs most from the best one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stagedb.outputs import GB
+from stagedb.search.candidates import Candidate, Fate, SearchRequest
+
+Value = Callable[[str, int, int, int], float]
+"""What a search makes small, by system, ranks, step and peak."""
+
+
+def explained(request: SearchRequest, settled: Sequence[Candidate], value: Value) -> tuple[Candidate, ...]:
+    """All candidates, each with why it loses: the timed ones by value, then sets, those with the best bounds first."""
+
+    def order(each: Candidate) -> tuple[bool, float, int, str]:
+        return (
+            each.fate is not Fate.TIMED,
+            value(each.system, each.ranks, each.step, each.peak),
+            each.peak,
+            repr(each.words),
+        )
+
+    found = sorted(settled, key=order)
+    best = found[0] if found and found[0].fate is Fate.TIMED else None
+    return tuple(_explained(each, best) for each in found)
+
+
+def _explained(each: Candidate, best: Candidate | None) -> Candidate:
+    if each is best:
+        return replace(each, code="best", why="no other plan of the search is better")
+    if each.fate is Fate.MEMORY:
+        return replace(each, code="memory", why=f"a rank holds {each.peak / GB:,.1f} GB or more")
+    if best is None or each.fate in (Fate.REFUSED, Fate.UNTRIED):
+        return each
+    term, more = lost_by(each, best)
+    at_least = "" if each.fate is Fate.TIMED else " or more"
+    return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
+
+
+def lost_by(each: Candidate, best: Candidate) -> tuple[str, int]:
+    """The term that takes longest in addition to what it takes in the best plan, and by how many ns."""
+    if not each.terms:
+        return "compute", max(0, each.step - best.step)
+    more = {term: each.terms.get(term, 0) - best.terms.get(term, 0) for term in {**each.terms, **best.terms}}
+    term = max(sorted(more), key=lambda name: more[name])
+    return term, more[term]

@@ -1,0 +1,123 @@
+"""Copies of this process that work in parallel: each gets a question and returns an answer, both as JSON.
+
+A copy (`fork`) has all that this process has read and built. It opens and writes nothing, and keeps what it learns for
+the next question. Other systems than Linux do not copy a process with threads safely: there, this process answers.
+"""
+
+import json
+import multiprocessing
+import signal
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+from stagedb.errors import StagedbError
+
+Answer = Callable[[Any], Any]
+"""Answers a question; both consist of plain values."""
+
+
+@dataclass
+class Copies:
+    """Processes that answer questions. Without any, this process answers when an answer is awaited."""
+
+    answer: Answer
+    channels: dict[Connection, ForkProcess] = field(default_factory=dict)
+    _asked: dict[Connection, Any] = field(default_factory=dict)
+    _here: deque[Any] = field(default_factory=deque)
+
+    @property
+    def idle(self) -> int:
+        """Questions that can be asked now without waiting."""
+        return len(self.channels) - len(self._asked) if self.channels else 1 - len(self._here)
+
+    @property
+    def busy(self) -> int:
+        """Questions without an answer."""
+        return len(self._asked) + len(self._here)
+
+    def ask(self, question: Any) -> None:
+        """Give a question to an idle process."""
+        if not self.channels:
+            self._here.append(question)
+            return
+        channel = next(each for each in self.channels if each not in self._asked)
+        self._asked[channel] = question
+        with suppress(BrokenPipeError):  # the answer of a process that has ended is the end of its channel
+            channel.send_bytes(json.dumps(question).encode())
+
+    def answers(self, seconds: float | None = None) -> Iterator[tuple[Any, Any]]:
+        """Questions with their answers, as soon as there is one. seconds: the longest wait.
+
+        Raises StagedbError if a process ends before it answers. What fails there fails here again, with its own error.
+        """
+        if self._here:
+            question = self._here.popleft()
+            yield question, self.answer(question)
+        ready = wait(list(self._asked), seconds) if self._asked else []
+        for channel in [each for each in self._asked if each in ready]:
+            question = self._asked.pop(channel)
+            try:
+                found = json.loads(channel.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                raise _ended(self.channels[channel]) from None
+            yield question, self.answer(question) if "failed" in found else found["answer"]
+
+
+@contextmanager
+def copies(answer: Answer, count: int) -> Iterator[Copies]:
+    """So many processes that answer questions. They end with the block, and with this process."""
+    found = Copies(answer)
+    if count < 2 or sys.platform != "linux":
+        yield found
+        return
+    context = multiprocessing.get_context("fork")
+    try:
+        for _ in range(count):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(answer, there, [*found.channels, here]), daemon=True)
+            with warnings.catch_warnings():
+                # Python warns of threads, whose locks stay closed in a copy: what it runs takes none of them.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            # With the other end closed here, a copy that ends also ends its channel.
+            there.close()
+            found.channels[here] = process
+        yield found
+    finally:
+        for channel, process in found.channels.items():
+            process.kill()
+            process.join()
+            channel.close()
+
+
+def _serve(answer: Answer, channel: Connection, others: Sequence[Connection]) -> None:
+    """The loop of a copy. others: ends of the first process, copied with it: closed here, they end with that one."""
+    for each in others:
+        each.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the first process, which ends its copies
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            question = json.loads(channel.recv_bytes())
+            try:
+                found = {"answer": answer(question)}
+            except Exception:  # noqa: BLE001 - the first process runs into the same one, and raises it
+                found = {"failed": True}
+            channel.send_bytes(json.dumps(found).encode())
+
+
+def _ended(process: ForkProcess) -> StagedbError:
+    process.join()
+    status = process.exitcode or 0
+    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return StagedbError(
+        f"a process that tried plans ended with {how}; what was found before is kept. If the machine is short of "
+        "memory, use fewer cores (`taskset -c 0` before the command for one)"
+    )

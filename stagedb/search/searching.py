@@ -1,0 +1,243 @@
+"""The search: branches with the best bound are opened first, and what cannot win is left out with the reason."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Any
+
+from stagedb.build.graph_identity import model_sizes
+from stagedb.build.model_graph import build_graph
+from stagedb.cores import usable_cores
+from stagedb.models import Card
+from stagedb.search.branches import Branch, Level, Opened, Place
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult
+from stagedb.search.losses import explained
+from stagedb.search.processes import Copies, copies
+from stagedb.search.space import Space, framework_of
+from stagedb.systems import System
+
+TOGETHER = 64
+"""Groups that a process bounds at a time."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is: plans that are tried or ruled out, of how many, those that were timed, and the best."""
+
+    done: int
+    of: int
+    timed: int
+    best: Candidate | None
+
+
+Report = Callable[[Progress], None]
+
+
+def _unwatched(progress: Progress) -> None:
+    """Progress that nobody watches."""
+
+
+def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
+    """The plans of each world that a search asks about. UsageError if the request names no batch."""
+    sizes = model_sizes(card, framework_of(request.words))
+    return [Space(sizes, request.words, ranks, request.allow) for ranks in request.ranks]
+
+
+def search(
+    request: SearchRequest,
+    card: Card,
+    systems: Sequence[System],
+    *,
+    seconds: float | None = None,
+    processes: int | None = None,
+    shard: tuple[int, int] = (0, 1),
+    known: Sequence[Candidate] = (),
+    progress: Report = _unwatched,
+) -> SearchResult:
+    """The best plans of a model, exactly timed, and why others lose.
+
+    systems: those of the request, in its order. seconds: when to end with what is found; None: when all plans are tried
+    or ruled out. processes: that try plans; None: one on each core. shard: which part of the groups, of how many.
+    known: plans that were timed before by the same request. progress: called as plans are tried and ruled out.
+
+    Raises UsageError for a request without plans.
+    """
+    graph_of = lambda options: build_graph(card, options)  # noqa: E731
+    places = [
+        Place.of(number, space, graph_of, system, request.room)
+        for number, (system, space) in enumerate(
+            (system, space) for system in systems for space in spaces_of(request, card)
+        )
+    ]
+    count = usable_cores() if processes is None else processes
+    with copies(lambda question: _answer(places, question), count) as others:
+        return _Search(request, places, others, shard, known, progress, seconds).run()
+
+
+def _answer(places: Sequence[Place], question: Mapping[str, Any]) -> Any:
+    """What a process does: bounds of groups, the parts of a branch, or the trial of a plan."""
+    if "groups" in question:
+        return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
+    branch = _branch(question["branch"])
+    place = places[branch.place]
+    if branch.level is Level.PLAN:
+        return _plain(Opened(settled=(place.tried(branch),)))
+    return _plain(place.opened(branch))
+
+
+def _plain(found: Branch | Opened) -> dict[str, Any]:
+    return asdict(found)
+
+
+def _branch(row: Mapping[str, Any]) -> Branch:
+    return Branch(**{**row, "level": Level(row["level"]), "alike": tuple(row["alike"])})
+
+
+def _candidate(row: Mapping[str, Any]) -> Candidate:
+    return Candidate(**{**row, "fate": Fate(row["fate"])})
+
+
+@dataclass
+class _Search:
+    """A search under way."""
+
+    request: SearchRequest
+    places: Sequence[Place]
+    copies: Copies
+    shard: tuple[int, int]
+    known: Sequence[Candidate]
+    report: Report
+    seconds: float | None
+    heap: list[tuple[float, int, Branch]] = field(default_factory=list)
+    settled: list[Candidate] = field(default_factory=list)
+    best: list[tuple[float, int, Candidate]] = field(default_factory=list)
+    done: int = 0
+    size: int = 0
+    number: int = 0
+
+    def run(self) -> SearchResult:
+        began = time.monotonic()
+        self.tried = {_key(each.system, each.words): each for each in self.known if each.fate is Fate.TIMED}
+        late = False
+        self._groups(began)
+        while self.heap or self.copies.busy:
+            late = self.seconds is not None and time.monotonic() - began > self.seconds
+            while not late and self.heap and self.copies.idle > 0:
+                value, _, branch = heappop(self.heap)
+                if value > self.limit:
+                    # The first branch has the best bound: nothing that is left can win.
+                    heappush(self.heap, (value, self._next(), branch))
+                    break
+                self._open(branch)
+            if not self.copies.busy:
+                break
+            for question, answer in self.copies.answers():
+                self._take(_branch(question["branch"]), answer)
+        left = min((branch.step for value, _, branch in self.heap if value <= self.limit), default=None)
+        for value, _, branch in self.heap:
+            fate = Fate.SLOWER if value > self.limit else Fate.UNTRIED
+            self.settled.append(self.places[branch.place].set_of(branch, fate, ""))
+        found = explained(self.request, self.settled, self.value)
+        whole = left is None and self.shard[1] == 1
+        return SearchResult(self.request, self.size, found, whole, left, time.monotonic() - began)
+
+    @property
+    def limit(self) -> float:
+        """The value that a branch must not exceed to hold one of the best plans."""
+        return self.best[self.request.top - 1][0] if len(self.best) >= self.request.top else float("inf")
+
+    def value(self, place: Place | str, ranks: int, step: int, peak: int) -> float:
+        """What the search makes small: the step, the peak, or the cost of a step."""
+        name = place if isinstance(place, str) else place.system
+        match self.request.by:
+            case Objective.STEP:
+                return step
+            case Objective.MEMORY:
+                return peak
+            case Objective.TOKENS_PER_DOLLAR:
+                return step * ranks * self.request.prices[name]
+            case Objective.TOKENS_PER_JOULE:
+                return step * ranks * self.request.watts[name]
+
+    def _groups(self, began: float) -> None:
+        """The groups of the search's part, with their bounds."""
+        part, parts = self.shard
+        every = [branch for place in self.places for branch in place.groups()]
+        mine = [branch for at, branch in enumerate(every) if at % parts == part]
+        self.size = sum(branch.plans for branch in mine)
+        self.report(Progress(0, self.size, 0, None))
+        # Groups with equal layers are next to each other, so that one process bounds them from the same figures.
+        mine.sort(key=lambda branch: repr([branch.words.get(word) for word in _LAYER]))
+        asked = [mine[at : at + TOGETHER] for at in range(0, len(mine), TOGETHER)]
+        while asked or self.copies.busy:
+            while asked and self.copies.idle > 0:
+                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)]})
+            for _, answer in self.copies.answers():
+                for row in answer:
+                    self._push(_branch(row))
+
+    def _push(self, branch: Branch) -> None:
+        place = self.places[branch.place]
+        if place.room is not None and branch.peak > place.room:
+            self._settle(place.set_of(branch, Fate.MEMORY, "memory"))
+            return
+        value = self.value(place, place.space.ranks, branch.step, branch.peak)
+        heappush(self.heap, (value, self._next(), branch))
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _open(self, branch: Branch) -> None:
+        there = self.tried.get(_key(self.places[branch.place].system, branch.words))
+        if branch.level is Level.PLAN and there is not None:
+            self._take(branch, _plain(Opened(settled=(there,))))
+        else:
+            self.copies.ask({"branch": _plain(branch)})
+
+    def _take(self, branch: Branch, answer: Mapping[str, Any]) -> None:
+        for row in answer["branches"]:
+            self._push(_branch(row))
+        for row in answer["settled"]:
+            self._settle(_candidate(row))
+        if branch.level is Level.PLAN and branch.alike:
+            self._push_alike(branch, _candidate(answer["settled"][0]))
+
+    def _push_alike(self, branch: Branch, first: Candidate) -> None:
+        """The plans in which as many layers recompute as in one that was tried: they take as long, or do not fit."""
+        for every in branch.alike:
+            words = {**branch.words, "recompute_every": every}
+            step = first.step if first.fate is Fate.TIMED else branch.step
+            self._push(replace(branch, words=words, plans=1, alike=(), step=step))
+
+    def _settle(self, candidate: Candidate) -> None:
+        self.settled.append(candidate)
+        self.done += candidate.plans
+        if candidate.fate is Fate.TIMED:
+            value = self.value(candidate.system, candidate.ranks, candidate.step, candidate.peak)
+            self.best.append((value, self._next(), candidate))
+            self.best.sort(key=lambda each: each[:2])
+        timed = len(self.best)
+        self.report(Progress(self.done, self.size, timed, self.best[0][2] if self.best else None))
+
+
+_LAYER = (
+    "recipe",
+    "tp",
+    "cp",
+    "cp_kind",
+    "ulysses",
+    "ep",
+    "expert_tp",
+    "dispatch",
+    "micro_batch_size",
+    "sp",
+    "pp",
+    "dp",
+)
+
+
+def _key(system: str, words: Mapping[str, Any]) -> str:
+    return json.dumps([system, words], sort_keys=True)

@@ -1,0 +1,309 @@
+"""The plans of a search: a closed grammar of words, in the order in which they are chosen.
+
+Three steps lead to a plan. A *group* is a choice of degrees and micro-batch: how a layer is divided. A *cell* of it
+adds what dp shards, what is computed again and how ranks are placed. The *plans* of a cell add the order of tasks, the
+chunks of stages and which layers recompute. Numbers that cannot divide are left out: degrees whose product is not the
+world, a micro-batch that does not divide the batch. All other rules are those of plans, which refuse a plan with their
+own reason.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.frameworks import FRAMEWORKS, Framework
+from stagedb.inputs import shown
+from stagedb.mentions import Word
+from stagedb.plans.aspects import PLAN_WORDS
+from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.layer_split import uneven_chunks
+from stagedb.schedules import DEFAULT, SCHEDULES
+
+Words = Mapping[str, Any]
+"""Words of a plan."""
+
+GROUPS: Mapping[str, str] = {
+    "cp": "the degree of context parallelism, and its kinds that the recipe has",
+    "zero": "the ZeRO stages that the recipe has",
+    "hsdp": "copies of what ZeRO shards",
+    "sp": "sequence parallelism on and off; otherwise it is on wherever tp is above 1",
+    "recompute": "what is computed again (none, full, core, pointwise), in every K-th layer",
+    "schedule": "all pipeline schedules; otherwise 1f1b, and interleaved with several chunks a stage",
+    "recipe": "the recipes of all frameworks",
+    "overlap": "messages of stages in parts, and forwards that run together with backwards",
+    "dispatch": "how tokens are sent to experts: once a choice, a rank or a node",
+    "expert_tp": "experts that tp cuts, or whole experts on the ranks of tp",
+    "order": "the order of mesh axes on the machine",
+    "splits": "layers dealt to stages with the embedding and the loss counted, and chunks of unequal depth",
+}
+"""Words that a search may vary beyond tp, pp, dp, ep, the micro-batch and chunks of stages."""
+
+USUAL = ("zero", "recompute", "schedule")
+"""The groups of a search that names none."""
+
+KINDS = ("none", "full", "core", "pointwise")
+"""What a search may have computed again. Lists of operators or modules are a choice of the user's."""
+
+NODE = 8
+"""Accelerators of a node, to which tokens of experts may be sent once."""
+
+
+def groups_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The groups of these names, in one order; `all` but splits, `none`. Raises UsageError for an unknown one."""
+    if list(names) in (["all"], ["none"]):
+        return tuple(name for name in GROUPS if name != "splits") if names[0] == "all" else ()
+    for name in names:
+        if name not in GROUPS:
+            raise UsageError(
+                f"unknown group of words {shown(name)}: {Word('allow')} takes {', '.join(GROUPS)}, all or none"
+            )
+    return tuple(name for name in GROUPS if name in names)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All plans of a model on so many ranks.
+
+    sizes: of the model. words: those that every plan has, `global_batch_size` among them. allow: groups that vary.
+    """
+
+    sizes: Mapping[str, int]
+    words: Words
+    ranks: int
+    allow: tuple[str, ...] = USUAL
+    _counts: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.words.get("global_batch_size"), int):
+            raise UsageError(
+                f"a search needs the sequences of a step, which all its plans have: {Word('global_batch_size', 'N')}"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        return int(self.words["global_batch_size"])
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """The words of each group, those of all plans included."""
+        return self._product(dict(self.words), _GROUP_AXES)
+
+    def cells(self, group: Words) -> Iterator[dict[str, Any]]:
+        """The words of each cell of a group."""
+        return self._product(group, _CELL_AXES)
+
+    def plans(self, cell: Words) -> Iterator[dict[str, Any]]:
+        """The words of each plan of a cell."""
+        return self._product(cell, _PLAN_AXES)
+
+    def count(self, cell: Words) -> int:
+        """The number of plans of a cell."""
+        key = tuple(cell.get(word) for word in _COUNTED)
+        if key not in self._counts:
+            self._counts[key] = sum(1 for _ in self.plans(cell))
+        return self._counts[key]
+
+    def count_group(self, group: Words) -> int:
+        """The number of plans of a group."""
+        return sum(map(self.count, self.cells(group)))
+
+    def size(self) -> int:
+        """The number of plans."""
+        return sum(map(self.count_group, self.groups()))
+
+    def _product(self, words: Words, axes: Sequence["_Axis"]) -> Iterator[dict[str, Any]]:
+        if not axes:
+            yield dict(words)
+            return
+        for change in axes[0](self, words):
+            yield from self._product({**words, **change}, axes[1:])
+
+    def is_open(self, word: str, group: str = "") -> bool:
+        """Whether the search chooses a word."""
+        return word not in self.words and (not group or group in self.allow)
+
+
+_Axis = Callable[[Space, Words], Iterator[Words]]
+"""A function of a space and the words so far, which gives the changes that may follow."""
+
+_COUNTED = ("pp", "dp", "ep", "micro_batch_size", "recompute")
+"""The words of a cell that the number of its leaves follows from."""
+
+
+def framework_of(words: Words) -> Framework:
+    """The framework of a plan's words. UsageError for an unknown recipe."""
+    name = words.get("recipe", PLAN_WORDS["recipe"].default)
+    PLAN_WORDS["recipe"].check(name)
+    return FRAMEWORKS[name]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a number, ascending."""
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})
+
+
+def _recipes(space: Space, words: Words) -> Iterator[Words]:
+    if space.is_open("recipe", "recipe"):
+        yield from ({"recipe": name} for name in FRAMEWORKS)
+    else:
+        yield {}
+
+
+def _degrees(space: Space, words: Words) -> Iterator[Words]:
+    for tp in _fixed_or(space, "tp", divisors(math.gcd(space.ranks, space.sizes["A"]))):
+        for pp in _fixed_or(space, "pp", [each for each in divisors(space.ranks) if each <= space.sizes["L"]]):
+            cps = divisors(space.ranks) if space.is_open("cp", "cp") else [words.get("cp", 1)]
+            for cp in cps:
+                dp, left = divmod(space.ranks, tp * pp * cp)
+                fits = not left and dp == words.get("dp", dp) and space.batch % dp == 0
+                if fits and words.get("seq_len", cp) % cp == 0:
+                    yield {"tp": tp, "pp": pp, "cp": cp, "dp": dp}
+
+
+def _fixed_or(space: Space, word: str, values: Sequence[int]) -> Sequence[int]:
+    return values if space.is_open(word) else [space.words[word]]
+
+
+def _contexts(space: Space, words: Words) -> Iterator[Words]:
+    if words["cp"] == 1 or not space.is_open("cp_kind", "cp"):
+        yield {}
+        return
+    for kind in framework_of(words).cp_kinds:
+        if kind == "ulysses-ring":
+            for near in divisors(words["cp"])[1:-1]:
+                yield {"cp_kind": kind, "ulysses": near}
+        else:
+            yield {"cp_kind": kind}
+
+
+def _experts(space: Space, words: Words) -> Iterator[Words]:
+    if "E" not in space.sizes:
+        yield {}
+        return
+    whole = [{"expert_tp": True}, {"expert_tp": False}]
+    for place in whole if words["tp"] > 1 and space.is_open("expert_tp", "expert_tp") else [{}]:
+        ranks = words["dp"] * words["cp"] * (words["tp"] if place.get("expert_tp") is False else 1)
+        for ep in _fixed_or(space, "ep", divisors(math.gcd(space.sizes["E"], ranks))):
+            yield {**place, "ep": ep}
+
+
+def _dispatches(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    if words.get("ep", 1) == 1 or not space.is_open("dispatch", "dispatch"):
+        return
+    yield {"dispatch": "ranks"}
+    near = NODE // (1 if words.get("expert_tp") is False else words["tp"])
+    if 1 < near < words["ep"] and words["ep"] % near == 0:
+        yield {"dispatch": "nodes", "node_ranks": near}
+
+
+def _batches(space: Space, words: Words) -> Iterator[Words]:
+    for size in _fixed_or(space, "micro_batch_size", divisors(space.batch // words["dp"])):
+        yield {"micro_batch_size": size}
+
+
+def _sequences(space: Space, words: Words) -> Iterator[Words]:
+    if "sp" in space.words or words["tp"] == 1:
+        yield {}
+        return
+    yield {"sp": True}
+    if "sp" in space.allow:
+        yield {"sp": False}
+
+
+def _sharding(space: Space, words: Words) -> Iterator[Words]:
+    framework = framework_of(words)
+    stages: list[Words] = [{}]
+    if space.is_open("zero", "zero"):
+        stages = [{"zero": stage} for stage in framework.zero_stages if stage == 0 or words["dp"] * words["cp"] > 1]
+    for stage in stages:
+        yield stage
+        hybrid = {**words, **stage}.get("zero", 0) in framework.hybrid_stages
+        if hybrid and space.is_open("hsdp", "hsdp"):
+            for copies in divisors(words["dp"])[1:]:
+                if copies < words["dp"] * words["cp"]:
+                    yield {**stage, "hsdp": copies}
+
+
+def _recomputing(space: Space, words: Words) -> Iterator[Words]:
+    if not space.is_open("recompute", "recompute"):
+        yield {}
+        return
+    for kind in KINDS:
+        if kind != "core" or words.get("attention") == "math":
+            yield {"recompute": kind}
+
+
+def _messages(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    if words["pp"] > 1 and words["tp"] > 1 and space.is_open("scatter_gather", "overlap"):
+        yield {"scatter_gather": True}
+
+
+def _orders(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    if not space.is_open("rank_order", "order"):
+        return
+    several = [axis for axis in RANK_ORDER if words[axis] > 1]
+    alone = [axis for axis in RANK_ORDER if words[axis] == 1]
+    for order in permutations(several):
+        if order != tuple(several):
+            yield {"rank_order": [*order, *alone]}
+
+
+def _every(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    if words.get("recompute", "none") == "none" or not space.is_open("recompute_every", "recompute"):
+        return
+    for number in range(2, -(-space.sizes["L"] // words["pp"]) + 1):
+        yield {"recompute_every": number}
+
+
+def _splits(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    given = any(word in space.words for word in ("layers_per_stage", "layers_per_chunk", "counted_ends"))
+    if "splits" in space.allow and words["pp"] > 1 and not given:
+        for counted in PLAN_WORDS["counted_ends"].choices:
+            if counted != PLAN_WORDS["counted_ends"].default:
+                yield {"counted_ends": counted}
+
+
+def _schedules(space: Space, words: Words) -> Iterator[Words]:
+    """Schedules, each with the numbers of chunks that divide the layers of a stage."""
+    if not space.is_open("schedule") or words["pp"] == 1:
+        yield {}
+        return
+    layers, rest = divmod(space.sizes["L"], words["pp"])
+    microbatches = space.batch // (words["dp"] * words["micro_batch_size"])
+    chunks = [] if rest else divisors(layers)[1:]
+    uneven = "splits" in space.allow and "counted_ends" not in words
+    for schedule in SCHEDULES.values():
+        usual = schedule is DEFAULT or schedule.name == DEFAULT.chunked
+        if not (usual or "schedule" in space.allow) or schedule.misfit(words["pp"], microbatches):
+            continue
+        if not schedule.several_chunks:
+            yield {"schedule": schedule.name}
+            continue
+        for number in [schedule.chunks] if schedule.chunks else _fixed_or(space, "virtual_stages", chunks):
+            change = {"schedule": schedule.name, "virtual_stages": number}
+            if number in chunks or "virtual_stages" in space.words:
+                yield change
+            elif uneven and words["pp"] * number <= space.sizes["L"]:
+                yield {**change, "layers_per_chunk": uneven_chunks(space.sizes["L"], words["pp"] * number)}
+
+
+def _pairs(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    schedule = SCHEDULES.get(words.get("schedule", DEFAULT.name))
+    open_ = words.get("ep", 1) > 1 and space.is_open("overlap_experts", "overlap")
+    if open_ and schedule is not None and schedule.has_pairs(words["pp"]):
+        yield {"overlap_experts": True}
+
+
+_GROUP_AXES: tuple[_Axis, ...] = (_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences)
+_CELL_AXES: tuple[_Axis, ...] = (_sharding, _recomputing, _messages, _orders)
+_PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _every)
