@@ -8,7 +8,7 @@ forwards under way have saved.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagedb.advice.trials import GraphOf
@@ -29,7 +29,7 @@ Times = Mapping[str, Mapping[Part, PartTimes]]
 class Chunk:
     """How often a chunk of a pipeline has each part of the model, and the part that it has first."""
 
-    parts: Mapping[Part, int]
+    parts: tuple[tuple[Part, int], ...]
     first: Part
 
 
@@ -56,11 +56,11 @@ class Bounds:
     _graphs: dict[object, IndexedGraph] = field(default_factory=dict)
     _miniatures: dict[object, Miniature] = field(default_factory=dict)
     _chunks: dict[object, Chunks] = field(default_factory=dict)
+    _recomputing: dict[object, list[tuple[tuple[int, ...], Chunks]]] = field(default_factory=dict)
     _orders: dict[object, "_Orders"] = field(default_factory=dict)
 
-    def bound(self, plan: Plan) -> Bound:
-        """The bounds of a plan. UsageError for one that does not suit the model, or its system."""
-        chunks = self.chunks(plan)
+    def bound(self, plan: Plan, chunks: Chunks) -> Bound:
+        """The bounds of a plan whose chunks have these layers. UsageError if the system has no rate for it."""
         step, terms = self._step(plan, chunks)
         return Bound(step, self._peak(plan, chunks), terms)
 
@@ -71,20 +71,21 @@ class Bounds:
         return costs.forward + min(costs.backward, costs.halves)
 
     def saved(self, plan: Plan) -> int:
-        """Bytes that one forward of the whole model saves. plan: of one stage."""
+        """Bytes that one forward of the whole model saves, if every layer recomputes. plan: of one stage."""
         saved = self._miniature(plan, timed=True).saved
-        return sum(saved[part] * count for part, count in self.chunks(plan)[0].parts.items())
+        return sum(saved[part] * count for part, count in self.chunks(plan, 1)[0].parts)
 
     def held(self, plan: Plan) -> int:
         """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: of one stage."""
         held = self._miniature(plan, timed=False).held
-        return sum(held[block] * count for (block, _), count in self.chunks(plan)[0].parts.items())
+        return sum(held[block] * count for (block, _), count in self.chunks(plan)[0].parts)
 
     def _step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
         """A lower bound of the step. Every chunk has its stage's rank alone while one of its tasks runs."""
         times = self._miniature(plan, timed=True).times
         waits = self.system.overlap.compute != "out-of-order" and not plan.overlap_experts
-        tasks = [_task_costs(times, chunk, waits) for chunk in chunks]
+        costs = {chunk: _task_costs(times, chunk, waits) for chunk in set(chunks)}
+        tasks = [costs[chunk] for chunk in chunks]
         split = self._flights(plan).splits
         best, terms, placement = 0, dict[str, int](), plan.placement
         for stage in range(plan.pp):
@@ -104,13 +105,21 @@ class Bounds:
 
     def _peak(self, plan: Plan, chunks: Chunks) -> int:
         held, saved = self._miniature(plan, timed=False).held, self._miniature(plan, timed=True).saved
+        size = {
+            chunk: (
+                sum(held[block] * count for (block, _), count in chunk.parts),
+                sum(saved[part] * count for part, count in chunk.parts),
+            )
+            for chunk in set(chunks)
+        }
         peak, placement = 0, plan.placement
         for stage, flights in enumerate(self._flights(plan).most):
             numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
-            size = sum(held[part[0]] * count for number in numbers for part, count in chunks[number].parts.items())
-            for number, count in zip(numbers, flights, strict=True):
-                size += count * sum(saved[part] * of for part, of in chunks[number].parts.items())
-            peak = max(peak, size)
+            sizes = [size[chunks[number]] for number in numbers]
+            own = sum(
+                of_states + count * of_forward for (of_states, of_forward), count in zip(sizes, flights, strict=True)
+            )
+            peak = max(peak, own)
         return peak
 
     def _flights(self, plan: Plan) -> "_Orders":
@@ -120,27 +129,41 @@ class Bounds:
             self._orders[key] = _Orders.of(plan)
         return self._orders[key]
 
-    def chunks(self, plan: Plan) -> Chunks:
-        """The parts of the model in each chunk of a plan's pipeline."""
-        graph = self._graph(plan.options, 0)
+    def chunks(self, plan: Plan, every: int | None = None) -> Chunks:
+        """The parts of the model in each chunk of a pipeline. every: in place of the plan's `recompute_every`."""
+        graph = self._graph(plan.options, 0).graph
+        number = 1 if plan.options.recompute == "none" else every or plan.recompute_every
         layers = plan.chunk_layers(self.sizes["L"])
-        key = (id(graph), layers, plan.virtual_stages, plan.placement, plan.recompute_every, plan.options.recompute)
+        key = (graph.blocks, layers, plan.virtual_stages, plan.placement, number)
         if key not in self._chunks:
-            none = plan.options.recompute == "none"
             blocks = [
                 Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
-                for each in graph.graph.blocks
+                for each in graph.blocks
             ]
-            stages = lay_out(
-                blocks,
-                layers,
-                lambda layer: (int(plan.recomputes(layer) or none),),
-                (),
-                plan.virtual_stages,
-                plan.placement,
-            )
+
+            def variants(layer: int) -> tuple[int, ...]:
+                return (int((layer + 1) % number == 0),)
+
+            stages = lay_out(blocks, layers, variants, (), plan.virtual_stages, plan.placement)
             self._chunks[key] = tuple(map(_chunk_of, stages))
         return self._chunks[key]
+
+    def recomputing(self, plan: Plan, numbers: Sequence[int]) -> list[tuple[tuple[int, ...], Chunks]]:
+        """The values of `recompute_every` that give each chunk equally many layers that recompute, with its parts."""
+        found: dict[Chunks, tuple[int, ...]] = {}
+        key = (
+            self._key(plan),
+            plan.chunk_layers(self.sizes["L"]),
+            plan.virtual_stages,
+            plan.placement,
+            tuple(numbers),
+        )
+        if key not in self._recomputing:
+            for number in numbers:
+                chunks = self.chunks(plan, number)
+                found[chunks] = (*found.get(chunks, ()), number)
+            self._recomputing[key] = [(every, chunks) for chunks, every in found.items()]
+        return self._recomputing[key]
 
     def graph(self, options: GraphOptions) -> SymGraph:
         """The graph of the model with these options."""
@@ -148,19 +171,25 @@ class Bounds:
 
     def _graph(self, options: GraphOptions, copies: int) -> IndexedGraph:
         """The graph of these options; with copies above 0, that of a miniature."""
-        key = (repr(sorted(options.to_dict().items())), copies)
+        key = (options, copies)
         if key not in self._graphs:
             made = self.graph_of(options) if not copies else shortened(self._graph(options, 0).graph, copies)
             self._graphs[key] = IndexedGraph.of(made)
         return self._graphs[key]
 
     def _miniature(self, plan: Plan, timed: bool) -> Miniature:
-        small = small_plan(plan, timed)
-        key = (small, timed)
+        degrees = (plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks)
+        mine = (plan.micro_batch_size, min(plan.recompute_every, 2)) if timed else (plan.dp, plan.hsdp)
+        key = (timed, self._key(plan), degrees, mine)
         if key not in self._miniatures:
+            small = small_plan(plan, timed)
             graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
             self._miniatures[key] = miniature(graph, small, self.system if timed else None)
         return self._miniatures[key]
+
+    def _key(self, plan: Plan) -> object:
+        """What a plan's graph follows from; all plans of a search have the same formats."""
+        return plan.options
 
 
 @dataclass(frozen=True)
@@ -197,12 +226,11 @@ class _TaskCosts:
 
 
 def _task_costs(times: Times, chunk: Chunk, waits: bool) -> _TaskCosts:
-    def cost(kind: str, parts: Iterable[Part] = chunk.parts) -> int:
+    def cost(kind: str, parts: Sequence[tuple[Part, int]] = chunk.parts) -> int:
         of = times.get(kind, {})
-        found = ((of[part], chunk.parts[part] if parts is chunk.parts else 1) for part in parts if part in of)
-        return sum(count * (part.chain if waits else part.busy) for part, count in found)
+        return sum(count * (of[part].chain if waits else of[part].busy) for part, count in parts if part in of)
 
-    backward, first = cost("backward"), [chunk.first]
+    backward, first = cost("backward"), [(chunk.first, 1)]
     # The gradients of the weights of the first layer may be computed after the message.
     after = max(0, cost("backward", first) - cost("input_gradient", first))
     halves = cost("input_gradient") + cost("weight_gradient")
@@ -216,7 +244,7 @@ def _terms(
     found = Counter[str]()
     for chunk in chunks if waits else ():
         for kind in ("forward", "backward"):
-            for part, count in chunk.parts.items():
+            for part, count in chunk.parts:
                 for axis, ns in times.get(kind, {})[part].exposed.items() if part in times.get(kind, {}) else ():
                     found[f"exposed {axis}"] += microbatches * count * ns
     return {"compute": busy - sum(found.values()), **found, "bubble": bubble}
@@ -260,7 +288,7 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
 
 def _chunk_of(stage: Stage) -> Chunk:
     parts = [(place.block, place.layer is not None and bool(place.variant)) for place in stage.places]
-    return Chunk(Counter(parts), parts[0])
+    return Chunk(tuple(Counter(parts).items()), parts[0])
 
 
 def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:

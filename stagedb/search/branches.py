@@ -9,7 +9,7 @@ from stagedb.advice.trials import GraphOf, Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
-from stagedb.search.bounds import Bounds
+from stagedb.search.bounds import Bounds, Chunks
 from stagedb.search.candidates import Candidate, Fate
 from stagedb.search.space import Space, Words
 from stagedb.systems import System
@@ -101,20 +101,22 @@ class Place:
             tuple(each for each in found if isinstance(each, Candidate)),
         )
 
-    def tried(self, branch: Branch) -> Candidate:
-        """A plan, timed if it fits."""
+    def tried(self, branch: Branch, longest: int | None) -> Candidate:
+        """A plan, timed if it fits. longest: ns; a plan with a longer step cannot win, and its memory is left open."""
+        one = replace(branch, plans=1, alike=())
         try:
             plan = Plan.from_mapping(branch.words)
             plan.check(self.space.sizes)
             program = self.trials.copied(plan)
-            peak = peak_of(memory_of(program))
-            if self.room is not None and peak > self.room:
-                return self.set_of(replace(branch, plans=1, peak=peak), Fate.MEMORY, "memory")
             step = self.trials.step(program)
+            one = replace(one, step=step, terms={**branch.terms, "other": step - sum(branch.terms.values())})
+            if longest is not None and step > longest:
+                return self.set_of(one, Fate.SLOWER)
+            one = replace(one, peak=peak_of(memory_of(program)))
         except UsageError as error:
-            return self._refused(replace(branch, plans=1), error)
-        terms = {**branch.terms, "other": step - sum(branch.terms.values())}
-        return self.set_of(replace(branch, plans=1, step=step, peak=peak, terms=terms), Fate.TIMED, "")
+            return self._refused(one, error)
+        fits = self.room is None or one.peak <= self.room
+        return self.set_of(one, Fate.TIMED if fits else Fate.MEMORY)
 
     def _cells(self, group: Branch) -> Iterator[Branch | Candidate]:
         for words in self.space.cells(group.words):
@@ -140,58 +142,50 @@ class Place:
 
     def _plans(self, cell: Branch) -> Iterator[Branch | Candidate]:
         """The plans of a cell. Those in which as many layers recompute are one branch."""
-        alike: dict[object, Branch] = {}
-        for words in self.space.plans(cell.words):
-            one = replace(cell, level=Level.PLAN, words=words, plans=1)
+        large: list[Branch] = []
+        for words in self.space.orders(cell.words):
+            numbers = list(self.space.numbers(words))
+            one = replace(cell, level=Level.PLAN, words=words, plans=len(numbers))
             try:
-                plan = Plan.from_mapping(words)
+                # Of the first two numbers, the second has layers that recompute and layers that do not.
+                plan = Plan.from_mapping({**words, "recompute_every": numbers[min(1, len(numbers) - 1)]})
                 plan.check(self.space.sizes)
-                key = self._key(words, plan)
-                if key in alike:
-                    every = (*alike[key].alike, plan.recompute_every)
-                    alike[key] = replace(alike[key], plans=alike[key].plans + 1, alike=every)
-                    continue
-                bound = self.bounds.bound(plan)
+                for every, chunks in self.bounds.recomputing(plan, numbers):
+                    branch = self._bounded_plan(replace(one, plans=len(every), alike=every[1:]), plan, every[0], chunks)
+                    if self.room is None or branch.peak <= self.room:
+                        yield branch
+                    else:
+                        large.append(branch)
             except UsageError as error:
                 yield self._refused(one, error)
-                continue
-            step, peak = max(cell.step, bound.step), max(cell.peak, bound.peak)
-            alike[key] = replace(one, step=step, peak=peak, terms=bound.terms)
-        for branch in alike.values():
-            yield from self._that_fits(branch)
+        if large:
+            step, peak = min(each.step for each in large), min(each.peak for each in large)
+            whole = replace(cell, plans=sum(each.plans for each in large), step=step, peak=peak, terms=large[0].terms)
+            yield self.set_of(whole, Fate.MEMORY)
 
-    def _key(self, words: Words, plan: Plan) -> object:
-        """What plans share that differ only in which layers recompute, not in how many."""
-        others = {word: value for word, value in words.items() if word != "recompute_every"}
-        return repr(others), tuple(tuple(chunk.parts.items()) for chunk in self.bounds.chunks(plan))
+    def _bounded_plan(self, branch: Branch, plan: Plan, every: int, chunks: Chunks) -> Branch:
+        bound = self.bounds.bound(plan, chunks)
+        words = {**branch.words, **({"recompute_every": every} if every > 1 else {})}
+        step, peak = max(branch.step, bound.step), max(branch.peak, bound.peak)
+        return replace(branch, words=words, step=step, peak=peak, terms=bound.terms)
 
     def _that_fits(self, branch: Branch) -> Iterator[Branch | Candidate]:
         if self.room is None or branch.peak <= self.room:
             yield branch
         else:
-            yield self.set_of(branch, Fate.MEMORY, "memory")
+            yield self.set_of(branch, Fate.MEMORY)
 
     def _refused(self, branch: Branch, error: UsageError) -> Candidate:
-        return self.set_of(branch, Fate.REFUSED, "refused", str(error))
+        return self.set_of(branch, Fate.REFUSED, str(error))
 
-    def set_of(self, branch: Branch, fate: Fate, code: str, why: str = "") -> Candidate:
+    def set_of(self, branch: Branch, fate: Fate, why: str = "") -> Candidate:
         """A branch that is not opened any more."""
-        return Candidate(
-            branch.words,
-            self.system,
-            self.space.ranks,
-            fate,
-            branch.step,
-            branch.peak,
-            branch.plans,
-            branch.terms,
-            code,
-            why,
-        )
+        found = (branch.step, branch.peak, branch.plans, branch.terms)
+        return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why)
 
 
 def _of_one_stage(words: Words, space: Space, **change: Any) -> Plan:
-    """The plan of a group or a cell with all layers on one stage, and everything recomputed that may be."""
+    """The plan of a group or a cell with all layers on one stage."""
     left_out = (
         "pp",
         "schedule",
@@ -207,4 +201,6 @@ def _of_one_stage(words: Words, space: Space, **change: Any) -> Plan:
         "overlap_experts",
     )
     small = {word: value for word, value in words.items() if word not in left_out}
+    if small.get("recompute", "none") != "none":
+        change |= {"recompute_every": 2}
     return Plan.from_mapping({**small, **change})

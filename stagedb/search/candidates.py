@@ -73,8 +73,8 @@ class SearchRequest:
     model: the card's name. card: digest of the card. systems: names of accelerators and networks; digests: of their
     files. ranks: worlds. words: those of all plans (sequence length, global batch, fixed words). allow: groups of words
     that may vary (`zero`, `recompute`, …). room: bytes of an accelerator; None takes the system's. by: what is best.
-    where: a condition on words and figures; empty for none. top: plans that are found exactly, the best ones. prices:
-    by system, what an accelerator costs an hour. watts: by system, what one takes.
+    where: a condition on words and figures; empty for none. top: the number of best plans, of which no two differ only
+    in what recomputes. prices: by system, what an accelerator costs an hour. watts: by system, what one takes.
     """
 
     model: str

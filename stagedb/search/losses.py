@@ -27,11 +27,13 @@ def explained(request: SearchRequest, settled: Sequence[Candidate], value: Value
 
 
 def _explained(each: Candidate, best: Candidate | None) -> Candidate:
+    if each.fate is Fate.REFUSED:
+        return replace(each, code="refused")
     if each is best:
         return replace(each, code="best", why="no other plan of the search is better")
     if each.fate is Fate.MEMORY:
         return replace(each, code="memory", why=f"a rank holds {each.peak / GB:,.1f} GB or more")
-    if best is None or each.fate in (Fate.REFUSED, Fate.UNTRIED):
+    if best is None or each.fate is Fate.UNTRIED:
         return each
     term, more = lost_by(each, best)
     at_least = "" if each.fate is Fate.TIMED else " or more"

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -83,12 +83,14 @@ def _answer(places: Sequence[Place], question: Mapping[str, Any]) -> Any:
     branch = _branch(question["branch"])
     place = places[branch.place]
     if branch.level is Level.PLAN:
-        return _plain(Opened(settled=(place.tried(branch),)))
+        return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
     return _plain(place.opened(branch))
 
 
 def _plain(found: Branch | Opened) -> dict[str, Any]:
-    return asdict(found)
+    if isinstance(found, Branch):
+        return dict(vars(found))
+    return {"branches": [vars(each) for each in found.branches], "settled": [vars(each) for each in found.settled]}
 
 
 def _branch(row: Mapping[str, Any]) -> Branch:
@@ -101,7 +103,11 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
 
 @dataclass
 class _Search:
-    """A search under way."""
+    """A search under way.
+
+    layouts: the best plan that was timed of those that differ only in what recomputes. limits: the values of the best
+    layouts, ascending. tried: plans that an earlier search has timed.
+    """
 
     request: SearchRequest
     places: Sequence[Place]
@@ -112,7 +118,11 @@ class _Search:
     seconds: float | None
     heap: list[tuple[float, int, Branch]] = field(default_factory=list)
     settled: list[Candidate] = field(default_factory=list)
-    best: list[tuple[float, int, Candidate]] = field(default_factory=list)
+    layouts: dict[str, Candidate] = field(default_factory=dict)
+    limits: list[float] = field(default_factory=list)
+    tried: dict[str, Candidate] = field(default_factory=dict)
+    best: Candidate | None = None
+    timed: int = 0
     done: int = 0
     size: int = 0
     number: int = 0
@@ -120,48 +130,42 @@ class _Search:
     def run(self) -> SearchResult:
         began = time.monotonic()
         self.tried = {_key(each.system, each.words): each for each in self.known if each.fate is Fate.TIMED}
+        self._groups()
         late = False
-        self._groups(began)
         while self.heap or self.copies.busy:
             late = self.seconds is not None and time.monotonic() - began > self.seconds
-            while not late and self.heap and self.copies.idle > 0:
-                value, _, branch = heappop(self.heap)
-                if value > self.limit:
-                    # The first branch has the best bound: nothing that is left can win.
-                    heappush(self.heap, (value, self._next(), branch))
-                    break
-                self._open(branch)
+            while not late and self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit:
+                self._open(heappop(self.heap)[2])
             if not self.copies.busy:
                 break
             for question, answer in self.copies.answers():
                 self._take(_branch(question["branch"]), answer)
-        left = min((branch.step for value, _, branch in self.heap if value <= self.limit), default=None)
+        left = [branch.step for value, _, branch in self.heap if value <= self.limit]
         for value, _, branch in self.heap:
             fate = Fate.SLOWER if value > self.limit else Fate.UNTRIED
-            self.settled.append(self.places[branch.place].set_of(branch, fate, ""))
+            self.settled.append(self.places[branch.place].set_of(branch, fate))
         found = explained(self.request, self.settled, self.value)
-        whole = left is None and self.shard[1] == 1
-        return SearchResult(self.request, self.size, found, whole, left, time.monotonic() - began)
+        whole = not left and self.shard[1] == 1
+        return SearchResult(self.request, self.size, found, whole, min(left, default=None), time.monotonic() - began)
 
     @property
     def limit(self) -> float:
-        """The value that a branch must not exceed to hold one of the best plans."""
-        return self.best[self.request.top - 1][0] if len(self.best) >= self.request.top else float("inf")
+        """The value that a branch must not exceed to have one of the best layouts."""
+        return self.limits[self.request.top - 1] if len(self.limits) >= self.request.top else float("inf")
 
-    def value(self, place: Place | str, ranks: int, step: int, peak: int) -> float:
+    def value(self, system: str, ranks: int, step: int, peak: int) -> float:
         """What the search makes small: the step, the peak, or the cost of a step."""
-        name = place if isinstance(place, str) else place.system
         match self.request.by:
             case Objective.STEP:
                 return step
             case Objective.MEMORY:
                 return peak
             case Objective.TOKENS_PER_DOLLAR:
-                return step * ranks * self.request.prices[name]
+                return step * ranks * self.request.prices[system]
             case Objective.TOKENS_PER_JOULE:
-                return step * ranks * self.request.watts[name]
+                return step * ranks * self.request.watts[system]
 
-    def _groups(self, began: float) -> None:
+    def _groups(self) -> None:
         """The groups of the search's part, with their bounds."""
         part, parts = self.shard
         every = [branch for place in self.places for branch in place.groups()]
@@ -181,21 +185,45 @@ class _Search:
     def _push(self, branch: Branch) -> None:
         place = self.places[branch.place]
         if place.room is not None and branch.peak > place.room:
-            self._settle(place.set_of(branch, Fate.MEMORY, "memory"))
+            self._settle(place.set_of(branch, Fate.MEMORY))
             return
-        value = self.value(place, place.space.ranks, branch.step, branch.peak)
-        heappush(self.heap, (value, self._next(), branch))
+        heappush(self.heap, (self._value_of(branch), self._next(), branch))
+
+    def _value_of(self, branch: Branch) -> float:
+        place = self.places[branch.place]
+        return self.value(place.system, place.space.ranks, branch.step, branch.peak)
 
     def _next(self) -> int:
         self.number += 1
         return self.number
 
     def _open(self, branch: Branch) -> None:
-        there = self.tried.get(_key(self.places[branch.place].system, branch.words))
-        if branch.level is Level.PLAN and there is not None:
-            self._take(branch, _plain(Opened(settled=(there,))))
-        else:
-            self.copies.ask({"branch": _plain(branch)})
+        place = self.places[branch.place]
+        if branch.level is Level.PLAN:
+            there = self.tried.get(_key(place.system, branch.words))
+            if there is not None:
+                self._take(branch, _plain(Opened(settled=(there,))))
+                return
+            known = self.layouts.get(self._layout(place.system, branch.words))
+            if known is not None and (
+                known.words.get("recompute", "none") == "none" or self._value_of(branch) >= self._of(known)
+            ):
+                # Computing more again makes no step shorter.
+                self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
+                return
+        longest = None
+        if self.request.by is Objective.STEP and self.limit < float("inf"):
+            longest = int(self.limit)
+        self.copies.ask({"branch": _plain(branch), "longest": longest})
+
+    def _layout(self, system: str, words: Mapping[str, Any]) -> str:
+        """What plans share that differ only in what recomputes."""
+        return _key(
+            system, {word: value for word, value in words.items() if word not in ("recompute", "recompute_every")}
+        )
+
+    def _of(self, each: Candidate) -> float:
+        return self.value(each.system, each.ranks, each.step, each.peak)
 
     def _take(self, branch: Branch, answer: Mapping[str, Any]) -> None:
         for row in answer["branches"]:
@@ -216,11 +244,14 @@ class _Search:
         self.settled.append(candidate)
         self.done += candidate.plans
         if candidate.fate is Fate.TIMED:
-            value = self.value(candidate.system, candidate.ranks, candidate.step, candidate.peak)
-            self.best.append((value, self._next(), candidate))
-            self.best.sort(key=lambda each: each[:2])
-        timed = len(self.best)
-        self.report(Progress(self.done, self.size, timed, self.best[0][2] if self.best else None))
+            self.timed += 1
+            layout = self._layout(candidate.system, candidate.words)
+            if layout not in self.layouts or self._of(candidate) < self._of(self.layouts[layout]):
+                self.layouts[layout] = candidate
+                self.limits = sorted(map(self._of, self.layouts.values()))[: self.request.top]
+            if self.best is None or self._of(candidate) < self._of(self.best):
+                self.best = candidate
+        self.report(Progress(self.done, self.size, self.timed, self.best))
 
 
 _LAYER = (

@@ -99,6 +99,14 @@ class Space:
         """The words of each plan of a cell."""
         return self._product(cell, _PLAN_AXES)
 
+    def orders(self, cell: Words) -> Iterator[dict[str, Any]]:
+        """The words of each plan of a cell, but for the layers that recompute."""
+        return self._product(cell, _PLAN_AXES[:-1])
+
+    def numbers(self, words: Words) -> Iterator[int]:
+        """The values of `recompute_every` of plans with these words."""
+        return (int({**words, **change}.get("recompute_every", 1)) for change in _every(self, words))
+
     def count(self, cell: Words) -> int:
         """The number of plans of a cell."""
         key = tuple(cell.get(word) for word in _COUNTED)
