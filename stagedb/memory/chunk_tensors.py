@@ -1,5 +1,6 @@
 """Where a chunk's tensors are made, read, gathered and scattered: the tables from which lifetimes follow."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -377,21 +378,44 @@ class Chunk:
 
     def over(self, kind: TaskKind, unit: Unit | None) -> int:
         """Where the items of a unit end in a kind of task; for weights outside layers, where all items end."""
-        items = self.program.items[kind]
-        return len(items) if unit is None else 1 + max(i for i, item in enumerate(items) if unit.has(item))
+        if unit is None:
+            return len(self.program.items[kind])
+        return 1 + max(i for i, item in self.by_position[kind][unit.position] if unit.has(item))
+
+    @cached_property
+    def by_position(self) -> Mapping[TaskKind, Mapping[int, list[tuple[int, Item]]]]:
+        """The items of each kind of task by position, with their places."""
+        found: dict[TaskKind, defaultdict[int, list[tuple[int, Item]]]] = {}
+        for kind, items in self.program.items.items():
+            found[kind] = defaultdict(list)
+            for index, item in enumerate(items):
+                found[kind][item.position].append((index, item))
+        return found
+
+    @cached_property
+    def scattering(self) -> Mapping[TaskKind, list[tuple[int, frozenset[PlacedWeight], Item]]]:
+        """The items of each kind of task that scatter a bucket's gradients, with their places and members."""
+        return {
+            kind: [
+                (index, frozenset(item.bucket.members), item)
+                for index, item in enumerate(items)
+                if item.bucket is not None and scatters(item.op.kind)
+            ]
+            for kind, items in self.program.items.items()
+        }
 
     def recomputed(self, position: int) -> int:
         """Where the backward of a position has computed again what it does; its end, if it computes nothing again."""
-        items = self.program.items[self.inputs_task]
-        again = [i for i, item in enumerate(items) if item.position == position and item.op.phase == RECOMPUTE]
+        items = self.by_position[self.inputs_task][position]
+        again = [i for i, item in items if item.op.phase == RECOMPUTE]
         return 1 + again[-1] if again else self.over(self.inputs_task, Unit(position))
 
     def given_back(self, bucket: BucketStorage, which: TaskSelector = TaskSelector.EVERY) -> tuple[Moment, ...]:
         """When gathered parameters are freed: before their gradients are scattered, or at the unit's backward's end."""
         task = self.inputs_task if which is TaskSelector.EVERY else self.weights_task
         over, members = self.over(task, self.unit(bucket)), frozenset(bucket.members)
-        for index, item in enumerate(self.program.items[task]):
-            if item.bucket is not None and scatters(item.op.kind) and members == {*item.bucket.members}:
+        for index, scattered, item in self.scattering[task]:
+            if members == scattered:
                 if which is TaskSelector.EVERY and item.op.when == "last":
                     return Moment(task, over, TaskSelector.EARLIER), Moment(
                         task, index, TaskSelector.LAST, prepared=True

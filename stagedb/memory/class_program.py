@@ -7,6 +7,7 @@ the instance.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -117,6 +118,14 @@ class ChunkProgram:
     gradients: Mapping[Key, Key]
     given: int | None = None
     gives: int | None = None
+
+    @cached_property
+    def by_block(self) -> Mapping[str, list[SymTensor]]:
+        """The tensors of each block of the model."""
+        found: dict[str, list[SymTensor]] = {}
+        for tensor in self.tensors.values():
+            found.setdefault(tensor.block, []).append(tensor)
+        return found
 
     def port(self, name: str) -> Key:
         """The storage of a message's tensor: `recv_forward` and `send_backward` are at the first end."""

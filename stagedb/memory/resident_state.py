@@ -20,10 +20,9 @@ def states(chunk: Chunk) -> Iterator[State]:
 
 def states_at(chunk: Chunk, position: int, block: str) -> Iterator[State]:
     """The parameters, and the states of the optimizer, of the block at a position; without those of a shared buffer."""
-    for tensor in chunk.program.tensors.values():
+    for tensor in chunk.program.by_block.get(block, ()):
         key = (tensor.name, position)
-        there = tensor.name in chunk.program.sizes and chunk.program.resolve(key) == key
-        if tensor.block == block and there:
+        if tensor.name in chunk.program.sizes and chunk.program.resolve(key) == key:
             yield from _state_of(chunk, key)
 
 

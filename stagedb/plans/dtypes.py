@@ -112,7 +112,7 @@ class Dtypes(Formats):
 
     def _classes(self) -> dict[str, str]:
         # A master copy has one format or does not exist: it is no class of its own.
-        return {name: format_ for name, format_ in dataclasses.asdict(self).items() if name != "master"}
+        return {name: format_ for name, format_ in vars(self).items() if name != "master"}
 
     def _check_halves(self) -> None:
         for name in ("param", "grad", "logits"):

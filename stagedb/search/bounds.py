@@ -17,6 +17,7 @@ from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.stage_blocks import Block, Stage, lay_out
 from stagedb.plans import GraphOptions, Plan
+from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.schedules import Order, splits
 from stagedb.search.miniatures import Miniature, Part, PartTimes, miniature, shortened
 from stagedb.systems import System
@@ -64,11 +65,18 @@ class Bounds:
         step, terms = self._step(plan, chunks)
         return Bound(step, self._peak(plan, chunks), terms)
 
-    def work(self, plan: Plan) -> int:
-        """ns that a micro-batch takes on the whole model at least. plan: of one stage."""
-        waits = self.system.overlap.compute != "out-of-order" and not plan.overlap_experts
-        costs = _task_costs(self._miniature(plan, timed=True).times, self.chunks(plan)[0], waits)
+    def work(self, plan: Plan, waits: bool) -> int:
+        """The least ns of a micro-batch on the whole model. plan: of one stage. waits: for communication, too."""
+        times = self._miniature(plan, timed=True).times
+        costs = _task_costs(times, self.chunks(plan)[0], waits and self._waits(plan))
         return costs.forward + min(costs.backward, costs.halves)
+
+    def _waits(self, plan: Plan) -> bool:
+        """Whether the communication of a layer counts. It does not where something else is computed in its time, and
+        where the ranks of its groups are placed in another way than those of a miniature.
+        """
+        alone = self.system.overlap.compute != "out-of-order" and not plan.overlap_experts
+        return alone and plan.rank_order == RANK_ORDER
 
     def saved(self, plan: Plan) -> int:
         """Bytes that one forward of the whole model saves, if every layer recomputes. plan: of one stage."""
@@ -83,7 +91,7 @@ class Bounds:
     def _step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
         """A lower bound of the step. Every chunk has its stage's rank alone while one of its tasks runs."""
         times = self._miniature(plan, timed=True).times
-        waits = self.system.overlap.compute != "out-of-order" and not plan.overlap_experts
+        waits = self._waits(plan)
         costs = {chunk: _task_costs(times, chunk, waits) for chunk in set(chunks)}
         tasks = [costs[chunk] for chunk in chunks]
         split = self._flights(plan).splits
@@ -292,12 +300,15 @@ def _chunk_of(stage: Stage) -> Chunk:
 
 
 def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:
-    flying, most = [0] * chunks, (0,) * chunks
-    for task in order:
+    flying, most, begun = [0] * chunks, (0,) * chunks, [0] * chunks
+    for task, following in zip(order, (*order[1:], None), strict=True):
         if task.kind.keeps:
-            flying[task.chunk] += 1
-            if sum(flying) > sum(most):
-                most = tuple(flying)
+            begun[task.chunk] += 1
         elif task.kind.sends and task.kind.differentiates:
             flying[task.chunk] -= 1
+        if following is None or not following.joined:
+            # Of tasks that run together, a backward may free what the forward saves.
+            flying = [sum(each) for each in zip(flying, begun, strict=True)]
+            begun = [0] * chunks
+            most = max(most, tuple(flying), key=sum)
     return most

@@ -11,6 +11,7 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.search.bounds import Bounds, Chunks
 from stagedb.search.candidates import Candidate, Fate
+from stagedb.search.conditions import Condition
 from stagedb.search.space import Space, Words
 from stagedb.systems import System
 
@@ -51,20 +52,32 @@ class Opened:
 
 @dataclass(frozen=True)
 class Place:
-    """Plans of a model on one system and one world, with their bounds and trials. room: bytes; None for no limit."""
+    """Plans of a model on one system and one world, with their bounds and trials.
+
+    room: bytes of an accelerator; None for no limit. condition: of the plans that count; None for all.
+    """
 
     number: int
     space: Space
     bounds: Bounds
     trials: Trials
     room: int | None
+    condition: Condition | None
 
     @classmethod
-    def of(cls, number: int, space: Space, graph_of: GraphOf, system: System, room: int | None) -> "Place":
+    def of(
+        cls,
+        number: int,
+        space: Space,
+        graph_of: GraphOf,
+        system: System,
+        room: int | None = None,
+        condition: Condition | None = None,
+    ) -> "Place":
         bounds = Bounds(graph_of, space.sizes, system)
         trials = Trials(bounds.graph, space.sizes, system)
         limit = system.accelerator.room
-        return cls(number, space, bounds, trials, limit if room is None else room)
+        return cls(number, space, bounds, trials, limit if room is None else room, condition)
 
     @property
     def system(self) -> str:
@@ -80,9 +93,11 @@ class Place:
         space, words = self.space, group.words
         try:
             plan = _of_one_stage(words, space, zero=0)
+            # Another order of ranks may have faster communication, and two tasks at once hide it.
+            waits = not any(space.is_open(*each) for each in (("rank_order", "order"), ("overlap_experts", "overlap")))
             # A micro-batch takes so long on all stages together, and the slowest one is no faster than their mean.
             runs = space.batch // (words["dp"] * words["micro_batch_size"])
-            step = -(-self.bounds.work(plan) * runs // words["pp"])
+            step = -(-self.bounds.work(plan, waits) * runs // words["pp"])
             size = self.bounds.held(plan)
             if space.is_open("zero", "zero"):
                 size //= words["dp"] * words["cp"]
@@ -115,8 +130,11 @@ class Place:
             one = replace(one, peak=peak_of(memory_of(program)))
         except UsageError as error:
             return self._refused(one, error)
-        fits = self.room is None or one.peak <= self.room
-        return self.set_of(one, Fate.TIMED if fits else Fate.MEMORY)
+        if self.room is not None and one.peak > self.room:
+            return self.set_of(one, Fate.MEMORY)
+        values = {**plan.to_dict(), "step": one.step, "peak": one.peak, "ranks": self.space.ranks}
+        holds = self.condition is None or self.condition.holds(values)
+        return self.set_of(one, Fate.TIMED if holds else Fate.FILTERED)
 
     def _cells(self, group: Branch) -> Iterator[Branch | Candidate]:
         for words in self.space.cells(group.words):
@@ -146,6 +164,9 @@ class Place:
         for words in self.space.orders(cell.words):
             numbers = list(self.space.numbers(words))
             one = replace(cell, level=Level.PLAN, words=words, plans=len(numbers))
+            if not self._may_hold(words):
+                yield self.set_of(one, Fate.FILTERED)
+                continue
             try:
                 # Of the first two numbers, the second has layers that recompute and layers that do not.
                 plan = Plan.from_mapping({**words, "recompute_every": numbers[min(1, len(numbers) - 1)]})
@@ -162,6 +183,11 @@ class Place:
             step, peak = min(each.step for each in large), min(each.peak for each in large)
             whole = replace(cell, plans=sum(each.plans for each in large), step=step, peak=peak, terms=large[0].terms)
             yield self.set_of(whole, Fate.MEMORY)
+
+    def _may_hold(self, words: Words) -> bool:
+        """Whether the condition may hold for plans with these words; a condition on figures may hold for all."""
+        known = self.condition is not None and not self.condition.names & {"step", "peak", "recompute_every", "dp"}
+        return not known or self.condition is None or self.condition.holds({**words, "ranks": self.space.ranks})
 
     def _bounded_plan(self, branch: Branch, plan: Plan, every: int, chunks: Chunks) -> Branch:
         bound = self.bounds.bound(plan, chunks)

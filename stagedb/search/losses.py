@@ -23,17 +23,21 @@ def explained(request: SearchRequest, settled: Sequence[Candidate], value: Value
 
     found = sorted(settled, key=order)
     best = found[0] if found and found[0].fate is Fate.TIMED else None
-    return tuple(_explained(each, best) for each in found)
+    return tuple(_explained(each, best, request) for each in found)
 
 
-def _explained(each: Candidate, best: Candidate | None) -> Candidate:
+def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
     if each.fate is Fate.REFUSED:
         return replace(each, code="refused")
     if each is best:
         return replace(each, code="best", why="no other plan of the search is better")
     if each.fate is Fate.MEMORY:
         return replace(each, code="memory", why=f"a rank holds {each.peak / GB:,.1f} GB or more")
-    if best is None or each.fate is Fate.UNTRIED:
+    if each.fate is Fate.FILTERED:
+        return replace(each, code="filtered", why=f"{request.where} does not hold")
+    if each.fate is Fate.UNTRIED:
+        return replace(each, code="untried", why="the search ended before it was tried")
+    if best is None:
         return each
     term, more = lost_by(each, best)
     at_least = "" if each.fate is Fate.TIMED else " or more"

@@ -13,6 +13,7 @@ from stagedb.cores import usable_cores
 from stagedb.models import Card
 from stagedb.search.branches import Branch, Level, Opened, Place
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult
+from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
 from stagedb.search.processes import Copies, copies
 from stagedb.search.space import Space, framework_of
@@ -62,11 +63,12 @@ def search(
     or ruled out. processes: that try plans; None: one on each core. shard: which part of the groups, of how many.
     known: plans that were timed before by the same request. progress: called as plans are tried and ruled out.
 
-    Raises UsageError for a request without plans.
+    Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
+    condition = Condition.parse(request.where) if request.where else None
     graph_of = lambda options: build_graph(card, options)  # noqa: E731
     places = [
-        Place.of(number, space, graph_of, system, request.room)
+        Place.of(number, space, graph_of, system, request.room, condition)
         for number, (system, space) in enumerate(
             (system, space) for system in systems for space in spaces_of(request, card)
         )
@@ -205,16 +207,22 @@ class _Search:
                 self._take(branch, _plain(Opened(settled=(there,))))
                 return
             known = self.layouts.get(self._layout(place.system, branch.words))
-            if known is not None and (
-                known.words.get("recompute", "none") == "none" or self._value_of(branch) >= self._of(known)
-            ):
-                # Computing more again makes no step shorter.
+            if known is not None and self._is_beaten(branch, known):
                 self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
                 return
         longest = None
         if self.request.by is Objective.STEP and self.limit < float("inf"):
             longest = int(self.limit)
         self.copies.ask({"branch": _plain(branch), "longest": longest})
+
+    def _is_beaten(self, branch: Branch, known: Candidate) -> bool:
+        """Whether a plan is no better than a known one that differs only in what recomputes.
+
+        Computing more again makes no step shorter.
+        """
+        leanest = self.request.by is Objective.MEMORY
+        recomputes = known.words.get("recompute", "none") != "none"
+        return self._value_of(branch) >= self._of(known) or not (leanest or recomputes)
 
     def _layout(self, system: str, words: Mapping[str, Any]) -> str:
         """What plans share that differ only in what recomputes."""

@@ -1,0 +1,250 @@
+"""A search finds what trying every plan finds, its bounds hold, and what it refuses is refused everywhere."""
+
+import dataclasses
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from stagedb.advice import Trials
+from stagedb.build.graph_identity import model_sizes
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.frameworks import FRAMEWORKS
+from stagedb.models import Card, load_card
+from stagedb.plans import Plan
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
+from stagedb.search.bounds import Bounds
+from stagedb.search.conditions import Condition
+from stagedb.search.searching import search
+from stagedb.search.space import GROUPS, Space, groups_of
+from stagedb.systems import System, load_system
+
+H100 = load_system("h100")
+
+
+def small(model: str, layers: int) -> Card:
+    return dataclasses.replace(load_card(model), layers=layers, name=f"{model}-{layers}")
+
+
+LLAMA = small("llama3.2-1b", 4)
+MIXTURE = small("olmoe-1b-7b", 4)
+
+
+def asked(card: Card, ranks: int, allow: tuple[str, ...], **more: Any) -> SearchRequest:
+    words = {"global_batch_size": 16, "seq_len": 2048, "recipe": "megatron", **more.pop("words", {})}
+    usual: dict[str, Any] = {"top": 3, **more}
+    return SearchRequest(card.name, card.digest, ("h100",), ("",), (ranks,), words, allow, **usual)
+
+
+def run(request: SearchRequest, card: Card, system: System = H100, **more: Any) -> SearchResult:
+    return search(request, card, [system], **{"processes": 1, **more})
+
+
+def space_of(request: SearchRequest, card: Card) -> Space:
+    sizes = model_sizes(card, FRAMEWORKS[str(request.words["recipe"])])
+    return Space(sizes, request.words, request.ranks[0], request.allow)
+
+
+def every_plan(space: Space) -> list[dict[str, Any]]:
+    return [plan for group in space.groups() for cell in space.cells(group) for plan in space.plans(cell)]
+
+
+def layout(words: Mapping[str, Any]) -> str:
+    """What plans share that differ only in what recomputes."""
+    return repr(sorted((k, v) for k, v in words.items() if k not in ("recompute", "recompute_every")))
+
+
+def by_trying_all(request: SearchRequest, card: Card) -> tuple[list[tuple[int, int, str]], set[str]]:
+    """Step, peak and layout of the best plan of each layout that fits, ascending, and the plans that are refused."""
+    space = space_of(request, card)
+    trials = Trials(lambda options: build_graph(card, options), space.sizes, H100)
+    best: dict[str, tuple[int, int, str]] = {}
+    refused = set()
+    room = request.room or H100.accelerator.room
+    for words in every_plan(space):
+        try:
+            plan = Plan.from_mapping(words)
+            plan.check(space.sizes)
+            found = trials.outcome(plan)
+        except UsageError:
+            refused.add(repr(sorted(words.items())))
+            continue
+        if room is None or found.peak <= room:
+            key = layout(words)
+            best[key] = min(best.get(key, (1 << 62, 0, "")), (found.step, found.peak, key))
+    return sorted(best.values()), refused
+
+
+@pytest.mark.parametrize(
+    ("card", "ranks", "allow", "room"),
+    [
+        (LLAMA, 8, ("recompute", "schedule"), None),
+        (LLAMA, 4, ("zero", "sp"), 6 * 10**9),
+        (MIXTURE, 4, ("zero", "dispatch"), None),
+    ],
+    ids=["recompute and schedules", "little room", "experts"],
+)
+def test_the_best_plans_are_those_of_trying_every_plan(
+    card: Card, ranks: int, allow: tuple[str, ...], room: int | None
+) -> None:
+    request = asked(card, ranks, allow, room=room)
+    found, (best, _) = run(request, card), by_trying_all(request, card)
+    assert found.covered and found.left is None
+    assert found.size == len(every_plan(space_of(request, card))) == sum(each.plans for each in found.candidates)
+    seen: dict[str, tuple[int, int]] = {}
+    for each in found.timed:
+        seen.setdefault(layout(each.words), (each.step, each.peak))
+    assert [step for step, _ in list(seen.values())[:3]] == [step for step, _, _ in best[:3]]
+    assert (found.best.step if found.best else None) == (best[0][0] if best else None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("model", "ranks"), [("llama3-8b", 64), ("qwen3-30b-a3b", 32), ("gemma-2-9b", 16), ("gpt2", 8)]
+)
+def test_no_plan_is_better_than_its_bounds(model: str, ranks: int, seed: int) -> None:
+    card = small(model, 8)
+    request = asked(card, ranks, groups_of(["all"]), words={"global_batch_size": 64, "seq_len": 1024})
+    space = space_of(
+        dataclasses.replace(request, words={**request.words, "recipe": ["torch", "megatron"][seed % 2]}), card
+    )
+    trials = Trials(lambda options: build_graph(card, options), space.sizes, H100)
+    bounds = Bounds(trials.graph_of, space.sizes, H100)
+    draw, groups, tried = random.Random(f"{model} {seed}"), list(space.groups()), 0
+    while tried < 6:
+        cell = draw.choice(list(space.cells(draw.choice(groups))))
+        words = draw.choice(list(space.plans(cell)) or [{}])
+        try:
+            plan = Plan.from_mapping(words)
+            plan.check(space.sizes)
+            exact = trials.outcome(plan)
+        except UsageError:
+            continue
+        tried += 1
+        bound = bounds.bound(plan, bounds.chunks(plan))
+        assert bound.step <= exact.step, words
+        assert bound.peak <= exact.peak, words
+        assert sum(bound.terms.values()) == bound.step
+
+
+def test_what_is_refused_has_the_reason_of_the_plan() -> None:
+    request = asked(LLAMA, 8, groups_of(["all"]), words={"seq_len": 2048})
+    space = space_of(request, LLAMA)
+    refused = [each for each in run(request, LLAMA, seconds=60).candidates if each.fate is Fate.REFUSED]
+    assert refused
+    for each in refused:
+        with pytest.raises(UsageError) as error:
+            plan = Plan.from_mapping(each.words)
+            plan.check(space.sizes)
+            Trials(lambda options: build_graph(LLAMA, options), space.sizes, H100).outcome(plan)
+        assert str(error.value) == each.why
+        assert each.code == "refused"
+
+
+def _rows(found: SearchResult) -> list[Candidate]:
+    """The best plan of each of the best three layouts."""
+    best: dict[str, Candidate] = {}
+    for each in found.timed:
+        best.setdefault(layout(each.words), each)
+    return list(best.values())[:3]
+
+
+def test_processes_parts_and_resumed_searches_find_the_same() -> None:
+    request = asked(LLAMA, 8, ("schedule", "recompute"))
+    alone = run(request, LLAMA)
+    assert _rows(run(request, LLAMA, processes=2)) == _rows(alone)
+    stopped = run(request, LLAMA, seconds=0.5)
+    assert not stopped.covered and stopped.left is not None
+    assert sum(each.plans for each in stopped.candidates) == stopped.size == alone.size
+    assert _rows(run(request, LLAMA, known=stopped.candidates)) == _rows(alone)
+    parts = [run(request, LLAMA, shard=(part, 2)) for part in range(2)]
+    assert sum(each.size for each in parts) == alone.size
+    assert not any(each.covered for each in parts)
+    both = sorted((each.step, each.peak) for part in parts for each in part.timed)
+    assert both[0] == (_rows(alone)[0].step, _rows(alone)[0].peak)
+
+
+def test_why_a_plan_loses_is_the_term_in_which_it_does() -> None:
+    found = run(asked(LLAMA, 8, ("schedule",)), LLAMA)
+    best = found.best
+    assert best is not None and best.code == "best"
+    for each in found.timed:
+        assert sum(each.terms.values()) == each.step
+    losers = [each for each in found.candidates if each.fate in (Fate.TIMED, Fate.SLOWER) and each is not best]
+    assert losers and all(each.code in {*each.terms, *best.terms, "compute"} for each in losers)
+    assert {each.code for each in found.candidates if each.fate is Fate.MEMORY} <= {"memory"}
+
+
+def test_other_objectives() -> None:
+    request = asked(LLAMA, 8, ("zero", "recompute"), by=Objective.MEMORY)
+    found, space = run(request, LLAMA), space_of(request, LLAMA)
+    trials = Trials(lambda options: build_graph(LLAMA, options), space.sizes, H100)
+    peaks = []
+    for words in every_plan(space):
+        try:
+            plan = Plan.from_mapping(words)
+            plan.check(space.sizes)
+            peaks.append(trials.outcome(plan).peak)
+        except UsageError:
+            continue
+    assert found.best is not None and found.best.peak == min(peaks)
+    several = dataclasses.replace(
+        asked(LLAMA, 8, ()), ranks=(4, 8), by=Objective.TOKENS_PER_DOLLAR, prices={"h100": 2.5}
+    )
+    cheap = run(several, LLAMA).best
+    steps = {ranks: run(asked(LLAMA, ranks, ()), LLAMA).best for ranks in (4, 8)}
+    costs = {ranks: each.step * ranks for ranks, each in steps.items() if each is not None}
+    assert cheap is not None and cheap.step * cheap.ranks == min(costs.values())
+
+
+def test_a_condition_leaves_plans_out() -> None:
+    every, some = run(asked(LLAMA, 8, ()), LLAMA), run(asked(LLAMA, 8, (), where="tp == 2 and pp < 3"), LLAMA)
+    wanted = [each for each in every.timed if each.words["tp"] == 2 and each.words["pp"] < 3]
+    assert some.best is not None and (some.best.words["tp"], some.best.words["pp"]) == (2, some.best.words["pp"])
+    assert all(each.words["tp"] == 2 for each in some.timed)
+    if wanted:
+        assert some.best.step <= wanted[0].step
+    assert any(each.code == "filtered" for each in some.candidates)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "holds"),
+    [
+        ("tp <= 8 and peak < 76e9", {"tp": 4, "peak": 75 * 10**9}, True),
+        ("tp <= 8 and peak < 76e9", {"tp": 4, "peak": 77 * 10**9}, False),
+        ("not sp or schedule == '1f1b'", {"sp": True}, True),
+        ("1 < pp <= 4", {"pp": 1}, False),
+        ("step > -1", {"step": 0}, True),
+    ],
+)
+def test_conditions(text: str, values: dict[str, Any], holds: bool) -> None:
+    assert Condition.parse(text).holds(values) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("__import__('os').system('true')", "tp.__class__ == 1", "tp + 1 < 3", "tp in (1, 2)", "lambda: 1", "tps < 3"),
+        *("", "tp <", "[x for x in tp]", "f'{tp}'", "tp if pp else 1", "(" * 900, "tp < 3; pp", "tp := 3", "1j < tp"),
+    ],
+)
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--where|condition"):
+        Condition.parse(text)
+
+
+def test_a_condition_on_texts_and_numbers_is_refused() -> None:
+    with pytest.raises(UsageError, match="compares a number with a text"):
+        Condition.parse("schedule < 3").holds({"schedule": "1f1b"})
+
+
+def test_groups_are_named() -> None:
+    assert groups_of(["all"]) == tuple(name for name in GROUPS if name != "splits")
+    assert groups_of(["none"]) == ()
+    assert groups_of(["schedule", "zero"]) == ("zero", "schedule")
+    with pytest.raises(UsageError, match="unknown group of words 'zerro'"):
+        groups_of(["zerro"])
+    with pytest.raises(UsageError, match="global-batch-size"):
+        space_of(dataclasses.replace(asked(LLAMA, 8, ()), words={"recipe": "torch"}), LLAMA)
