@@ -34,11 +34,13 @@ if TYPE_CHECKING:
         ProfileInfo,
         QueryInfo,
         Rows,
+        Searched,
         Unpacked,
         Viewed,
         kind_of,
         properties,
     )
+    from stagedb.api.searching import search
     from stagedb.api.simulated import Simulated
     from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
     from stagedb.api.trace_sets import unpack, validate
@@ -58,6 +60,7 @@ __all__ = [
     "ProfileInfo",
     "QueryInfo",
     "Rows",
+    "Searched",
     "Simulated",
     "Stagedb",
     "StoreProblem",
@@ -76,6 +79,7 @@ __all__ = [
     "models",
     "properties",
     "queries",
+    "search",
     "system",
     "system_curves",
     "systems",
@@ -103,11 +107,13 @@ _MODULES = {
         "ProfileInfo",
         "QueryInfo",
         "Rows",
+        "Searched",
         "Unpacked",
         "Viewed",
         "kind_of",
         "properties",
     ),
+    "searching": ("search",),
     "simulated": ("Simulated",),
     "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),
     "trace_sets": ("unpack", "validate"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stagedb.models import SequenceLength
+    from stagedb.search import SearchResult
     from stagedb.store import Field
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
@@ -370,6 +371,32 @@ class Advised:
     def fits(self) -> bool:
         """Whether the accelerator's memory holds the plan as it is."""
         return self.room is None or self.peak <= self.room
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search over the plans of a model found.
+
+    id: the digest of what was asked. size: plans of the search. covered: whether every one was tried or ruled out, so
+    that the first candidate is the best. left: a lower bound of the step of those that were not [ns]; None if there are
+    none. seconds: of the work. by: what is best. allow: the groups of words that varied. candidates: a row for each
+    plan that was tried, and for each set that was ruled out; the best first. result: the same as objects.
+    """
+
+    id: str
+    model: str
+    size: int
+    covered: bool
+    left: int | None
+    seconds: float
+    by: str
+    allow: tuple[str, ...]
+    candidates: Rows
+    result: SearchResult
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The candidates as a data frame."""
+        return self.candidates.to_pandas()
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def memory(
     schedule's order. Sizes are exact, without an allocator's rounding and fragmentation. The store keeps the numbers
     (`stagedb query memory_at_peak`). With --capacity or --system, exits with status 1 if a class does not fit.
     """
-    size = None if capacity is None else _size(capacity)
+    size = None if capacity is None else size_of(capacity)
     chosen = _chosen(show, output)
     with common.connect() as db, progress(common, "making", "rows", before="making the graph and the instance"):
         found = db.memory(target, model=model, system=system, keep=keep, **(given := words.words()))
@@ -217,13 +217,13 @@ def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int, r
     return not over
 
 
-def _size(text: str) -> int:
-    """Bytes of `80GiB`, `80 GB` or `1.5TiB`."""
+def size_of(text: str, option: str = "--capacity") -> int:
+    """Bytes of `80GiB`, `80 GB` or `1.5TiB`. option: the one that has it."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)", text, re.IGNORECASE)
     units = {unit.lower(): size for unit, size in UNITS.items()}
     if match is None or match[2].lower() not in units:
         raise UsageError(
-            f"{shown(text)} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, such as 80GiB"
+            f"{shown(text)} is not a size: {option} takes a number and one of {', '.join(UNITS)}, such as 80GiB"
         )
     return int(float(match[1]) * units[match[2].lower()])
 

@@ -27,19 +27,19 @@ Times = Mapping[str, Mapping[Part, PartTimes]]
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ChunkParts:
     """How often a chunk of a pipeline has each part of the model, and the part that it has first."""
 
     parts: tuple[tuple[Part, int], ...]
     first: Part
 
 
-Chunks = tuple[Chunk, ...]
+Chunks = tuple[ChunkParts, ...]
 """By number in the pipeline."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class PlanBound:
     """Lower bounds of a plan: step [ns], and bytes of the fullest rank. terms: ns of the step by what takes it."""
 
     step: int
@@ -60,13 +60,13 @@ class Bounds:
     _recomputing: dict[object, list[tuple[tuple[int, ...], Chunks]]] = field(default_factory=dict)
     _orders: dict[object, "_Orders"] = field(default_factory=dict)
 
-    def bound(self, plan: Plan, chunks: Chunks) -> Bound:
+    def bound(self, plan: Plan, chunks: Chunks) -> PlanBound:
         """The bounds of a plan whose chunks have these layers. UsageError if the system has no rate for it."""
         step, terms = self._step(plan, chunks)
-        return Bound(step, self._peak(plan, chunks), terms)
+        return PlanBound(step, self._peak(plan, chunks), terms)
 
     def work(self, plan: Plan, waits: bool) -> int:
-        """The least ns of a micro-batch on the whole model. plan: of one stage. waits: for communication, too."""
+        """The least ns of a micro-batch on the whole model. plan: one stage. waits: for communication, too."""
         times = self._miniature(plan, timed=True).times
         costs = _task_costs(times, self.chunks(plan)[0], waits and self._waits(plan))
         return costs.forward + min(costs.backward, costs.halves)
@@ -79,12 +79,12 @@ class Bounds:
         return alone and plan.rank_order == RANK_ORDER
 
     def saved(self, plan: Plan) -> int:
-        """Bytes that one forward of the whole model saves, if every layer recomputes. plan: of one stage."""
+        """Bytes that one forward of the whole model saves, if every layer recomputes. plan: one stage."""
         saved = self._miniature(plan, timed=True).saved
         return sum(saved[part] * count for part, count in self.chunks(plan, 1)[0].parts)
 
     def held(self, plan: Plan) -> int:
-        """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: of one stage."""
+        """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: one stage."""
         held = self._miniature(plan, timed=False).held
         return sum(held[block] * count for (block, _), count in self.chunks(plan)[0].parts)
 
@@ -233,7 +233,7 @@ class _TaskCosts:
     after_sending: int
 
 
-def _task_costs(times: Times, chunk: Chunk, waits: bool) -> _TaskCosts:
+def _task_costs(times: Times, chunk: ChunkParts, waits: bool) -> _TaskCosts:
     def cost(kind: str, parts: Sequence[tuple[Part, int]] = chunk.parts) -> int:
         of = times.get(kind, {})
         return sum(count * (of[part].chain if waits else of[part].busy) for part, count in parts if part in of)
@@ -246,7 +246,7 @@ def _task_costs(times: Times, chunk: Chunk, waits: bool) -> _TaskCosts:
 
 
 def _terms(
-    times: Times, chunks: Sequence[Chunk], microbatches: int, bubble: int, busy: int, waits: bool
+    times: Times, chunks: Sequence[ChunkParts], microbatches: int, bubble: int, busy: int, waits: bool
 ) -> dict[str, int]:
     """What a stage does in the time of a bound."""
     found = Counter[str]()
@@ -294,9 +294,9 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
     return Plan.from_mapping(words)
 
 
-def _chunk_of(stage: Stage) -> Chunk:
+def _chunk_of(stage: Stage) -> ChunkParts:
     parts = [(place.block, place.layer is not None and bool(place.variant)) for place in stage.places]
-    return Chunk(tuple(Counter(parts).items()), parts[0])
+    return ChunkParts(tuple(Counter(parts).items()), parts[0])
 
 
 def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:
@@ -307,7 +307,7 @@ def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:
         elif task.kind.sends and task.kind.differentiates:
             flying[task.chunk] -= 1
         if following is None or not following.joined:
-            # Of tasks that run together, a backward may free what the forward saves.
+            # A backward that runs together with a forward may free what that one saves.
             flying = [sum(each) for each in zip(flying, begun, strict=True)]
             begun = [0] * chunks
             most = max(most, tuple(flying), key=sum)

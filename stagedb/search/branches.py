@@ -1,6 +1,6 @@
 """Sets of plans that a search opens one after the other: their bounds, and the smaller sets that they consist of."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -16,7 +16,7 @@ from stagedb.search.space import Space, Words
 from stagedb.systems import System
 
 
-class Level(IntEnum):
+class SetKind(IntEnum):
     """What the words of a branch have chosen."""
 
     GROUP = 0
@@ -25,7 +25,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True)
-class Branch:
+class PlanSet:
     """Plans that share words, with lower bounds of their step [ns] and peak [bytes].
 
     place: the index of the system and the world in a search. plans: how many. terms: ns of the step's bound. alike:
@@ -33,7 +33,7 @@ class Branch:
     """
 
     place: int
-    level: Level
+    level: SetKind
     words: Words
     plans: int
     step: int = 0
@@ -46,15 +46,16 @@ class Branch:
 class Opened:
     """What a branch consists of: smaller branches, and plans that need not be tried."""
 
-    branches: tuple[Branch, ...] = ()
+    branches: tuple[PlanSet, ...] = ()
     settled: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchPlace:
     """Plans of a model on one system and one world, with their bounds and trials.
 
-    room: bytes of an accelerator; None for no limit. condition: of the plans that count; None for all.
+    room: bytes of an accelerator; None for no limit. condition: of the plans that count; None for all. check_tp: raises
+    UsageError for a degree that the model's card does not have.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Place:
     trials: Trials
     room: int | None
     condition: Condition | None
+    check_tp: Callable[[int], None] = lambda tp: None
 
     @classmethod
     def of(
@@ -73,22 +75,23 @@ class Place:
         system: System,
         room: int | None = None,
         condition: Condition | None = None,
-    ) -> "Place":
+        check_tp: Callable[[int], None] = lambda tp: None,
+    ) -> "SearchPlace":
         bounds = Bounds(graph_of, space.sizes, system)
         trials = Trials(bounds.graph, space.sizes, system)
         limit = system.accelerator.room
-        return cls(number, space, bounds, trials, limit if room is None else room, condition)
+        return cls(number, space, bounds, trials, limit if room is None else room, condition, check_tp)
 
     @property
     def system(self) -> str:
         return self.trials.system.name
 
-    def groups(self) -> Iterator[Branch]:
+    def groups(self) -> Iterator[PlanSet]:
         """All plans, as groups without bounds."""
         for words in self.space.groups():
-            yield Branch(self.number, Level.GROUP, words, self.space.count_group(words))
+            yield PlanSet(self.number, SetKind.GROUP, words, self.space.count_group(words))
 
-    def bounded(self, group: Branch) -> Branch:
+    def bounded(self, group: PlanSet) -> PlanSet:
         """A group with its bounds; without any, where no plan of one stage has its layers."""
         space, words = self.space, group.words
         try:
@@ -107,16 +110,16 @@ class Place:
         except UsageError:
             return group
 
-    def opened(self, branch: Branch) -> Opened:
+    def opened(self, branch: PlanSet) -> Opened:
         """The parts of a group or a cell."""
-        parts = self._cells(branch) if branch.level is Level.GROUP else self._plans(branch)
+        parts = self._cells(branch) if branch.level is SetKind.GROUP else self._plans(branch)
         found = list(parts)
         return Opened(
-            tuple(each for each in found if isinstance(each, Branch)),
+            tuple(each for each in found if isinstance(each, PlanSet)),
             tuple(each for each in found if isinstance(each, Candidate)),
         )
 
-    def tried(self, branch: Branch, longest: int | None) -> Candidate:
+    def tried(self, branch: PlanSet, longest: int | None) -> Candidate:
         """A plan, timed if it fits. longest: ns; a plan with a longer step cannot win, and its memory is left open."""
         one = replace(branch, plans=1, alike=())
         try:
@@ -136,12 +139,13 @@ class Place:
         holds = self.condition is None or self.condition.holds(values)
         return self.set_of(one, Fate.TIMED if holds else Fate.FILTERED)
 
-    def _cells(self, group: Branch) -> Iterator[Branch | Candidate]:
+    def _cells(self, group: PlanSet) -> Iterator[PlanSet | Candidate]:
         for words in self.space.cells(group.words):
-            cell = replace(group, level=Level.CELL, words=words, plans=self.space.count(words))
+            cell = replace(group, level=SetKind.CELL, words=words, plans=self.space.count(words))
             try:
                 plan = Plan.from_mapping(words)
                 plan.check(self.space.sizes)
+                self.check_tp(plan.tp)
             except UsageError as error:
                 if "splits" in self.space.allow:
                     yield cell
@@ -158,17 +162,17 @@ class Place:
         except UsageError:
             return 0
 
-    def _plans(self, cell: Branch) -> Iterator[Branch | Candidate]:
+    def _plans(self, cell: PlanSet) -> Iterator[PlanSet | Candidate]:
         """The plans of a cell. Those in which as many layers recompute are one branch."""
-        large: list[Branch] = []
+        large: list[PlanSet] = []
         for words in self.space.orders(cell.words):
             numbers = list(self.space.numbers(words))
-            one = replace(cell, level=Level.PLAN, words=words, plans=len(numbers))
+            one = replace(cell, level=SetKind.PLAN, words=words, plans=len(numbers))
             if not self._may_hold(words):
                 yield self.set_of(one, Fate.FILTERED)
                 continue
             try:
-                # Of the first two numbers, the second has layers that recompute and layers that do not.
+                # With the second number some layers recompute and others do not, so that its figures have both.
                 plan = Plan.from_mapping({**words, "recompute_every": numbers[min(1, len(numbers) - 1)]})
                 plan.check(self.space.sizes)
                 for every, chunks in self.bounds.recomputing(plan, numbers):
@@ -189,22 +193,22 @@ class Place:
         known = self.condition is not None and not self.condition.names & {"step", "peak", "recompute_every", "dp"}
         return not known or self.condition is None or self.condition.holds({**words, "ranks": self.space.ranks})
 
-    def _bounded_plan(self, branch: Branch, plan: Plan, every: int, chunks: Chunks) -> Branch:
+    def _bounded_plan(self, branch: PlanSet, plan: Plan, every: int, chunks: Chunks) -> PlanSet:
         bound = self.bounds.bound(plan, chunks)
         words = {**branch.words, **({"recompute_every": every} if every > 1 else {})}
         step, peak = max(branch.step, bound.step), max(branch.peak, bound.peak)
         return replace(branch, words=words, step=step, peak=peak, terms=bound.terms)
 
-    def _that_fits(self, branch: Branch) -> Iterator[Branch | Candidate]:
+    def _that_fits(self, branch: PlanSet) -> Iterator[PlanSet | Candidate]:
         if self.room is None or branch.peak <= self.room:
             yield branch
         else:
             yield self.set_of(branch, Fate.MEMORY)
 
-    def _refused(self, branch: Branch, error: UsageError) -> Candidate:
+    def _refused(self, branch: PlanSet, error: UsageError) -> Candidate:
         return self.set_of(branch, Fate.REFUSED, str(error))
 
-    def set_of(self, branch: Branch, fate: Fate, why: str = "") -> Candidate:
+    def set_of(self, branch: PlanSet, fate: Fate, why: str = "") -> Candidate:
         """A branch that is not opened any more."""
         found = (branch.step, branch.peak, branch.plans, branch.terms)
         return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why)

@@ -80,7 +80,7 @@ def _is_layer(block: BlockSpec) -> bool:
 
 
 def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniature:
-    """The figures of a shortened graph. plan: of one stage. system: None leaves out the times.
+    """The figures of a shortened graph. plan: one stage. system: None leaves out the times.
 
     Raises UsageError if the plan does not suit the model, or the system has no rate for it.
     """

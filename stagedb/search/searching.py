@@ -11,7 +11,7 @@ from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.cores import usable_cores
 from stagedb.models import Card
-from stagedb.search.branches import Branch, Level, Opened, Place
+from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult
 from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
@@ -68,7 +68,7 @@ def search(
     condition = Condition.parse(request.where) if request.where else None
     graph_of = lambda options: build_graph(card, options)  # noqa: E731
     places = [
-        Place.of(number, space, graph_of, system, request.room, condition)
+        SearchPlace.of(number, space, graph_of, system, request.room, condition, card.check_tp)
         for number, (system, space) in enumerate(
             (system, space) for system in systems for space in spaces_of(request, card)
         )
@@ -78,25 +78,25 @@ def search(
         return _Search(request, places, others, shard, known, progress, seconds).run()
 
 
-def _answer(places: Sequence[Place], question: Mapping[str, Any]) -> Any:
+def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
     """What a process does: bounds of groups, the parts of a branch, or the trial of a plan."""
     if "groups" in question:
         return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
     branch = _branch(question["branch"])
     place = places[branch.place]
-    if branch.level is Level.PLAN:
+    if branch.level is SetKind.PLAN:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
     return _plain(place.opened(branch))
 
 
-def _plain(found: Branch | Opened) -> dict[str, Any]:
-    if isinstance(found, Branch):
+def _plain(found: PlanSet | Opened) -> dict[str, Any]:
+    if isinstance(found, PlanSet):
         return dict(vars(found))
     return {"branches": [vars(each) for each in found.branches], "settled": [vars(each) for each in found.settled]}
 
 
-def _branch(row: Mapping[str, Any]) -> Branch:
-    return Branch(**{**row, "level": Level(row["level"]), "alike": tuple(row["alike"])})
+def _branch(row: Mapping[str, Any]) -> PlanSet:
+    return PlanSet(**{**row, "level": SetKind(row["level"]), "alike": tuple(row["alike"])})
 
 
 def _candidate(row: Mapping[str, Any]) -> Candidate:
@@ -112,13 +112,13 @@ class _Search:
     """
 
     request: SearchRequest
-    places: Sequence[Place]
+    places: Sequence[SearchPlace]
     copies: Copies
     shard: tuple[int, int]
     known: Sequence[Candidate]
     report: Report
     seconds: float | None
-    heap: list[tuple[float, int, Branch]] = field(default_factory=list)
+    heap: list[tuple[float, int, PlanSet]] = field(default_factory=list)
     settled: list[Candidate] = field(default_factory=list)
     layouts: dict[str, Candidate] = field(default_factory=dict)
     limits: list[float] = field(default_factory=list)
@@ -184,14 +184,14 @@ class _Search:
                 for row in answer:
                     self._push(_branch(row))
 
-    def _push(self, branch: Branch) -> None:
+    def _push(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
         if place.room is not None and branch.peak > place.room:
             self._settle(place.set_of(branch, Fate.MEMORY))
             return
         heappush(self.heap, (self._value_of(branch), self._next(), branch))
 
-    def _value_of(self, branch: Branch) -> float:
+    def _value_of(self, branch: PlanSet) -> float:
         place = self.places[branch.place]
         return self.value(place.system, place.space.ranks, branch.step, branch.peak)
 
@@ -199,9 +199,9 @@ class _Search:
         self.number += 1
         return self.number
 
-    def _open(self, branch: Branch) -> None:
+    def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
-        if branch.level is Level.PLAN:
+        if branch.level is SetKind.PLAN:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
                 self._take(branch, _plain(Opened(settled=(there,))))
@@ -215,7 +215,7 @@ class _Search:
             longest = int(self.limit)
         self.copies.ask({"branch": _plain(branch), "longest": longest})
 
-    def _is_beaten(self, branch: Branch, known: Candidate) -> bool:
+    def _is_beaten(self, branch: PlanSet, known: Candidate) -> bool:
         """Whether a plan is no better than a known one that differs only in what recomputes.
 
         Computing more again makes no step shorter.
@@ -233,15 +233,15 @@ class _Search:
     def _of(self, each: Candidate) -> float:
         return self.value(each.system, each.ranks, each.step, each.peak)
 
-    def _take(self, branch: Branch, answer: Mapping[str, Any]) -> None:
+    def _take(self, branch: PlanSet, answer: Mapping[str, Any]) -> None:
         for row in answer["branches"]:
             self._push(_branch(row))
         for row in answer["settled"]:
             self._settle(_candidate(row))
-        if branch.level is Level.PLAN and branch.alike:
+        if branch.level is SetKind.PLAN and branch.alike:
             self._push_alike(branch, _candidate(answer["settled"][0]))
 
-    def _push_alike(self, branch: Branch, first: Candidate) -> None:
+    def _push_alike(self, branch: PlanSet, first: Candidate) -> None:
         """The plans in which as many layers recompute as in one that was tried: they take as long, or do not fit."""
         for every in branch.alike:
             words = {**branch.words, "recompute_every": every}

@@ -1,0 +1,225 @@
+"""`search`: which plan of a model is best on so many accelerators, and why the others lose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from stagedb.cli import completion
+from stagedb.cli.memory import size_of
+from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.progress import progress
+from stagedb.cli.shared_options import Common, option_groups, print_line
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.outputs import GB, printable
+
+if TYPE_CHECKING:
+    from stagedb.api import Searched
+
+LOSERS = 5
+"""Reasons that are printed, with how many plans lose by each."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Which plans a search has, and which of them is best."""
+
+    PANEL: ClassVar[str] = "Plans of the search"
+
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD=VALUE", help="A word that all plans have, such as tp=8 or recipe=megatron."),
+    ] = None
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUP,…",
+            help="Words that vary beyond tp, pp, dp, ep, micro-batch and chunks: cp, zero, hsdp, sp, recompute, "
+            "schedule, recipe, overlap, dispatch, expert_tp, order, splits; all; none.  [zero,recompute,schedule]",
+        ),
+    ] = None
+    fits: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of an accelerator, as 80GB.  [the system's]")
+    ] = None
+    by: Annotated[str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule or memory.")] = (
+        "step"
+    )
+    price: Annotated[list[str] | None, typer.Option(metavar="SYSTEM=N", help="What an accelerator costs an hour.")] = (
+        None
+    )
+    watts: Annotated[list[str] | None, typer.Option(metavar="SYSTEM=N", help="What an accelerator takes.")] = None
+    where: Annotated[
+        str, typer.Option(metavar="CONDITION", help='Only plans such as "tp <= 8 and peak < 76e9".', show_default=False)
+    ] = ""
+    top: Annotated[int, typer.Option(metavar="K", help="Best plans; no two differ only in what recomputes.")] = 5
+    for_: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far."),
+    ] = None
+
+    def words(self) -> dict[str, Any]:
+        """What `api.search` takes."""
+        return {
+            "allow": None if self.allow is None else [each.strip() for each in self.allow.split(",")],
+            "room": None if self.fits is None else size_of(self.fits, "--fits"),
+            "by": self.by,
+            "where": self.where,
+            "top": self.top,
+            "seconds": _seconds(self.for_),
+            "prices": _numbers(self.price, "--price"),
+            "watts": _numbers(self.watts, "--watts"),
+        }
+
+
+@option_groups
+def search(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="The model.", autocompletion=completion.models, show_default=False)
+    ],
+    ranks: Annotated[
+        str, typer.Option(metavar="N|N1-N2", help="Accelerators; N1-N2: powers of two between.", show_default=False)
+    ],
+    global_batch_size: Annotated[int, typer.Option(metavar="N", help="Sequences of a step.", show_default=False)],
+    seq_len: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [the model's]", show_default=False)
+    ] = None,
+    system: Annotated[str, typer.Option(metavar="NAME|FILE,…", help="Accelerators and networks.")] = "h100",
+    *,
+    choices: Choices,
+    output: Output,
+    common: Common,
+) -> None:
+    """Find the best plan of a model, and why others lose.
+
+    Every plan of the search is timed, or ruled out by a bound of its step or memory that it cannot beat, so that the
+    first one is the best. With --for it ends early, with a bound on what may be left. Nothing is written to the store.
+    """
+    from stagedb import api
+
+    words: dict[str, Any] = {"global_batch_size": global_batch_size}
+    words |= {word: _typed(text) for word, text in _pairs(choices.fix, "--fix").items()}
+    if seq_len is not None:
+        words["seq_len"] = seq_len
+    asked, systems = _ranks(ranks), [each.strip() for each in system.split(",")]
+    with progress(common, "searching", "plans", before="counting plans") as report:
+
+        def report_on(done: int, of: int, best: str) -> None:
+            if report is not None:
+                report(done, of)
+                if best:
+                    report.line(best)
+
+        found = api.search(model, asked, systems, progress=report_on, words=words, **choices.words())
+    common.profile({"search": found.seconds})
+    _write(found, choices.top, output, common)
+
+
+def _write(found: "Searched", top: int, output: Output, common: Common) -> None:
+    if output.format is not RowFormat.TABLE or output.output is not None:
+        common.note(_verdict(found))
+        output.write(found.candidates.columns, found.candidates.rows)
+        return
+    for line in _verdict(found).split(": ", 1):
+        print_line(line)
+    rows = _layouts(found)[:top]
+    best = rows[0]["step"] if rows else 0
+    output.write(
+        ["plan", "step ms", "longer %", "peak GB", "loses by"],
+        [
+            [
+                each["plan"],
+                round(each["step"] / 1e6, 1),
+                round(100 * (each["step"] / best - 1), 1),
+                round(each["peak"] / GB, 1),
+                each["code"],
+            ]
+            for each in rows
+        ],
+    )
+    lost: dict[str, int] = {}
+    for each in found.candidates:
+        if each["fate"] != "timed":
+            lost[each["code"]] = lost.get(each["code"], 0) + each["plans"]
+    parts = [f"{code} {plans:,}" for code, plans in sorted(lost.items(), key=lambda each: -each[1])[:LOSERS]]
+    if parts:
+        print_line(f"why the others lose: {', '.join(parts)}")
+    if rows:
+        typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+
+
+def _layouts(found: "Searched") -> list[dict[str, Any]]:
+    """The best plan of those that differ only in what recomputes, for all that were timed."""
+    first: dict[str, dict[str, Any]] = {}
+    for row, each in zip(found.candidates, found.result.timed, strict=False):
+        others = {word: value for word, value in each.words.items() if not word.startswith("recompute")}
+        first.setdefault(repr((each.system, each.ranks, others)), row)
+    return list(first.values())
+
+
+def _verdict(found: "Searched") -> str:
+    timed = sum(1 for each in found.candidates if each["fate"] == "timed")
+    text = f"{found.size:,} plans of {found.model}, {timed} timed, in {found.seconds:.1f} s"
+    if not timed:
+        return f"{text}: none fits" if found.covered else f"{text}: none that fits was found"
+    if found.covered:
+        return f"{text}: all tried or ruled out, so the first is the best"
+    return f"{text}: not all tried; what is left takes {(found.left or 0) / 1e6:,.1f} ms or more"
+
+
+def _ranks(text: str) -> Sequence[int]:
+    first, dash, last = text.partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()) or not 0 < int(first) <= int(last or first):
+        raise UsageError(f"{shown(text)} is no number of accelerators: --ranks takes N, or N1-N2")
+    found, most = [int(first)], int(last or first)
+    while 2 * found[-1] <= most:
+        found.append(2 * found[-1])
+    return found
+
+
+def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{shown(text)} is no NAME=VALUE: {option} takes such as tp=8")
+        found[name.strip().replace("-", "_")] = value.strip()
+    return found
+
+
+def _typed(text: str) -> Any:
+    """A number, a switch (true, false) or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdigit() else text
+
+
+def _numbers(given: Sequence[str] | None, option: str) -> dict[str, float]:
+    found = {}
+    for text in given or ():
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(f"{shown(text)} has no number: {option} takes such as h100=2.5") from None
+    return found
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        found = float(number) * unit
+    except ValueError:
+        found = 0
+    if not 0 < found < float("inf"):
+        raise UsageError(f"{shown(text)} is no time: --for takes such as 60s, 5m or 1h")
+    return found
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(search)

@@ -1,0 +1,87 @@
+"""`search` names the best plan, its command gives the same step, and every option is obeyed or refused."""
+
+import json
+import shlex
+
+import pytest
+
+from stagedb import api
+from stagedb.errors import UsageError
+from tests.cli.conftest import Run
+
+SMALL = ("search", "--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "--seq-len", "1024")
+
+
+def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run) -> None:
+    found = offline(*SMALL, "--allow", "none", "-f", "json")
+    assert found.status == 0, found.err
+    best = json.loads(found.out)[0]
+    assert (best["fate"], best["code"]) == ("timed", "best")
+    assert sum(best["terms"].values()) == best["step"]
+    profiled = run(*shlex.split(best["command"])[1:], "--no-keep", "-f", "json")
+    assert profiled.status == 0, profiled.err
+    spent = ("busy", "exposed", "bubble", "idle")
+    assert {sum(row[each] for each in spent) for row in json.loads(profiled.out)} == {best["step"]}
+
+
+def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
+    found = offline(*SMALL, "--allow", "zero", "--top", "2")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    assert lines[1] == "all tried or ruled out, so the first is the best"
+    assert lines[2].split() == ["plan", "step", "ms", "longer", "%", "peak", "GB", "loses", "by"]
+    assert any(line.startswith("why the others lose: ") for line in lines)
+    assert lines[-1].startswith("  stagedb profile --model llama3.2-1b")
+    assert max(map(len, lines[:5])) <= 80
+
+
+def test_options_choose_the_plans(offline: Run) -> None:
+    fixed = offline(*SMALL, "--allow", "none", "--fix", "tp=2", "--fix", "recipe=megatron", "-f", "json")
+    assert fixed.status == 0, fixed.err
+    assert all("tp 2" not in row["plan"] for row in json.loads(fixed.out))  # what is fixed is no choice
+    small = offline(*SMALL, "--allow", "none", "--fits", "4GB", "-f", "json")
+    assert all(row["peak"] <= 4e9 for row in json.loads(small.out) if row["fate"] == "timed")
+    where = offline(*SMALL, "--allow", "none", "--where", "tp == 4", "-f", "json")
+    assert {row["plan"].split(",")[0] for row in json.loads(where.out) if row["fate"] == "timed"} == {"tp 4"}
+    several = offline(*SMALL[:3], "--ranks", "2-4", *SMALL[5:], "--allow", "none", "-f", "json")
+    assert {row["ranks"] for row in json.loads(several.out)} == {2, 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ranks", "0"), "no number of accelerators"),
+        (("--ranks", "8-4"), "no number of accelerators"),
+        (("--allow", "zerro"), "unknown group of words zerro"),
+        (("--by", "speed"), "unknown objective speed: --by is one of step"),
+        (("--by", "tokens_per_dollar"), "--price h100=NUMBER"),
+        (("--by", "tokens_per_joule", "--watts", "h200=700"), "--watts h100=NUMBER"),
+        (("--price", "h100=cheap"), "has no number"),
+        (("--where", "tps < 8"), "no word or figure of a plan is tps"),
+        (("--fits", "many"), "--fits takes a number"),
+        (("--for", "soon"), "is no time"),
+        (("--top", "0"), "--top takes 1 or more"),
+        (("--fix", "tp"), "is no NAME=VALUE"),
+        (("--fix", "tensor=2"), "tensor"),
+        (("--model", "llama9"), "unknown model"),
+        (("--system", "h10"), "did you mean h100"),
+    ],
+)
+def test_what_a_search_refuses(offline: Run, options: tuple[str, ...], message: str) -> None:
+    given = dict(zip(SMALL[1::2], SMALL[2::2], strict=True)) | dict(zip(options[::2], options[1::2], strict=True))
+    refused = offline("search", *(part for pair in given.items() for part in pair))
+    assert refused.status == 2
+    assert message in refused.err.replace("'", "").replace("\n", " "), refused.err
+
+
+def test_python_has_the_same_rows() -> None:
+    words = {"global_batch_size": 8, "seq_len": 1024}
+    found = api.search("llama3.2-1b", [4], allow=["none"], words=words)
+    assert found.covered and found.left is None
+    frame = found.to_pandas()
+    assert int(frame["plans"].sum()) == found.size
+    assert frame["step"][0] == min(frame["step"][frame["fate"] == "timed"])
+    with pytest.raises(UsageError, match="ranks"):
+        api.search("llama3.2-1b", [], words=words)
+    with pytest.raises(UsageError, match="global_batch_size"):
+        api.search("llama3.2-1b", [4])
