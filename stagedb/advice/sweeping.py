@@ -20,11 +20,12 @@ from stagedb.workload.instance_columns import Workload
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A plan on a system. name: what differs, in words."""
+    """A plan on a system. name: what differs, in words. measured_on: the system whose tables it has."""
 
     name: str
     plan: Plan
     system: System
+    measured_on: System
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,7 @@ class Refusal:
 
 @dataclass
 class PointTrials:
-    """Points tried on systems with other numbers than `trials.system`, on which its tables were measured.
-
-    The last program is kept: points with the same plan follow each other.
-    """
+    """Points tried one by one. The last program is kept: points with the same plan follow each other."""
 
     trials: Trials
     _last: tuple[Plan, Program, int] | None = field(default=None, init=False)
@@ -69,12 +67,13 @@ class PointTrials:
             self._last = plan, copied, peak_of(memory_of(copied))
         return self._last[1], self._last[2]
 
-    def outcome(self, plan: Plan, system: System) -> PointOutcome:
-        """The outcome of a plan on a system. UsageError if they do not suit the model or each other."""
-        copied, peak = self.lowered(plan)
+    def outcome(self, point: SweepPoint) -> PointOutcome:
+        """The outcome of a point. UsageError if plan and system do not suit the model or each other."""
+        copied, peak = self.lowered(point.plan)
+        system = point.system
         workload, room = copied.workload, system.accelerator.room
         world = len(workload.ranks)
-        durations = durations_on(workload, system, self._measured_on(system))
+        durations = durations_on(workload, system, point.measured_on)
         has = placed(workload, system)[0]
         graph = node_graph_of(workload, has.overlap.streams, has.network(world))
         times = step_times(run_step(graph, durations.ns, has.overlap.compute, blocking=self.trials.blocking))
@@ -92,15 +91,11 @@ class PointTrials:
         )
 
     def step(self, workload: Workload, system: System) -> int:
-        """The step [ns] of a workload on a system, without what else an outcome has."""
-        durations = durations_on(workload, system, self._measured_on(system))
+        """The step [ns] of a workload on a system with the tables of `trials.system`, alone."""
+        durations = durations_on(workload, system, self.trials.system)
         has = placed(workload, system)[0]
         graph = node_graph_of(workload, has.overlap.streams, has.network(len(workload.ranks)))
         return step_length(graph, durations.ns, has.overlap.compute, self.trials.blocking)
-
-    def _measured_on(self, system: System) -> System:
-        """The system whose tables another one has: one with other tables has its own."""
-        return self.trials.system if self.trials.system.tables == system.tables else system
 
 
 def sweep(trials: Trials, points: Sequence[SweepPoint]) -> Iterator[tuple[int, PointOutcome | Refusal]]:
@@ -113,7 +108,7 @@ def sweep(trials: Trials, points: Sequence[SweepPoint]) -> Iterator[tuple[int, P
 
     def work(at: int) -> Answer:
         try:
-            return asdict(tried.outcome(points[at].plan, points[at].system))
+            return asdict(tried.outcome(points[at]))
         except UsageError as error:
             return {"message": error.message}
 

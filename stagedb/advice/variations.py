@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -168,7 +169,9 @@ def _read(word: str, text: str) -> Any:
 def _value(word: str, value: Any) -> Any:
     """A value of what varies, checked."""
     if word == SYSTEM:
-        return value
+        if not isinstance(value, str | Path):
+            raise UsageError(f"{Word('vary')} {word}: {shown(value)} is neither a preset's name nor the path of a file")
+        return str(value)
     if not word.startswith(NUMBERS):
         typed = typed_words({word: value})
         if word not in typed:

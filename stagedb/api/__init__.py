@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.plan_texts import describe
+    from stagedb.api.provenance import Provenance
     from stagedb.api.querying import queries
     from stagedb.api.removing import Unused
     from stagedb.api.results import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Chart,
         Difference,
         Exported,
+        Gains,
         GraphInfo,
         InstanceInfo,
         Memory,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         ProfileInfo,
         QueryInfo,
         Rows,
+        Swept,
         Unpacked,
         Viewed,
         kind_of,
@@ -48,6 +51,7 @@ __all__ = [
     "Chart",
     "Difference",
     "Exported",
+    "Gains",
     "GraphInfo",
     "GraphWords",
     "InstanceInfo",
@@ -56,11 +60,13 @@ __all__ = [
     "PlanWords",
     "Profile",
     "ProfileInfo",
+    "Provenance",
     "QueryInfo",
     "Rows",
     "Simulated",
     "Stagedb",
     "StoreProblem",
+    "Swept",
     "Unpacked",
     "Unused",
     "Viewed",
@@ -88,6 +94,7 @@ _MODULES = {
     "client": ("Stagedb", "connect"),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
     "plan_texts": ("describe",),
+    "provenance": ("Provenance",),
     "querying": ("queries",),
     "removing": ("Unused",),
     "results": (
@@ -95,6 +102,7 @@ _MODULES = {
         "Chart",
         "Difference",
         "Exported",
+        "Gains",
         "GraphInfo",
         "InstanceInfo",
         "Memory",
@@ -103,6 +111,7 @@ _MODULES = {
         "ProfileInfo",
         "QueryInfo",
         "Rows",
+        "Swept",
         "Unpacked",
         "Viewed",
         "kind_of",

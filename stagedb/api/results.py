@@ -14,6 +14,7 @@ from stagedb.plans.written_words import short_plan
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stagedb.api.provenance import Provenance
     from stagedb.models import SequenceLength
     from stagedb.store import Field
     from stagedb.systems import Coverage
@@ -370,6 +371,73 @@ class Advised:
     def fits(self) -> bool:
         """Whether the accelerator's memory holds the plan as it is."""
         return self.room is None or self.peak <= self.room
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The points of a sweep, a row each: what varies, then what came out.
+
+    varied: names of what varies, which are columns too. rows: ranks, step [ns], mfu, peak [bytes of the fullest rank],
+    fits, tokens a second and accelerator, what bounds the step and its share; or, in `refused`, why a point is no plan.
+    verdict: how many points there are, and the best of those that fit. seconds: the time of the work.
+    """
+
+    model: str
+    varied: tuple[str, ...]
+    rows: Rows
+    verdict: str
+    seconds: float
+    provenance: Provenance
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The points as a data frame, a row each."""
+        return self.rows.to_pandas()
+
+    def picture(self) -> str:
+        """The steps as an SVG: along the first that varies, a line for each combination of the others.
+
+        Raises UsageError for more lines than there are colours.
+        """
+        from stagedb.reports.sweep_chart import sweep_chart
+
+        return sweep_chart(f"{self.model}: the step of each point", self.varied, list(self.rows))
+
+    def _repr_html_(self) -> str:
+        return html_tables.table(self.rows.columns, self.rows.rows, self.verdict)
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What a step gains by each number of its system.
+
+    step: ns. peak: bytes of the fullest rank. room: bytes of an accelerator for tensors; None without a limit. rows:
+    for each number its value, unit and elasticity (d ln step / d ln number), and the step [ns] with it 1 % and 10 %
+    better, with the share of the step that this saves; the largest saving first. verdict: what to buy, in a sentence.
+    seconds: the time of the work.
+    """
+
+    model: str
+    system: str
+    ranks: int
+    step: int
+    peak: int
+    room: int | None
+    rows: Rows
+    verdict: str
+    seconds: float
+    provenance: Provenance
+
+    @property
+    def fits(self) -> bool:
+        """Whether the accelerator's memory holds the plan."""
+        return self.room is None or self.peak <= self.room
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The numbers as a data frame, a row each."""
+        return self.rows.to_pandas()
+
+    def _repr_html_(self) -> str:
+        return html_tables.table(self.rows.columns, self.rows.rows, self.verdict)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, str] = {
     "memory": "memory",
     "profile": "profile",
     "advise": "advise",
+    "sweep": "sweep",
     "timeline": "timeline_report",
     "report": "timeline_report",
     "diff": "diff",
