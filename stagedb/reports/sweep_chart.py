@@ -26,6 +26,9 @@ ROW = 22
 MANY = 8.0
 """The longest step over the shortest one from which the axis is logarithmic."""
 
+MARKS = 8
+"""Values that all have a mark on the horizontal axis."""
+
 COLORS = (
     *("#3f7fd6", "#e1903a", "#2b9c8c", "#d2476c", "#7d62c4"),
     *("#c2b02c", "#5b6abf", "#9aa3b2", "#2b8a57", "#b5651d"),
@@ -50,17 +53,20 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Linear:
-    """An axis from `low` to `high`."""
+    """An axis from `low` to `high`. marks: its ticks; some round values without them."""
 
     low: float
     high: float
+    marks: Sequence[float] = ()
 
     def at(self, value: float) -> float:
         """The position of a value, from 0 to 1."""
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
     def ticks(self) -> list[float]:
-        """Some round values."""
+        """The marks."""
+        if self.marks:
+            return list(self.marks)
         every = nice((self.high - self.low) / 5) if self.high > self.low else self.high or 1.0
         first = math.ceil(self.low / every)
         return [at * every for at in range(first, math.floor(self.high / every + 1e-9) + 1)]
@@ -112,7 +118,7 @@ def sweep_chart(title: str, varied: Sequence[str], rows: Sequence[Mapping[str, A
 
 def _svg(title: str, first: str, lines: Mapping[str, Sequence[_Point]], x: Axis, y: Axis, left_out: int) -> str:
     named = [name for name in lines if name]
-    below = TOP + HEIGHT + 62
+    below = TOP + HEIGHT + 76
     open_points = any(not point.fits for points in lines.values() for point in points)
     notes = ["an open point does not fit into memory"] if open_points else []
     notes += [f"{left_out} points are refused, and not drawn"] if left_out else []
@@ -185,8 +191,9 @@ def _horizontal(values: Sequence[Any]) -> Axis:
         return _Places(known)
     rising = sorted(numbers)
     steps = [after - before for before, after in itertools.pairwise(rising)]
-    # Where the gaps differ by much, marks would be on top of each other.
-    return _Places(rising) if max(steps) > 4 * min(steps) else _Linear(rising[0], rising[-1])
+    if max(steps) > 4 * min(steps):
+        return _Places(rising)  # marks would be on top of each other
+    return _Linear(rising[0], rising[-1], rising if len(rising) <= MARKS else ())
 
 
 def _vertical(steps: Sequence[float]) -> Axis:
