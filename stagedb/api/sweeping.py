@@ -344,8 +344,6 @@ def _purchase(found: Sensitivity) -> str:
     worth = [(each, share) for each, share in saved if share >= LEAST]
     if not worth:
         return f"{text}no number of the system that is 10 % better shortens the step by {LEAST:.2%}"
-    named = [
-        f"10 % {'less' if each.number.is_time else 'more'} {each.number.path} ({share:.1%})" for each, share in worth
-    ]
-    after = f", then {' and '.join(named[1:3])}" if named[1:] else ""
-    return f"{text}what shortens the step most is {named[0]}{after}"
+    first, *others = [(each.number.path, f"by {share:.1%}") for each, share in worth]
+    after = "".join(f"; {path} {by}" for path, by in others[:2])
+    return f"{text}what to buy first is {first[0]}: 10 % better, it shortens the step {first[1]}{after}"

@@ -114,7 +114,7 @@ def _sweep(
         columns, rows = _shown(found)
         output.write(columns, rows, keep=[*columns[: len(found.varied)], "bound by", "step ms", "peak GB", "fits"])
     else:
-        output.write(found.rows.columns, found.rows.rows)
+        output.write(found.rows.columns, found.rows.rows, provenance=found.provenance)
     if picture is not None:
         common.line(f"drew {picture}")
 
@@ -133,9 +133,9 @@ def _sensitivity(db: "Stagedb", target: str | None, request: dict[str, Any], out
     for line in lines:
         (print_line if printed else common.note)(line)
     if printed:
-        output.write(*_shown_gains(found), keep=["number", "elasticity", "10 % ms", "saves %"])
+        output.write(*_shown_gains(found), keep=["number", "elasticity", "10 % saves", "value"])
     else:
-        output.write(found.rows.columns, found.rows.rows)
+        output.write(found.rows.columns, found.rows.rows, provenance=found.provenance)
 
 
 def _figures(found: "Gains") -> str:
@@ -175,13 +175,12 @@ def _shown_gains(found: "Gains") -> tuple[list[str], Sequence[Sequence[Any]]]:
             row["number"],
             f"{row['value']} {row['unit']}",
             round(row["elasticity"], 3) + 0.0,
-            round(row["step_10"] / MS, 3),
-            round(100 * row["share_1"], 2) + 0.0,
-            round(100 * row["share_10"], 1) + 0.0,
+            f"{row['share_1']:.2%}",
+            f"{row['share_10']:.1%}",
         ]
         for row in found.rows
     ]
-    return ["number", "value", "elasticity", "10 % ms", "1 % saves %", "10 % saves %"], rows
+    return ["number", "value", "elasticity", "1 % saves", "10 % saves"], rows
 
 
 def register(app: typer.Typer) -> None:

@@ -121,7 +121,8 @@ def _svg(title: str, first: str, lines: Mapping[str, Sequence[_Point]], x: Axis,
     below = TOP + HEIGHT + 76
     open_points = any(not point.fits for points in lines.values() for point in points)
     notes = ["an open point does not fit into memory"] if open_points else []
-    notes += [f"{left_out} points are refused, and not drawn"] if left_out else []
+    refused = "1 point is refused" if left_out == 1 else f"{left_out} points are refused"
+    notes += [f"{refused}, and not drawn"] if left_out else []
     height = below + ROW * (len(named) + len(notes)) + 8
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',

@@ -151,7 +151,7 @@ def test_gains_name_what_to_buy(embedded_store: Store) -> None:
     made = db.profile(model=CARD, tp=8, sp=True, keep=False, **WORDS)
     assert (found.step, found.peak, found.fits) == (made.step, made.memory[0].bytes, True)
     assert [row["step_10"] for row in rows] == sorted(row["step_10"] for row in rows)
-    assert found.verdict.startswith(f"what shortens the step most is 10 % more {rows[0]['number']} (")
+    assert found.verdict.startswith(f"what to buy first is {rows[0]['number']}: 10 % better, it shortens the step by ")
     for row in rows:
         assert row["share_10"] == (found.step - row["step_10"]) / found.step
     times = {row["number"] for row in rows if row["unit"] == "ns"}
