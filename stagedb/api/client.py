@@ -384,13 +384,15 @@ class Stagedb:
         recomputation is built from the model's card; without a card these plans are in `refused`. progress: called with
         how many plans are tried, of how many, and what came out of the last one.
         """
-        from stagedb.api import advice, profiling
+        from stagedb.api import advice, profiling, provenance
 
         inputs = profiling.inputs(system, None, (), blocking, framework)
+        target, model, given = provenance.resolved(self.store, target, model, plans.typed_words(words))
         wanted = wanted_instances.find_wanted(
-            self.store, target, model, profiling.framework_words(framework, model, plans.typed_words(words))
+            self.store, target, model, profiling.framework_words(framework, model, given)
         )
-        return advice.advise_on(self.store, wanted, model, inputs, progress)
+        asked = provenance.Asked(target, model, system, blocking, framework)
+        return advice.advise_on(self.store, wanted, asked, given, inputs, progress)
 
     def sweep(
         self,
@@ -449,14 +451,17 @@ class Stagedb:
             self.store, sweeping.SweepRequest.of(self.store, asked, plans.typed_words(words)), progress
         )
 
-    def diff(self, first: str, second: str, /) -> Difference:
+    def diff(self, first: str, second: str, /, *, fail_above: str | float | None = None) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.
 
-        Raises UsageError for an unknown word, and for an instance compared with a profile.
+        fail_above: for profiles, the share by which the second step may be longer, `"3%"` or 0.03, for as many tokens
+        as the first has. The result's `failed` is whether it is longer by more, `failure` the sentence that names the
+        term that grew. Raises UsageError for an unknown word, for an instance compared with a profile, and for a share
+        that is none.
         """
         from stagedb.api import comparing
 
-        return comparing.compare(self.store, first, second)
+        return comparing.compare(self.store, first, second, fail_above)
 
     def timeline(
         self,

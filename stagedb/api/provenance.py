@@ -165,16 +165,31 @@ def of_step(store: Store, instance: InstanceInfo, job: JobProfile) -> Provenance
 def of_stored(
     store: Store, instances: Sequence[InstanceInfo], profiles: Sequence[ProfileInfo], commands: Sequence[str]
 ) -> Provenance:
-    """The provenance of what compares instances, or profiles of them."""
+    """The provenance of what compares instances, or a profile of each. The commands begin with those that make them."""
     inputs = [each for instance in instances for each in _of_instance(store, instance)]
-    for profile in profiles:
-        inputs += [Input("profile", profile.id, profile.name), *_origin(store, profile.id)]
-    made = [
-        each
-        for instance in (() if profiles else instances)
-        for each in commands_of("instantiate", Asked(target=_library_model(instance)), _needed(instance))
-    ]
-    return Provenance((*made, *commands), _rows(inputs))
+    made: list[str] = []
+    inputs += [Input("profile", profile.id, profile.name) for profile in profiles]
+    for at, instance in enumerate(instances):
+        if profiles:
+            own = _origin(store, profiles[at].id)
+            inputs += own
+            made += _profile_commands(instance, profiles[at], own)
+        else:
+            made += commands_of("instantiate", Asked(target=_library_model(instance)), _needed(instance))
+    return Provenance((*dict.fromkeys(made), *commands), _rows(inputs))
+
+
+def _profile_commands(instance: InstanceInfo, profile: ProfileInfo, inputs: Sequence[Input]) -> tuple[str, ...]:
+    """The command that makes a profile of a model of the library on a preset; none for others, and with durations."""
+    system = next((each for each in inputs if each.kind == "system"), None)
+    if system is None or system.name not in system_names() or any(each.kind == "durations" for each in inputs):
+        return ()
+    preset = load_system(str(system.name))
+    if Input.of("system", preset.to_dict()).id != system.id:
+        return ()
+    asked = Asked(model=_library_model(instance), system=preset, blocking=profile.blocking)
+    scaled = [part for each in profile.scalings for part in (OPTIONS.word(Word("scale")), each)]
+    return commands_of("profile", asked, _needed(instance), scaled)
 
 
 def _library_model(instance: InstanceInfo) -> str | None:

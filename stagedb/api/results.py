@@ -364,6 +364,7 @@ class Advised:
     what_ifs: Rows
     refused: Mapping[str, str]
     seconds: float
+    provenance: Provenance
     reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
@@ -493,6 +494,10 @@ class Difference:
     plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
     time, for profiles: their figures, and the average time of a rank in each kind of work. verdict: one sentence; for
     profiles which one is faster, by how much, and what makes most of the difference; for instances the same of work.
+
+    longer: for profiles, the share by which the second step is longer, for as many tokens as the first has; negative
+    for a shorter one. grew: the term of the step that grew the most, in words; empty if none did. limit: the share that
+    was asked for; None if none was.
     """
 
     first: InstanceInfo | ProfileInfo
@@ -501,6 +506,24 @@ class Difference:
     work: Rows
     time: Rows
     verdict: str
+    provenance: Provenance
+    longer: float | None = None
+    grew: str = ""
+    limit: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the second step is longer than the first by more than the limit."""
+        return self.limit is not None and self.longer is not None and self.longer > self.limit
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, in a sentence with the term that grew; empty if it did not."""
+        if not self.failed:
+            return ""
+        limit = f"{100 * (self.limit or 0.0):g}%"
+        text = f"the second step is {self.longer:.2%} longer than the first, by more than {limit}"
+        return f"{text}: {self.grew}" if self.grew else text
 
     @property
     def same(self) -> bool:

@@ -8,7 +8,7 @@ import typer
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups, print_line
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 
 if TYPE_CHECKING:
     from stagedb.api import InstanceInfo, ProfileInfo
@@ -50,6 +50,14 @@ def diff(
             "their figures and times.  [all in a table, else time of profiles, work of instances]"
         ),
     ] = None,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="End with status 1 if the step of SECOND is longer than that of FIRST by more than this, such as 3%: "
+            "for profiles, for as many tokens. The error names the term that grew.",
+        ),
+    ] = None,
     *,
     output: Output,
     common: Common,
@@ -65,7 +73,7 @@ def diff(
     from stagedb import api
 
     with common.connect() as db:
-        found = db.diff(first, second)
+        found = db.diff(first, second, fail_above=fail_above)
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
     write = common.line if printed else common.note
@@ -78,12 +86,14 @@ def diff(
     for part, title in TITLES.items():
         rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
         if chosen.value == part:
-            output.write(rows.columns, rows.rows)
+            output.write(rows.columns, rows.rows, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:
             print_line(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
+    if found.failed:
+        raise StagedbError(found.failure)
 
 
 def _description(info: "InstanceInfo | ProfileInfo") -> str:
