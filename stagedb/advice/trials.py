@@ -38,12 +38,16 @@ class Trials:
     processes: int | None = None
     _graphs: dict[str, IndexedGraph] = field(default_factory=dict)
 
+    def graph(self, options: GraphOptions) -> IndexedGraph:
+        """The graph with these options, built once. UsageError where it cannot be built."""
+        key = repr(sorted(options.to_dict().items()))
+        if key not in self._graphs:
+            self._graphs[key] = IndexedGraph.of(self.graph_of(options))
+        return self._graphs[key]
+
     def copied(self, plan: Plan) -> Program:
         """The instance of a plan. UsageError for a plan that does not suit the model."""
-        key = repr(sorted(plan.options.to_dict().items()))
-        if key not in self._graphs:
-            self._graphs[key] = IndexedGraph.of(self.graph_of(plan.options))
-        return lower(self._graphs[key], plan)
+        return lower(self.graph(plan.options), plan)
 
     def step(self, copied: Program) -> int:
         """Nanoseconds of an instance's step. UsageError if the system has no room or no rate for it."""

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from stagedb.advice.moved_times import moved
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system import FLAT
@@ -78,17 +79,10 @@ def _accelerated(
             changed = time_ops(times.network.workload, times.network.lanes, other)
             lanes = zip(durations.lanes, model.lanes, changed.lanes, strict=True)
             ns = [
-                _moved(own.ns, before.ns, after.ns, np.array([rule != "measured" for rule in own.rule]))
+                moved(own.ns, before.ns, after.ns, np.array([rule != "measured" for rule in own.rule]))
                 for own, before, after in lanes
             ]
             yield WhatIf(name, _step(times, ns, system, blocking))
-
-
-def _moved(own: Ints, before: Ints, after: Ints, modelled: np.ndarray) -> Ints:
-    """Durations that change as those of the model do: a scaling of an op remains."""
-    share = np.where(before > 0, after / np.maximum(before, 1), 1.0)
-    moved: Ints = np.where(modelled & (after != before), np.rint(own * share), own).astype(np.int64)
-    return np.where(own == before, np.where(modelled, after, own), moved)
 
 
 def _step(times: StepTimes, ns: Sequence[Ints], system: System, blocking: Sequence[str]) -> int:

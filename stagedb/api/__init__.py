@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.plan_texts import describe
+    from stagedb.api.provenance import Provenance
     from stagedb.api.querying import queries
     from stagedb.api.removing import Unused
     from stagedb.api.results import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Chart,
         Difference,
         Exported,
+        Gains,
         GraphInfo,
         InstanceInfo,
         Memory,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         QueryInfo,
         Rows,
         Searched,
+        Swept,
         Unpacked,
         Viewed,
         kind_of,
@@ -50,6 +53,7 @@ __all__ = [
     "Chart",
     "Difference",
     "Exported",
+    "Gains",
     "GraphInfo",
     "GraphWords",
     "InstanceInfo",
@@ -58,12 +62,14 @@ __all__ = [
     "PlanWords",
     "Profile",
     "ProfileInfo",
+    "Provenance",
     "QueryInfo",
     "Rows",
     "Searched",
     "Simulated",
     "Stagedb",
     "StoreProblem",
+    "Swept",
     "Unpacked",
     "Unused",
     "Viewed",
@@ -92,6 +98,7 @@ _MODULES = {
     "client": ("Stagedb", "connect"),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
     "plan_texts": ("describe",),
+    "provenance": ("Provenance",),
     "querying": ("queries",),
     "removing": ("Unused",),
     "results": (
@@ -99,6 +106,7 @@ _MODULES = {
         "Chart",
         "Difference",
         "Exported",
+        "Gains",
         "GraphInfo",
         "InstanceInfo",
         "Memory",
@@ -108,6 +116,7 @@ _MODULES = {
         "QueryInfo",
         "Rows",
         "Searched",
+        "Swept",
         "Unpacked",
         "Viewed",
         "kind_of",

@@ -7,7 +7,7 @@ from typing import Any
 from stagedb.advice import Advice, Change, Trials, advise, profile_command
 from stagedb.advice.advising import LEAN
 from stagedb.advice.commands import needed_words
-from stagedb.api import catalog
+from stagedb.api import catalog, provenance
 from stagedb.api.programs import graph_of
 from stagedb.api.results import Advised, Rows
 from stagedb.api.wanted_instances import Wanted
@@ -29,15 +29,23 @@ Tried = Callable[[int, int, str], None]
 
 
 def advise_on(
-    store: Store, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs, progress: Tried | None = None
+    store: Store,
+    wanted: Wanted,
+    asked: provenance.Asked,
+    words: Mapping[str, Any],
+    inputs: ProfileInputs,
+    progress: Tried | None = None,
 ) -> Advised:
-    """Advice on an instance, which need not be in the store. Writes nothing. progress: called with each plan tried."""
+    """Advice on an instance, which need not be in the store. Writes nothing. progress: called with each plan tried.
+
+    asked, words: what the request names, and its words of the plan, for the command that makes the advice again.
+    """
     began = time.perf_counter()
     report = progress or _unwatched
     source = wanted.source
     trials = Trials(lambda options: graph_of(source, options, store), source.sizes, inputs.system, inputs.blocking)
     found = advise(trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)))
-    commands = _Commands(wanted, model, inputs)
+    commands = _Commands(wanted, asked.model, inputs)
     step = found.job.step
     changes = tuple(
         (
@@ -72,6 +80,9 @@ def advise_on(
         what_ifs=Rows(WHAT_IFS, what_ifs),
         refused=found.refused,
         seconds=time.perf_counter() - began,
+        provenance=provenance.of_source(
+            wanted.source, wanted.plan, [inputs.system], provenance.commands_of("advise", asked, words)
+        ),
         reserve=inputs.system.accelerator.reserved,
         remarks=found.job.remarks,
     )

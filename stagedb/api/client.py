@@ -14,6 +14,7 @@ from stagedb.api.results import (
     Chart,
     Difference,
     Exported,
+    Gains,
     GraphInfo,
     InstanceInfo,
     Memory,
@@ -21,6 +22,7 @@ from stagedb.api.results import (
     ProfileInfo,
     QueryInfo,
     Rows,
+    Swept,
     Viewed,
 )
 from stagedb.lazy_names import deferred
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
     from stagedb.api.simulated import Simulated
+    from stagedb.api.sweeping import Vary
     from stagedb.store import Notice
     from stagedb.store.contents.profiles import Progress
     from stagedb.systems.measured_durations import Durations
@@ -381,22 +384,84 @@ class Stagedb:
         recomputation is built from the model's card; without a card these plans are in `refused`. progress: called with
         how many plans are tried, of how many, and what came out of the last one.
         """
-        from stagedb.api import advice, profiling
+        from stagedb.api import advice, profiling, provenance
 
         inputs = profiling.inputs(system, None, (), blocking, framework)
+        target, model, given = provenance.resolved(self.store, target, model, plans.typed_words(words))
         wanted = wanted_instances.find_wanted(
-            self.store, target, model, profiling.framework_words(framework, model, plans.typed_words(words))
+            self.store, target, model, profiling.framework_words(framework, model, given)
         )
-        return advice.advise_on(self.store, wanted, model, inputs, progress)
+        asked = provenance.Asked(target, model, system, blocking, framework)
+        return advice.advise_on(self.store, wanted, asked, given, inputs, progress)
 
-    def diff(self, first: str, second: str, /) -> Difference:
+    def sweep(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        vary: "Vary",
+        together: bool = False,
+        model: str | Card | None = None,
+        system: "str | Path | System | None" = None,
+        blocking: str | Sequence[str] = (),
+        framework: str | None = None,
+        progress: "Tried | None" = None,
+        **words: Unpack[PlanWords],
+    ) -> Swept:
+        """Time a plan with some of its words, or numbers of its system, varied: a row for each combination.
+
+        target, model and words: as in `export`, by default the newest instance. system, blocking, framework: as in
+        `profile`. vary: values by name, such as `{"tp": [1, 2, 4], "system.network.nvlink.bandwidth": "450,900"}`, or
+        texts, `["tp=1,2,4", "micro_batch_size=1..8"]`. A name is a word of a plan, `system`, or `system.` and the
+        path of a number by the keys of the system's file; a network dimension has its name as its key. together: the
+        first values of all, then the second ones, and so on, in place of every combination.
+
+        A combination that is no plan is a row with the reason in `refused`. Measured times of operators change as the
+        formula does that the system has for them without tables. Nothing is written to the store. progress: as in
+        `advise`. Raises UsageError for what cannot be varied.
+        """
+        from stagedb.api import provenance, sweeping
+
+        asked = provenance.Asked(target, model, system, blocking, framework)
+        request = sweeping.SweepRequest.of(self.store, asked, plans.typed_words(words))
+        return sweeping.sweep_on(self.store, request, vary, together=together, progress=progress)
+
+    def sensitivity(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: "str | Path | System | None" = None,
+        blocking: str | Sequence[str] = (),
+        framework: str | None = None,
+        progress: "Tried | None" = None,
+        **words: Unpack[PlanWords],
+    ) -> Gains:
+        """What to buy: the derivative of the step by each number of the system, and the step with it 10 % better.
+
+        All parameters are those of `advise`. Numbers are peaks, bandwidths, capacities, the launch and latencies; 10 %
+        better is 1.1 times a rate, and a time over 1.1. Nothing is written to the store. progress: called with each
+        number that is tried.
+        """
+        from stagedb.api import provenance, sweeping
+
+        asked = provenance.Asked(target, model, system, blocking, framework)
+        return sweeping.gains_on(
+            self.store, sweeping.SweepRequest.of(self.store, asked, plans.typed_words(words)), progress
+        )
+
+    def diff(self, first: str, second: str, /, *, fail_above: str | float | None = None) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.
 
-        Raises UsageError for an unknown word, and for an instance compared with a profile.
+        fail_above: for profiles, the share by which the second step may be longer, `"3%"` or 0.03, for as many tokens
+        as the first has. The result's `failed` is whether it is longer by more, `failure` the sentence that names the
+        term that grew. Raises UsageError for an unknown word, for an instance compared with a profile, and for a share
+        that is none.
         """
         from stagedb.api import comparing
 
-        return comparing.compare(self.store, first, second)
+        return comparing.compare(self.store, first, second, fail_above)
 
     def timeline(
         self,

@@ -1,17 +1,21 @@
 """Two instances, or two profiles, compared: words of their plans, figures, work and time that differ."""
 
+import dataclasses
 import math
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stagedb.api import lookup, querying
+from stagedb.api.provenance import Provenance, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.mentions import call
+from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
-from stagedb.reports.step_difference import TERMS, StepSums, names_of, part_name, sums_from, verdict
+from stagedb.reports.step_difference import TERMS, StepSums, grown, longer, names_of, part_name, sums_from, verdict
 from stagedb.store import Store, read_whole
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
@@ -35,11 +39,13 @@ class _Side:
         return read_whole(store, "Instance", self.instance.id, read)
 
 
-def compare(store: Store, first: str, second: str) -> Difference:
+def compare(store: Store, first: str, second: str, fail_above: str | float | None = None) -> Difference:
     """The differences between two instances, or two profiles and their instances, by id or name.
 
-    Raises UsageError for an unknown word, and if one is an instance and the other a profile.
+    fail_above: the share by which the second step may be longer, such as `3%`. Raises UsageError for an unknown word,
+    if one is an instance and the other a profile, and for a share that is none or that goes with instances.
     """
+    limit = None if fail_above is None else share_of(fail_above)
     one, other = (_side(store, word) for word in (first, second))
     if (one.profile is None) != (other.profile is None):
         words = (first, second) if one.profile is None else (second, first)
@@ -47,13 +53,53 @@ def compare(store: Store, first: str, second: str) -> Difference:
             f"{shown(words[0])} is an instance and {shown(words[1])} a profile: compare two instances, or two "
             f"profiles ({call('profile', words[0])} makes one)"
         )
-    return one.whole(store, lambda: other.whole(store, lambda: _differences(store, one, other)))
+    if limit is not None and one.profile is None:
+        raise UsageError(
+            f"{Word('fail_above')} compares steps, and {shown(first)} and {shown(second)} are instances: name two "
+            f"profiles ({call('profile', first)} makes one)"
+        )
+    found = one.whole(store, lambda: other.whole(store, lambda: _differences(store, one, other)))
+    if limit is not None and found.longer is None:
+        raise UsageError(
+            f"the step of {shown(first)} takes no time, so that {Word('fail_above')} has nothing to compare"
+        )
+    return dataclasses.replace(found, limit=limit)
+
+
+MOST = 1000
+"""Percent by which a step may be longer."""
+
+_SHARE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,9})?)\s*(%?)", re.ASCII)
+
+
+def share_of(value: str | float) -> float:
+    """The share of a text such as `3%` or `0.03`, or of a number such as 0.03. UsageError for other values."""
+    text = value.strip() if isinstance(value, str) else f"{value:.9f}" if type(value) in (int, float) else ""
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{Word('fail_above')} {shown(value)} is no share of a step: it takes a percentage from 0% to {MOST}%, "
+            "such as 3%"
+        )
+    number = float(match[1])
+    if not match[2] and number >= 1:
+        raise UsageError(
+            f"{Word('fail_above')} {shown(value)} may mean {number:g} % or {100 * number:g} %: write {number:g}% or "
+            f"{100 * number:g}%"
+        )
+    share = number / 100 if match[2] else number
+    if 100 * share > MOST:
+        raise UsageError(
+            f"{Word('fail_above')} {shown(value)} is more than {MOST}%: it takes a percentage up to that, such as 3%"
+        )
+    return share
 
 
 def _differences(store: Store, one: _Side, other: _Side) -> Difference:
     plan = tuple(_plan(one.instance, other.instance))
     work = () if one.instance.id == other.instance.id else tuple(_work(store, one.instance, other.instance))
     time: tuple[tuple[Any, ...], ...] = ()
+    grew: dict[str, Any] = {}
     if one.profile is not None and other.profile is not None:
         sums = _sums(store, one.profile), _sums(store, other.profile)
         time = (
@@ -62,6 +108,7 @@ def _differences(store: Store, one: _Side, other: _Side) -> Difference:
             *_time(store, one.profile, other.profile),
         )
         sentence = verdict(*sums)
+        grew = {"longer": longer(*sums), "grew": grown(*sums)}
     else:
         sentence = _work_verdict(store, one.instance, other.instance, work)
     return Difference(
@@ -71,7 +118,16 @@ def _differences(store: Store, one: _Side, other: _Side) -> Difference:
         Rows(COLUMNS, work),
         Rows(COLUMNS, time),
         sentence,
+        _provenance(store, one, other),
+        **grew,
     )
+
+
+def _provenance(store: Store, one: _Side, other: _Side) -> Provenance:
+    """What both are made from, and the commands that make and compare them."""
+    profiles = [each.profile for each in (one, other) if each.profile is not None]
+    compared = shlex.join(["stagedb", "diff", *((each.profile or each.instance).id for each in (one, other))])
+    return of_stored(store, [one.instance, other.instance], profiles, [compared])
 
 
 def _side(store: Store, word: str) -> _Side:

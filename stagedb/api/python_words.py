@@ -24,6 +24,8 @@ _VERBS = frozenset(
         "query",
         "memory",
         "profile",
+        "advise",
+        "sweep",
         "timeline",
         "report",
         "ls",

@@ -14,6 +14,7 @@ from stagedb.plans.written_words import short_plan
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stagedb.api.provenance import Provenance
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
     from stagedb.store import Field
@@ -364,6 +365,7 @@ class Advised:
     what_ifs: Rows
     refused: Mapping[str, str]
     seconds: float
+    provenance: Provenance
     reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
@@ -397,6 +399,73 @@ class Searched:
     def to_pandas(self) -> pd.DataFrame:
         """The candidates as a data frame."""
         return self.candidates.to_pandas()
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The points of a sweep, a row each: what varies, then what came out.
+
+    varied: names of what varies, which are columns too. rows: ranks, step [ns], mfu, peak [bytes of the fullest rank],
+    fits, tokens a second and accelerator, what bounds the step and its share; or, in `refused`, why a point is no plan.
+    verdict: how many points there are, and the best of those that fit. seconds: the time of the work.
+    """
+
+    model: str
+    varied: tuple[str, ...]
+    rows: Rows
+    verdict: str
+    seconds: float
+    provenance: Provenance
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The points as a data frame, a row each."""
+        return self.rows.to_pandas()
+
+    def picture(self) -> str:
+        """The steps as an SVG: along the first that varies, a line for each combination of the others.
+
+        Raises UsageError for more lines than there are colours.
+        """
+        from stagedb.reports.sweep_chart import sweep_chart
+
+        return sweep_chart(f"{self.model}: the step of each point", self.varied, list(self.rows))
+
+    def _repr_html_(self) -> str:
+        return html_tables.table(self.rows.columns, self.rows.rows, self.verdict)
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What a step gains by each number of its system.
+
+    step: ns. peak: bytes of the fullest rank. room: bytes of an accelerator for tensors; None without a limit. rows:
+    for each number its value, unit and elasticity (d ln step / d ln number), and the step [ns] with it 1 % and 10 %
+    better, with the share of the step that this saves; the largest saving first. verdict: what to buy, in a sentence.
+    seconds: the time of the work.
+    """
+
+    model: str
+    system: str
+    ranks: int
+    step: int
+    peak: int
+    room: int | None
+    rows: Rows
+    verdict: str
+    seconds: float
+    provenance: Provenance
+
+    @property
+    def fits(self) -> bool:
+        """Whether the accelerator's memory holds the plan."""
+        return self.room is None or self.peak <= self.room
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The numbers as a data frame, a row each."""
+        return self.rows.to_pandas()
+
+    def _repr_html_(self) -> str:
+        return html_tables.table(self.rows.columns, self.rows.rows, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -452,6 +521,10 @@ class Difference:
     plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
     time, for profiles: their figures, and the average time of a rank in each kind of work. verdict: one sentence; for
     profiles which one is faster, by how much, and what makes most of the difference; for instances the same of work.
+
+    longer: for profiles, the share by which the second step is longer, for as many tokens as the first has; negative
+    for a shorter one. grew: the term of the step that grew the most, in words; empty if none did. limit: the share that
+    was asked for; None if none was.
     """
 
     first: InstanceInfo | ProfileInfo
@@ -460,6 +533,24 @@ class Difference:
     work: Rows
     time: Rows
     verdict: str
+    provenance: Provenance
+    longer: float | None = None
+    grew: str = ""
+    limit: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the second step is longer than the first by more than the limit."""
+        return self.limit is not None and self.longer is not None and self.longer > self.limit
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, in a sentence with the term that grew; empty if it did not."""
+        if not self.failed:
+            return ""
+        limit = f"{100 * (self.limit or 0.0):g}%"
+        text = f"the second step is {self.longer:.2%} longer than the first, by more than {limit}"
+        return f"{text}: {self.grew}" if self.grew else text
 
     @property
     def same(self) -> bool:

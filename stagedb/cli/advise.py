@@ -95,10 +95,12 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
         some = any(row["fits"] for row in found.changes)
         _title(chosen, f"plans near it, {'those that fit first' if some else 'none fits'}")
-        output.write(*(_shown_changes(found) if printed else (found.changes.columns, found.changes.rows)))
+        rows = _shown_changes(found) if printed else (found.changes.columns, found.changes.rows)
+        output.write(*rows, provenance=found.provenance)
     if chosen in (AdviceRows.WHAT_IFS, AdviceRows.ALL):
         _title(chosen, "the step, if one loss were less")
-        output.write(*(_shown_what_ifs(found) if printed else (found.what_ifs.columns, found.what_ifs.rows)))
+        rows = _shown_what_ifs(found) if printed else (found.what_ifs.columns, found.what_ifs.rows)
+        output.write(*rows, provenance=found.provenance)
     if printed:
         typer.echo()
         print_line(f"expected error {found.expected_error}")

@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, str] = {
     "profile": "profile",
     "advise": "advise",
     "search": "search",
+    "sweep": "sweep",
     "timeline": "timeline_report",
     "report": "timeline_report",
     "diff": "diff",

@@ -8,7 +8,7 @@ import typer
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups, print_line
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 
 if TYPE_CHECKING:
     from stagedb.api import InstanceInfo, ProfileInfo
@@ -37,7 +37,7 @@ def diff(
     first: Annotated[
         str,
         typer.Argument(
-            metavar="FIRST", help="Id or name of an instance or a profile.", autocompletion=completion.compared
+            metavar="FIRST", help="Id or name of an instance or profile.", autocompletion=completion.compared
         ),
     ],
     second: Annotated[
@@ -48,6 +48,14 @@ def diff(
         typer.Option(
             help="plan: words of the plans; work: calls, FLOPs and bytes by kind, axis and phase; time, for profiles: "
             "their figures and times.  [all in a table, else time of profiles, work of instances]"
+        ),
+    ] = None,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="End with status 1 if the step of SECOND is longer than that of FIRST by more than this, such as 3%: "
+            "for profiles, for as many tokens. The error names the term that grew.",
         ),
     ] = None,
     *,
@@ -65,25 +73,25 @@ def diff(
     from stagedb import api
 
     with common.connect() as db:
-        found = db.diff(first, second)
+        found = db.diff(first, second, fail_above=fail_above)
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
     write = common.line if printed else common.note
     if not found.same:
         write(f"{found.verdict}.")
-    write(
-        f"first {_description(found.first)}, second {_description(found.second)}"
-        + (": nothing differs" if found.same else "")
-    )
+    same = ": nothing differs" if found.same else ""
+    write(f"first {_description(found.first)}, second {_description(found.second)}{same}")
     for part, title in TITLES.items():
         rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
         if chosen.value == part:
-            output.write(rows.columns, rows.rows)
+            output.write(rows.columns, rows.rows, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:
             print_line(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
+    if found.failed:
+        raise StagedbError(found.failure)
 
 
 def _description(info: "InstanceInfo | ProfileInfo") -> str:

@@ -1,6 +1,7 @@
 """Printed rows: one code path for every command that prints rows."""
 
 import io
+import json
 import os
 import shutil
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -19,7 +20,13 @@ from stagedb.cli.table_layout import GAP, fit
 from stagedb.errors import UsageError
 from stagedb.outputs import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
 
+if TYPE_CHECKING:
+    from stagedb.api import Provenance
+
 NO_UNITS: Mapping[str, str] = {}
+
+METADATA = "stagedb.provenance"
+"""The key of the provenance in the metadata of a Parquet file."""
 
 _UNBOUNDED = 100_000
 """Characters of a line that may be as long as it needs."""
@@ -55,16 +62,20 @@ class Output:
         *,
         keep: Sequence[str] = (),
         units: Mapping[str, str] = NO_UNITS,
+        provenance: "Provenance | None" = None,
     ) -> None:
         """Print or save the rows. Raises UsageError if the format needs a file, StagedbError if writing fails.
 
         keep: the columns that a narrow terminal shows, the most important first. units: units of columns, by name; a
-        terminal shows such a column in the unit that people read, and every other output as it is.
+        terminal shows such a column in the unit that people read, and every other output as it is. provenance: of a
+        report, whose JSON is an object with it and the rows; a Parquet file has it in its metadata.
         """
         if self.format is RowFormat.PARQUET:
             if self.output is None:
                 raise UsageError("parquet is not text: name a file with --output FILE")
-            write_whole(self.output, _parquet(columns, rows), "--output")
+            write_whole(self.output, _parquet(columns, rows, provenance), "--output")
+        elif self.format is RowFormat.JSON and provenance is not None:
+            self._write_report(columns, rows, provenance)
         elif self.output is not None:
             write_whole(self.output, render(self.format, columns, rows, None).encode(), "--output")
         else:
@@ -74,6 +85,16 @@ class Output:
             text = render(self.format, columns, rows, room, keep, units)
             sys.stdout.write(printable(text) if room is not None and self.format is not RowFormat.TABLE else text)
             sys.stdout.flush()
+
+    def _write_report(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], provenance: "Provenance") -> None:
+        """Print or save rows as JSON with their provenance."""
+        made = json.dumps(provenance.to_dict(), ensure_ascii=False, default=str)
+        text = f'{{"provenance": {made},\n "rows": {json_text(columns, rows).rstrip()}}}\n'
+        if self.output is not None:
+            write_whole(self.output, text.encode(), "--output")
+            return
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
 
     def write_records(self, records: Sequence[dict[str, Any]], *, keep: Sequence[str] = ()) -> None:
         """Print or save dicts. All have the keys of the first one."""
@@ -150,7 +171,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]], provenance: "Provenance | None" = None) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -163,5 +184,8 @@ def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
             # A column of mixed types, or of maps with different keys, is text, as in csv.
             arrays.append(pa.array([None if value is None else plain_cell(value) for value in values]))
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, names=list(columns)), sink)
+    table = pa.Table.from_arrays(arrays, names=list(columns))
+    if provenance is not None:
+        table = table.replace_schema_metadata({METADATA: json.dumps(provenance.to_dict(), default=str)})
+    pq.write_table(table, sink)
     return sink.getvalue()

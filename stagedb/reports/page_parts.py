@@ -112,7 +112,7 @@ def facts(rows: Mapping[str, str]) -> str:
 
 def time_ticks(step: int, count: int = 9) -> str:
     """Marks of a time axis, as children of the box under it. The script of a page makes others at another zoom."""
-    every = _nice(step / count) if step else 1
+    every = nice(step / count) if step else 1
     marks = [at * every for at in range(int(step / every) + 1) if step - at * every > every / 2]
     spans = "".join(f'<span style="left:{percent(mark, step)}">{escape(_mark(mark))}</span>' for mark in marks)
     return f'<div class="x">{spans}<span class="end" style="left:100%">{escape(span(step))}</span></div>'
@@ -120,7 +120,7 @@ def time_ticks(step: int, count: int = 9) -> str:
 
 def level_ticks(top: float, unit: float, name: str, count: int = 6) -> str:
     """Marks of a vertical axis from 0 to `top`, in multiples of `unit`, which is called `name`."""
-    every = _nice(top / unit / count) if top else 1.0
+    every = nice(top / unit / count) if top else 1.0
     marks = [at * every for at in range(int(top / unit / every) + 1)]
     lines = "".join(f'<div class="grid" style="bottom:{percent(mark * unit, top)}"></div>' for mark in marks[1:])
     texts = "".join(
@@ -149,7 +149,7 @@ class Scale:
         return [value for value in values if self.low <= value <= self.high]
 
 
-def _nice(value: float) -> float:
+def nice(value: float) -> float:
     """The next number of 1, 2, 5, 10, …"""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)

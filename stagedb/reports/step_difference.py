@@ -100,6 +100,47 @@ def term_changes(first: StepSums, second: StepSums) -> tuple[TermChange, ...]:
     return tuple(sorted(found, key=lambda each: -abs(each.change)))
 
 
+def axis_changes(first: StepSums, second: StepSums) -> tuple[TermChange, ...]:
+    """The same with exposed communication by axis, those that grow the most first.
+
+    Where a rank waits for several axes at once, each has its part of the time. The term of an axis is its name.
+    """
+    scale = first.tokens / second.tokens if second.tokens else 1.0
+    ours, theirs = _by_axis(first), _by_axis(second)
+    found = [each for each in term_changes(first, second) if each.term != "exposed"]
+    found += [
+        TermChange(axis, ours.get(axis, 0.0), theirs.get(axis, 0.0) * scale, None) for axis in sorted({*ours, *theirs})
+    ]
+    return tuple(sorted(found, key=lambda each: -each.change))
+
+
+def _by_axis(sums: StepSums) -> dict[str, float]:
+    """The exposed communication of a step by axis [ns a rank]."""
+    found: dict[str, float] = {}
+    for what, ns in sums.parts.get("exposed", {}).items():
+        axis = what.split(" ")[0]
+        found[axis] = found.get(axis, 0.0) + ns
+    whole = sum(found.values())
+    return {axis: ns * sums.terms["exposed"] / whole for axis, ns in found.items()} if whole else {}
+
+
+def longer(first: StepSums, second: StepSums) -> float | None:
+    """The share by which the second step is longer, for as many tokens as the first has; None without a first step."""
+    if not first.step or not second.tokens:
+        return None
+    return second.step * first.tokens / second.tokens / first.step - 1
+
+
+def grown(first: StepSums, second: StepSums) -> str:
+    """The term that grew the most, in words; empty if none did."""
+    most = axis_changes(first, second)[0]
+    if most.change <= 0:
+        return ""
+    name = TERMS.get(most.term, f"exposed communication over {most.term}")
+    above_all = "" if most.part is None else f", above all {most.part[0]}"
+    return f"{name} takes {span(round(most.change))} more on a rank{above_all}"
+
+
 def part_changes(first: StepSums, second: StepSums, term: str) -> dict[str, tuple[float, float]]:
     """ns of each kind of work of a term in both steps, those that change the most first; for as many tokens."""
     scale = first.tokens / second.tokens if second.tokens else 1.0

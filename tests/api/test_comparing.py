@@ -1,16 +1,19 @@
 """The rows of `diff`, compared with the instances and the steps in memory, on both engines."""
 
 import dataclasses
+import math
 from collections import defaultdict
 from typing import Any
 
 import pytest
 
 from stagedb.api import Stagedb
+from stagedb.api.comparing import share_of
 from stagedb.errors import UsageError
+from stagedb.models import load_card
 from stagedb.reports import StepView, sums_of, verdict
 from stagedb.reports.step_difference import TERMS
-from stagedb.store import Store
+from stagedb.store import Input, Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.timing import JobProfile, node_graph_of
 from stagedb.workload.instance_columns import RECV, TYPES
@@ -152,3 +155,79 @@ def test_what_cannot_be_compared_is_refused(embedded_store: Store) -> None:
         db.diff(instance.graph, instance.id)
     with pytest.raises(UsageError, match="no graph, instance or profile"):
         db.diff("nothing", instance.id)
+
+
+def test_a_step_that_got_longer_fails_with_the_term_that_grew(store: Store) -> None:
+    db = Stagedb(store)
+    words: dict[str, Any] = {"model": card("llama"), "tp": 2, "pp": 2, "seq_len": 8, "global_batch_size": 4}
+    one, other = db.profile(**words), db.profile(**words, scale=["collective:tp=3"])
+    share = other.step / one.step - 1
+    assert share > 0.01
+    found = db.diff(one.info.id, other.info.id, fail_above=share / 2)
+    assert found.failed and found.longer == pytest.approx(share)
+    assert found.failure.startswith(f"the second step is {share:.2%} longer than the first, by more than ")
+    assert ": exposed communication over tp takes " in found.failure
+    for limit in (share * 1.01, "900%"):
+        kept = db.diff(one.info.id, other.info.id, fail_above=limit)
+        assert not kept.failed and kept.failure == "" and kept.longer == found.longer
+    assert not db.diff(other.info.id, one.info.id, fail_above="0%").failed
+    assert not db.diff(one.info.id, one.info.id, fail_above=0).failed
+    assert not db.diff(one.info.id, other.info.id).failed
+    twice = db.profile(one.instance.id, global_batch_size=8)
+    tokens = db.diff(one.info.id, twice.info.id, fail_above="3%")
+    assert tokens.longer == pytest.approx(twice.step / (2 * one.step) - 1) and not tokens.failed
+
+
+def test_instances_have_no_step_that_could_be_longer(store: Store) -> None:
+    db = Stagedb(store)
+    one = db.instantiate(card("llama"), seq_len=8)
+    with pytest.raises(UsageError, match=r"fail_above compares steps, and .* are instances: name two profiles"):
+        db.diff(one.id, one.id, fail_above="3%")
+    assert db.diff(one.id, one.id).longer is None
+
+
+@pytest.mark.parametrize(
+    ("value", "share"),
+    [("3%", 0.03), (" 2.5 % ", 0.025), ("0%", 0), (0.03, 0.03), ("0.03", 0.03), (0, 0), ("150%", 1.5), ("1000%", 10)],
+)
+def test_a_share_is_a_percentage_or_a_part(value: str | float, share: float) -> None:
+    assert share_of(value) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        *(
+            (each, "is no share of a step: it takes a percentage")
+            for each in ("", "x", "-3%", "3 percent", "nan", "1e2%")
+        ),
+        *((each, "is no share of a step") for each in (-0.1, math.nan, math.inf, True, None, [3])),
+        ("3", "may mean 3 % or 300 %: write 3% or 300%"),
+        (3, "may mean 3 % or 300 %"),
+        ("1001%", "is more than 1000%"),
+    ],
+)
+def test_what_is_no_share_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        share_of(value)
+
+
+def test_a_comparison_has_the_inputs_of_both(store: Store) -> None:
+    db = Stagedb(store)
+    words: dict[str, Any] = {"tp": 2, "seq_len": 64, "global_batch_size": 4}
+    made = [db.profile(model="gpt2", system=system, **words) for system in ("h100", "a100-80gb")]
+    found = db.diff(made[0].info.id, made[1].info.id).provenance
+    inputs = {(each["kind"], each["name"]): each["digest"] for each in found.inputs}
+    assert inputs["card", "gpt2"] == load_card("gpt2").digest[:32]
+    for each in made:
+        assert inputs["system", each.info.system] == Input.of("system", each.job.system.to_dict()).id
+        assert {each.info.id, each.instance.id} <= {row["digest"] for row in found.inputs}
+    *profiles, compared = found.commands
+    assert compared == f"stagedb diff {made[0].info.id} {made[1].info.id}"
+    assert len(profiles) == 2
+    for command, each in zip(profiles, made, strict=True):
+        assert command.startswith("stagedb profile --model gpt2 --tp 2 ")
+        assert command.endswith("" if each.info.system == "h100" else "--system a100-80gb")
+    instances = db.diff(made[0].instance.id, db.instantiate("gpt2", tp=4, seq_len=64).id).provenance
+    assert len(instances.commands) == 3
+    assert instances.commands[1].startswith("stagedb instantiate gpt2 --tp 4 ")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from stagedb.reports import StepSums, sums_of, verdict
-from stagedb.reports.step_difference import TERMS, part_changes, term_changes
+from stagedb.reports.step_difference import TERMS, axis_changes, grown, longer, part_changes, term_changes
 from stagedb.store import Store
 from tests.reports.jobs import PLANS, job
 
@@ -82,3 +82,41 @@ def test_the_terms_of_a_step_are_the_step(embedded_store: Store, name: str) -> N
     assert sum(theirs - ours for ours, theirs in parts.values()) == pytest.approx(
         slower.terms["busy"] - sums.terms["busy"]
     )
+
+
+def test_the_term_that_grew_is_named_with_its_axis() -> None:
+    gathers = {"tp all_gather forward": 30.0 * MS, "dp all_reduce backward": 10.0 * MS}
+    before = dataclasses.replace(SLOW, parts={**SLOW.parts, "exposed": gathers})
+    more = {"tp all_gather forward": 60.0 * MS, "dp all_reduce backward": 10.0 * MS}
+    after = dataclasses.replace(before, terms={**SLOW.terms, "exposed": 105.0 * MS}, step=245 * MS)
+    after = dataclasses.replace(after, parts={**SLOW.parts, "exposed": more})
+    # Two axes at once share the time of which a rank waits for both: 3 in 4 of 60 ms, then 6 in 7 of 105 ms.
+    changes = {each.term: each.change / MS for each in axis_changes(before, after)}
+    assert changes == {"tp": pytest.approx(45), "dp": pytest.approx(0), "busy": 0, "bubble": 0, "idle": 0}
+    assert sum(changes.values()) * MS == pytest.approx(after.step - before.step)
+    assert grown(before, after) == "exposed communication over tp takes 45 ms more on a rank"
+    assert grown(after, before) == ""
+    assert longer(before, after) == pytest.approx(0.225)
+
+
+def test_computing_that_grew_has_its_operator() -> None:
+    assert grown(FAST, step("a", busy=99, exposed=10, matmul=83, gather=5)) == (
+        "computing takes 9 ms more on a rank, above all matmul backward"
+    )
+    assert grown(FAST, step("a", busy=90, exposed=10, bubble=3, matmul=75, gather=5)) == (
+        "the pipeline bubble takes 3 ms more on a rank"
+    )
+
+
+def test_a_step_is_longer_for_as_many_tokens() -> None:
+    double = step("double", tokens=2000, busy=300, matmul=240)
+    assert longer(SLOW, double) == pytest.approx(-0.25)
+    assert longer(double, SLOW) == pytest.approx(1 / 3)
+    assert longer(step("none"), SLOW) is None
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_terms_by_axis_add_up_to_the_step(store: Store, name: str) -> None:
+    sums = sums_of(job(store, name), name)
+    none = dataclasses.replace(sums, step=0, terms=dict.fromkeys(TERMS, 0.0), parts={"busy": {}, "exposed": {}})
+    assert sum(each.change for each in axis_changes(none, sums)) == pytest.approx(sums.step, abs=len(TERMS))

@@ -76,7 +76,7 @@ def record_profile(
     known = store.read("lifecycle/state_instance", id=job.workload.instance)
     if known and (not there or there[0]["memory"] is None):
         fit = {"memory": _fullest(store, job) if memory is None else memory, "room": job.system.accelerator.room}
-    with building(store, "Profile", found, {**_properties(job, name), **fit}, _inputs(job)) as lease:
+    with building(store, "Profile", found, {**_properties(job, name), **fit}, inputs_of(job)) as lease:
         if lease is not None:
             _Writing(store, lease, found, job, progress).run()
     if lease is None:
@@ -99,7 +99,8 @@ def _figures(job: JobProfile) -> Row:
     return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
 
 
-def _inputs(job: JobProfile) -> list[Input]:
+def inputs_of(job: JobProfile) -> list[Input]:
+    """What a profile is made from, with digests."""
     measured = _measured(job.measured)
     return [
         Input("instance", job.workload.instance),
