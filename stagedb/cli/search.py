@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from stagedb.cli import completion
+from stagedb.cli.help_groups import OWN
 from stagedb.cli.memory import size_of
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
@@ -26,7 +27,7 @@ LOSERS = 5
 class Choices:
     """Which plans a search has, and which of them is best."""
 
-    PANEL: ClassVar[str] = "Plans of the search"
+    PANEL: ClassVar[str] = OWN
 
     fix: Annotated[
         list[str] | None,
