@@ -17,6 +17,7 @@ from stagedb.api.wanted_instances import DEFAULT_MODEL, DEFAULT_WORDS
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans import Plan
+from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.store import Input, Store
 from stagedb.store.contents.profiles import exact_text, inputs_of, profile_id
 from stagedb.systems import System
@@ -197,7 +198,9 @@ def _library_model(instance: InstanceInfo) -> str | None:
 
 
 def _needed(instance: InstanceInfo) -> dict[str, Any]:
-    return needed_words({word: value for word, value in instance.plan.items() if value is not None})
+    """The words of its plan that a command needs, in the order of the options."""
+    given = {word: instance.plan[word] for word in PLAN_WORDS if instance.plan.get(word) is not None}
+    return needed_words(given)
 
 
 def _of_model(source: model_names.Source) -> list[Input]:

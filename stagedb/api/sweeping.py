@@ -56,7 +56,7 @@ GAINS = ("number", "value", "unit", "elasticity", "step_1", "share_1", "step_10"
 Vary = Mapping[str, Any] | Sequence[str]
 """What varies: values by name, or texts such as `tp=1,2,4`."""
 
-Report = Callable[[int, int, str], None]
+Watch = Callable[[int, int, str], None]
 """Called with how many points are tried, of how many, and what came out of the last one, in words."""
 
 
@@ -102,7 +102,7 @@ def _stored(store: Store, model: str) -> bool:
 
 
 def sweep_on(
-    store: Store, request: SweepRequest, vary: Vary, *, together: bool = False, progress: Report | None = None
+    store: Store, request: SweepRequest, vary: Vary, *, together: bool = False, progress: Watch | None = None
 ) -> Swept:
     """A sweep. Nothing is written. Raises UsageError for what cannot be varied, and for an unknown number of a system.
 
@@ -145,7 +145,7 @@ def variations_of(vary: Vary) -> list[Variation]:
     return found
 
 
-def gains_on(store: Store, request: SweepRequest, progress: Report | None = None) -> Gains:
+def gains_on(store: Store, request: SweepRequest, progress: Watch | None = None) -> Gains:
     """What a step gains by each number of its system. Nothing is written. progress: called with each number."""
     began = time.perf_counter()
     inputs = request.inputs()
@@ -182,7 +182,7 @@ def _outcomes(
     request: SweepRequest,
     values: Sequence[Mapping[str, Any]],
     systems: Mapping[str | None, System],
-    report: Report,
+    report: Watch,
 ) -> _Outcomes:
     prepared = _prepared(store, request, values, systems)
     found = {at: each for at, each in enumerate(prepared) if isinstance(each, Refusal)}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.api import lookup, profiling
+from stagedb.api.provenance import of_step
 from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
@@ -149,7 +150,7 @@ def save_report(
     found = find_step(store, asked)
     path = _place(_name(found), out, ".html", force)
     step = run_step(store, found)
-    made = render(step.view).encode()
+    made = render(step.view, of_step(store, step.instance, step.job).facts()).encode()
     kept = step.keep(store, progress)
     write_whole(path, made, str(Word("out")))
     return Viewed(path, len(made), step.job.step, step.instance, profiles=(kept,))
@@ -158,15 +159,20 @@ def save_report(
 def report_page(store: Store, first: str, second: str | None) -> str:
     """The page of one profile of the store, or of two, as `save_report` and `save_pair` write it. Writes nothing."""
     found = [lookup.the_profile(store, word) for word in (first, second) if word is not None]
-    shown_steps = [(stored_step(store, each), each.name or each.instance_name) for each in found]
-    return render(shown_steps[0][0]) if second is None else render_pair(shown_steps[0], shown_steps[1])
+    steps = [_stored_step(store, each) for each in found]
+    made = [of_step(store, step.instance, step.job).facts() for step in steps]
+    if second is None:
+        return render(steps[0].view, made[0])
+    sides = [(step.view, each.name or each.instance_name) for step, each in zip(steps, found, strict=True)]
+    return render_pair(sides[0], sides[1], (made[0], made[1]))
 
 
-def stored_step(store: Store, profile: ProfileInfo) -> StepView:
+def _stored_step(store: Store, profile: ProfileInfo) -> TimedStep:
     """The step of a profile, run again."""
     instance = lookup.the_instance(store, profile.instance)
     job = job_of(store, instance, read_profile(store, profile.id).inputs, profile)
-    return StepView.of(job, analyse(store, instance.id, classes=job.workload.classes))
+    view = StepView.of(job, analyse(store, instance.id, classes=job.workload.classes))
+    return TimedStep(instance, job, view, profile)
 
 
 def save_pair(
@@ -189,7 +195,8 @@ def save_pair(
     path = _place("-and-".join(file_name(name) for name in names), out, ".html", force)
     steps = [run_step(store, each) for each in found]
     sides = [(step.view, name) for step, name in zip(steps, names, strict=True)]
-    made = render_pair(sides[0], sides[1]).encode()
+    facts = [of_step(store, step.instance, step.job).facts() for step in steps]
+    made = render_pair(sides[0], sides[1], (facts[0], facts[1])).encode()
     kept = tuple(step.keep(store, progress) for step in steps)
     write_whole(path, made, str(Word("out")))
     sentence = verdict(*(sums_of(*side) for side in sides))

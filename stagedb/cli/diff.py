@@ -11,7 +11,7 @@ from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import StagedbError, UsageError
 
 if TYPE_CHECKING:
-    from stagedb.api import InstanceInfo, ProfileInfo
+    from stagedb.api import Difference, InstanceInfo, ProfileInfo
 
 MOST = 24
 """Rows of a table on a terminal."""
@@ -76,6 +76,13 @@ def diff(
         found = db.diff(first, second, fail_above=fail_above)
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
+    _write(found, chosen, printed, output, common)
+    if found.failed:
+        raise StagedbError(found.failure)
+
+
+def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output, common: Common) -> None:
+    """The sentence and the chosen tables, shortened where they are printed."""
     write = common.line if printed else common.note
     if not found.same:
         write(f"{found.verdict}.")
@@ -90,8 +97,6 @@ def diff(
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
-    if found.failed:
-        raise StagedbError(found.failure)
 
 
 def _description(info: "InstanceInfo | ProfileInfo") -> str:

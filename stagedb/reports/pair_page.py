@@ -10,6 +10,7 @@ from stagedb.reports.page_frame import page
 from stagedb.reports.page_parts import Cell, TableColumn, table
 from stagedb.reports.pipeline_chart import gantt, lanes_shown
 from stagedb.reports.plan_and_system import error_text, shown_plan
+from stagedb.reports.provenance_section import Made, provenance_section
 from stagedb.reports.report_head import SHOWN, chips, error_in_short, ranks_of, tile
 from stagedb.reports.step_difference import (
     TERMS,
@@ -32,8 +33,11 @@ PARTS = 16
 """Rows of the table of operators."""
 
 
-def render_pair(first: Named, second: Named) -> str:
-    """The report of two steps. Times of a second step with another number of tokens count for those of the first."""
+def render_pair(first: Named, second: Named, made: tuple[Made, Made] | None = None) -> str:
+    """The report of two steps. Times of a second step with another number of tokens count for those of the first.
+
+    made: facts of the provenance of each by name.
+    """
     sides = (first, second)
     names = _names(first[1], second[1])
     sums = (sums_of(*first), sums_of(*second))
@@ -55,6 +59,7 @@ def render_pair(first: Named, second: Named) -> str:
         f'<div class="columns">{peaks}</div>' if peaks else "",
         _parts(sums, names),
         _plans(sides, names),
+        provenance_section(list(zip(names, made or ({}, {}), strict=True))),
     ]
     title = f"{names[0]} and {names[1]}"
     instances = " and ".join(job.workload.instance for job, _ in sides)

@@ -20,6 +20,9 @@ TERMS: Mapping[str, str] = {
 CLEAR = 0.2
 """A second term is named if it changes by this part of the first one's change."""
 
+FOLLOWS = 0.9
+"""Waiting that grows by less than another term over this share may follow from it."""
+
 ABOVE_ALL = 0.1
 """An operator is named if it makes this part of its term's change."""
 
@@ -132,13 +135,26 @@ def longer(first: StepSums, second: StepSums) -> float | None:
 
 
 def grown(first: StepSums, second: StepSums) -> str:
-    """The term that grew the most, in words; empty if none did."""
-    most = axis_changes(first, second)[0]
+    """The terms that grew the most, in words, the first with its operator; empty if none did.
+
+    A second term is named if it is a clear part of the first one. What takes longer on one stage makes others wait for
+    about as long: of two such terms, the one that is no waiting comes first.
+    """
+    most, *others = sorted(axis_changes(first, second), key=_from_cause)
     if most.change <= 0:
         return ""
-    name = TERMS.get(most.term, f"exposed communication over {most.term}")
-    above_all = "" if most.part is None else f", above all {most.part[0]}"
-    return f"{name} takes {span(round(most.change))} more on a rank{above_all}"
+    above_all = "" if most.part is None else f" (above all {most.part[0]})"
+    text = f"{_term_name(most.term)} takes {span(round(most.change))} more on a rank{above_all}"
+    clear = [each for each in others[:1] if each.change > CLEAR * most.change]
+    return text + "".join(f" and {_term_name(each.term)} {span(round(each.change))} more" for each in clear)
+
+
+def _from_cause(each: TermChange) -> float:
+    return -each.change * (FOLLOWS if each.term in ("bubble", "idle") else 1.0)
+
+
+def _term_name(term: str) -> str:
+    return TERMS.get(term, f"exposed communication over {term}")
 
 
 def part_changes(first: StepSums, second: StepSums, term: str) -> dict[str, tuple[float, float]]:

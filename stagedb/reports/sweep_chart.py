@@ -15,7 +15,7 @@ LINES = 10
 """Lines of a picture: each has a colour of its own."""
 
 WIDTH, HEIGHT = 720, 300
-"""Sizes: the picture and its plot."""
+"""The width of the picture, and the height of its plot."""
 
 LEFT, RIGHT, TOP = 76, 24, 66
 """Room around the plot."""
@@ -33,7 +33,7 @@ COLORS = (
     *("#3f7fd6", "#e1903a", "#2b9c8c", "#d2476c", "#7d62c4"),
     *("#c2b02c", "#5b6abf", "#9aa3b2", "#2b8a57", "#b5651d"),
 )
-"""Colours: lines on light and on dark paper."""
+"""The colours of lines, on light and on dark paper."""
 
 STYLE = (
     "text{font:14px system-ui,sans-serif;fill:#16191f}.soft{fill:#566071}.title{font-size:18px;font-weight:600}"

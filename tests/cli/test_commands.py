@@ -637,6 +637,31 @@ def test_a_report_compares_two_steps(run: Run, tiny: str, tmp_path: Path) -> Non
         assert expected in refused.err
 
 
+def test_a_step_that_got_longer_fails_with_status_1(run: Run, tiny: str) -> None:
+    assert run("profile", "--model", tiny, *PLAN, "--name", "before").status == 0
+    assert run("profile", "--scale", "collective:tp=4", "--name", "after").status == 0
+    failed = run("diff", "before", "after", "--fail-above", "0.01%")
+    assert failed.status == 1
+    assert re.search(
+        r"Error: the second step is \d+\.\d\d% longer than the first, by more than 0\.01%: "
+        r"exposed communication over tp takes \d+ us more on a rank",
+        failed.err,
+    )
+    # The comparison is printed all the same.
+    assert failed.out == run("diff", "before", "after").out
+    for words in (("before", "after", "--fail-above", "1000%"), ("after", "before", "--fail-above", "0%")):
+        passed = run("diff", *words)
+        assert (passed.status, passed.err) == (0, "")
+    found = json.loads(run("diff", "before", "after", "--fail-above", "0%", "-f", "json").out)
+    assert found["rows"][0]["what"] == "step"
+    assert found["provenance"]["commands"][-1].startswith("stagedb diff ")
+    for share in ("3", "-3%", "x", ""):
+        refused = run("diff", "before", "after", "--fail-above", share)
+        assert refused.status == 2 and "--fail-above" in refused.err and refused.out == ""
+    instances = run("diff", "tiny", "tiny", "--fail-above", "3%")
+    assert instances.status == 2 and "are instances: name two profiles" in instances.err
+
+
 def test_a_view_replaces_nothing_but_its_like(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("report", "--model", tiny, *PLAN).status == 0
     first = (tmp_path / "tiny-8.html").read_bytes()

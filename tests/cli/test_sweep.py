@@ -37,7 +37,9 @@ def test_the_rows_are_the_same_in_every_format(run: Run, tiny: str, tmp_path: Pa
     table = list(csv.DictReader(io.StringIO(run(*words, "-f", "csv").out)))
     assert [each["step"] for each in table] == ["" if row["step"] is None else str(row["step"]) for row in rows]
     assert run(*words, "-f", "parquet", "-o", "rows.parquet").status == 0
-    assert pq.read_table(tmp_path / "rows.parquet").to_pylist() == rows
+    table_of = pq.read_table(tmp_path / "rows.parquet")
+    assert table_of.to_pylist() == rows
+    assert json.loads(table_of.schema.metadata[b"stagedb.provenance"]) == found["provenance"]
     assert made(run, "ls", "instances") == []
 
 

@@ -101,11 +101,21 @@ def test_the_term_that_grew_is_named_with_its_axis() -> None:
 
 def test_computing_that_grew_has_its_operator() -> None:
     assert grown(FAST, step("a", busy=99, exposed=10, matmul=83, gather=5)) == (
-        "computing takes 9 ms more on a rank, above all matmul backward"
+        "computing takes 9 ms more on a rank (above all matmul backward)"
     )
     assert grown(FAST, step("a", busy=90, exposed=10, bubble=3, matmul=75, gather=5)) == (
         "the pipeline bubble takes 3 ms more on a rank"
     )
+
+
+def test_a_second_term_is_named_if_it_is_clear() -> None:
+    assert grown(FAST, step("a", busy=90, exposed=17, bubble=10, matmul=75, gather=12)) == (
+        "the pipeline bubble takes 10 ms more on a rank and exposed communication over dp 7 ms more"
+    )
+    assert grown(FAST, step("a", busy=90, exposed=19.5, bubble=10, matmul=75, gather=14.5)) == (
+        "exposed communication over dp takes 9.5 ms more on a rank and the pipeline bubble 10 ms more"
+    )
+    assert " and " not in grown(FAST, step("a", busy=90, exposed=11, bubble=10, matmul=75, gather=6))
 
 
 def test_a_step_is_longer_for_as_many_tokens() -> None:
