@@ -138,7 +138,7 @@ def grown(first: StepSums, second: StepSums) -> str:
     """The terms that grew the most, in words, the first with its operator; empty if none did.
 
     A second term is named if it is a clear part of the first one. What takes longer on one stage makes others wait for
-    about as long: a term that is no waiting comes before one that is.
+    about as long, so that the term that is no waiting comes first.
     """
     most, *others = sorted(axis_changes(first, second), key=_from_cause)
     if most.change <= 0:
