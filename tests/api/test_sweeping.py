@@ -71,6 +71,23 @@ def test_each_row_is_a_profile_or_a_refusal(embedded_store: Store) -> None:
     assert list(frame.columns) == list(found.rows.columns) and len(frame) == 16
 
 
+def test_more_memory_makes_a_plan_fit_and_no_faster(embedded_store: Store) -> None:
+    found = Stagedb(embedded_store).sweep(
+        model=CARD, vary={"system.accelerator.memory.capacity": [8, 80], "tp": [1, 8]}, **WORDS
+    )
+    rows = {(row["system.accelerator.memory.capacity"], row["tp"]): row for row in found.rows}
+    assert {point: row["fits"] for point, row in rows.items()} == {
+        (8, 1): False,
+        (8, 8): True,
+        (80, 1): True,
+        (80, 8): True,
+    }
+    assert rows[8, 1]["step"] == rows[80, 1]["step"] < rows[8, 8]["step"]
+    assert rows[8, 1]["bound"] == "memory" != rows[80, 1]["bound"]
+    assert "4 points, 1 that do not fit; " in found.verdict
+    assert "has system.accelerator.memory.capacity 80, tp 1: " in found.verdict
+
+
 def test_a_system_varies_with_its_own_tables(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     found = db.sweep(
