@@ -189,7 +189,7 @@ def test_a_plan_that_does_not_fit_needs_memory_first(embedded_store: Store) -> N
 def test_a_command_of_the_provenance_makes_the_rows_again(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     vary = {"tp": [1, 2], "system.accelerator.launch": [0, 2000], "layers_per_stage": [[20, 12], [16, 16]]}
-    words = {"pp": 2, "ranks": 4, "global_batch_size": 4, "seq_len": 1024}
+    words: dict[str, Any] = {"pp": 2, "ranks": 4, "global_batch_size": 4, "seq_len": 1024}
     found = db.sweep(model="llama3-8b", vary=vary, system="h200", **words)
     (command,) = found.provenance.commands
     parts = shlex.split(command)
