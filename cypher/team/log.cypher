@@ -3,12 +3,12 @@
 // mode: reads
 // param since: integer [ms since 1970] — only events from then on
 // param user: string? — only this user's; null: everybody's
-// param thing: string? — only about this graph, instance, profile or query; null: about all
+// param thing: string? — only about this graph, instance, profile, search or query; null: about all
 // param limit: integer — at most so many
 // column time: integer [ms since 1970] — when
 // column user: string? — who
 // column action: string — made, removed, named …
-// column kind: string — of what: graph, instance, profile or query
+// column kind: string — of what: graph, instance, profile, search or query
 // column thing: string — its id, or the name of a query
 // column detail: string? — the name, the tag, the model or the system
 // column version: string — version of stagedb

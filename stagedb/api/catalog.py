@@ -1,4 +1,4 @@
-"""Lists of the graphs, instances and profiles of a store. `lookup` finds one of them."""
+"""Lists of the graphs, instances, profiles and searches of a store. `lookup` finds one of them."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.store import Store, Unfinished, current_user, reading, user_of, warn_of
 from stagedb.store.naming import spaces
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, Unfinished)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Unfinished)
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 
 NOTE_START = 40
@@ -89,6 +89,12 @@ def profiles(store: Store) -> list[ProfileInfo]:
     return profile_infos(store.read_sound("catalog/profiles"), marks)
 
 
+def searches(store: Store) -> list[SearchInfo]:
+    """All complete searches, the newest first."""
+    marks = _marks(store)
+    return search_infos(store.read_sound("catalog/searches"), marks)
+
+
 def graph_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[GraphInfo]:
     """The graphs of some rows, in their order. A damaged one is left out with a warning, as in the next two."""
     return [*_infos("graph", lambda row: _graph(row, marks), rows)]
@@ -104,6 +110,11 @@ def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[P
     """The profiles of some rows, in the same order."""
     own_first = sorted(rows, key=lambda row: _own_first(row, marks))
     return [*_infos("profile", lambda row: _profile(row, marks), own_first)]
+
+
+def search_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[SearchInfo]:
+    """The searches of some rows, in their order."""
+    return [*_infos("search", lambda row: _search(row, marks), rows)]
 
 
 def _own_first(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
@@ -152,6 +163,27 @@ def _graph(row: Mapping[str, Any], marks: UserMarks) -> GraphInfo:
         recipe=row["recipe"],
         options=json_mapping(row["options"], "options"),
         sizes=json_mapping(row["sizes"], "sizes"),
+        created=time_of(row["created"]),
+        made_by=user_of(row["builder"]),
+        tags=tuple(marks.tags.get(row["id"], ())),
+        notes=tuple(marks.notes.get(row["id"], ())),
+        loaded=tuple(sorted(marks.loaded.get(row["id"], ()))),
+    )
+
+
+def _search(row: Mapping[str, Any], marks: UserMarks) -> SearchInfo:
+    asked = json_mapping(row["request"], "request")
+    plain = ("id", "model", "size", "timed", "covered", "step", "peak", "left", "seconds")
+    return SearchInfo(
+        **{name: row[name] for name in plain},
+        systems=tuple(asked["systems"]),
+        ranks=tuple(asked["ranks"]),
+        by=asked["by"],
+        allow=tuple(asked["allow"]),
+        top=asked["top"],
+        room=asked["room"],
+        condition=asked["where"],
+        words=asked["words"],
         created=time_of(row["created"]),
         made_by=user_of(row["builder"]),
         tags=tuple(marks.tags.get(row["id"], ())),

@@ -11,7 +11,7 @@ from stagedb.store import LABELS, Kind, RemovedError, Store, delete, layout_of, 
 from stagedb.store.contents.content_proofs import ContentProof, rank_node_problems
 from stagedb.store.dump_contents import ThingContent
 from stagedb.store.dumping import read_section
-from stagedb.store.schema import OWNERS
+from stagedb.store.schema import OWNERS, parent_of
 from stagedb.store.whole_reads import ATTEMPTS
 
 Notice = Callable[[str], None]
@@ -46,13 +46,13 @@ class StoreProblem:
 def check(store: Store, notice: Notice) -> tuple[StoreProblem, ...]:
     """All that is wrong in a store. Nothing is written; what a process builds is left out.
 
-    Every graph, instance and profile is read whole and compared with what it is made from, by the rules for dumps.
-    notice: called with a line for each of them.
+    Every graph, instance, profile and search is read whole and compared with what it is made from, by the rules for
+    dumps. notice: called with a line for each of them.
     """
     found = [
         StoreProblem(each.kind, each.id, f"{each.state}, and its process has ended", _REPAIR, True, True)
         for each in unfinished(store)
-        if each.dead
+        if each.dead and each.kind != "Search"  # the same search goes on with what it has
     ]
     for name in names():
         if name.startswith(_LOST):
@@ -86,7 +86,7 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
     for row in rows:
         for parent in dict.fromkeys(row["parents"]):
             below.setdefault(parent, []).append(row)
-        wanted = 0 if row["kind"] == OWNERS[0] else 1
+        wanted = 0 if parent_of(row["kind"]) is None else 1
         if len(row["parents"]) != wanted:
             problem = f"it has {len(row['parents'])} OF relationships and must have {wanted}"
             found.append(StoreProblem(row["kind"], row["id"], problem, _AGAIN.format(row["id"])))
@@ -114,7 +114,7 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
                 visit(part, [*above, section])
 
     for row in rows:
-        if row["kind"] == OWNERS[0]:
+        if parent_of(row["kind"]) is None:
             visit(row, [])
     return found
 

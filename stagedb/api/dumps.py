@@ -1,11 +1,11 @@
-"""Dumps: graphs, instances and profiles of a store in a file, and from a file into a store."""
+"""Dumps: graphs, instances, profiles and searches of a store in a file, and from a file into a store."""
 
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 from stagedb.api import catalog, lookup
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.outputs import path_text, whole_file
@@ -17,7 +17,7 @@ from stagedb.store.dumped_marks import marks_of
 def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice | None) -> int:
     """Write things with all that they need into a file; without words, all of the store. Returns their number.
 
-    words: names or ids of graphs, instances and profiles. Raises UsageError for an unknown word, for an empty store,
+    words: names or ids of things. Raises UsageError for an unknown word, for an empty store,
     and for a file that is there already, unless `force` is set.
     """
     if path.exists() and not force:
@@ -42,7 +42,7 @@ def _unheard(line: str) -> None:
 
 def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
     """Kinds and ids of things and of what they are made from: each graph before its instances, and each instance before
-    its profiles. Without words, all of the store. Raises UsageError for an unknown word."""
+    its profiles; searches at the end. Without words, all of the store. Raises UsageError for an unknown word."""
     if words:
         chosen = [lookup.find(store, word) for word in words]
         profiles = {each.id: each.instance for each in chosen if isinstance(each, ProfileInfo)}
@@ -50,14 +50,17 @@ def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
         made += [each for each in chosen if isinstance(each, InstanceInfo)]
         instances = {each.id: each.graph for each in made}
         graphs = {*instances.values(), *(each.id for each in chosen if isinstance(each, GraphInfo))}
+        searches = {each.id for each in chosen if isinstance(each, SearchInfo)}
     else:
         profiles = {each.id: each.instance for each in catalog.profiles(store)}
         instances = {each.id: each.graph for each in catalog.instances(store)}
         graphs = {each.id for each in catalog.graphs(store)}
+        searches = {each.id for each in catalog.searches(store)}
     found: list[tuple[Kind, str]] = []
     for graph in sorted(graphs):
         found.append(("Graph", graph))
         for instance in sorted(id for id, of in instances.items() if of == graph):
             found.append(("Instance", instance))
             found.extend(("Profile", id) for id, of in sorted(profiles.items()) if of == instance)
+    found.extend(("Search", id) for id in sorted(searches))
     return found

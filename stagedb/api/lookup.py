@@ -1,4 +1,4 @@
-"""One graph, instance or profile of a store: found by its id, by the start of the id, or by a name.
+"""One thing of a store: a graph, instance, profile or search, found by its id, the start of the id, or a name.
 
 A look-up is one statement (`cypher/lookup`), which gives the few things that the word may mean. It lists nothing else,
 so that it takes as long with thousands of things in the store. Only an error for an unknown word lists all names.
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stagedb.api import catalog
 from stagedb.api.catalog import SHORT_ID, UserMarks, near
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Thing
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
@@ -17,7 +17,7 @@ from stagedb.mentions import call
 from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, Unfinished)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Unfinished)
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 Rows = Sequence[Mapping[str, Any]]
 
@@ -140,14 +140,37 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
     return known[0]
 
 
-def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
-    """The graph, instance or profile with an id or name. Raises UsageError if there is none."""
+def find_search(store: Store, word: str) -> SearchInfo | None:
+    """The search with this id or start of an id."""
+    return by_id(_searches(store, word), word, "search")
+
+
+def the_search(store: Store, word: str | None) -> SearchInfo:
+    """The search with an id, or the newest. Raises UsageError if there is none."""
+    found = None if word is None else find_search(store, word)
+    if found is not None:
+        return found
+    there = catalog.searches(store)
+    if word is not None:
+        names = [each.id[:SHORT_ID] for each in there]
+        raise UsageError(
+            f"no search {shown(word)} in the store{near(word, names)}; {call('ls', 'searches')} lists them"
+        )
+    if not there:
+        raise UsageError(f"the store has no search yet: make one with {call('search')}")
+    return there[0]
+
+
+def find(store: Store, word: str) -> Thing:
+    """The graph, instance, profile or search with an id or name. Raises UsageError if there is none."""
     return known(store, word) or unknown(store, word)
 
 
-def known(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo | None:
-    """The graph, instance or profile with an id or name, if there is one."""
-    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word)
+def known(store: Store, word: str) -> Thing | None:
+    """The graph, instance, profile or search with an id or name, if there is one."""
+    return (
+        find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or find_search(store, word)
+    )
 
 
 def unknown(store: Store, word: str) -> GraphInfo:
@@ -155,7 +178,7 @@ def unknown(store: Store, word: str) -> GraphInfo:
     names = [name for each in catalog.instances(store) for name in (each.name, each.id[:SHORT_ID])]
     names += [each.name or each.id[:SHORT_ID] for each in catalog.profiles(store)]
     raise UsageError(
-        f"no graph, instance or profile {shown(word)} in the store{near(word, names)}; {call('ls')} lists them"
+        f"no graph, instance, profile or search {shown(word)} in the store{near(word, names)}; {call('ls')} lists them"
     )
 
 
@@ -233,6 +256,11 @@ def _instances(store: Store, rows: Rows) -> list[InstanceInfo]:
 
 def _profiles(store: Store, rows: Rows) -> list[ProfileInfo]:
     return catalog.profile_infos(rows, _marks(store, rows))
+
+
+def _searches(store: Store, word: str) -> list[SearchInfo]:
+    rows = store.read_sound("lookup/search", word=word)
+    return catalog.search_infos(rows, _marks(store, rows))
 
 
 def _graphs_of(store: Store, rows: Rows) -> list[GraphInfo]:

@@ -13,6 +13,7 @@ from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.dumped_marks import keep_marks, marks_of, origin_of
 from stagedb.store.dumping import load_file
 from stagedb.store.same_stores import check_different
+from stagedb.store.schema import ancestors
 
 
 def push(store: Store, words: Sequence[str], to: str, insecure: bool, notice: Notice | None) -> int:
@@ -96,9 +97,8 @@ def lacking(wanted: Sequence[tuple[Kind, str]], there: set[tuple[str, str]]) -> 
     """
     found: list[tuple[Kind, str]] = []
     line: list[tuple[Kind, str]] = []
-    depth = {"Graph": 0, "Instance": 1, "Profile": 2}
     for each in wanted:
-        line = [*line[: depth[each[0]]], each]
+        line = [*line[: len(ancestors(each[0]))], each]
         if each not in there:
             found += [above for above in line if above not in found]
     return found

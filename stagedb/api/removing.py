@@ -1,6 +1,7 @@
 """Removal: a name, a graph, an instance, a profile, and what nobody needs."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagedb.api import catalog, lookup
@@ -25,7 +26,7 @@ class Unnamed:
 
 @dataclass(frozen=True)
 class Unused:
-    """A profile, an instance or a graph that nobody named or tagged. made_by: the user. created: in UTC."""
+    """A search, a profile, an instance or a graph that nobody named or tagged. made_by: the user. created: in UTC."""
 
     kind: Kind
     id: str
@@ -123,7 +124,7 @@ def _remove_graph(store: Store, graph: GraphInfo, force: bool, attempts: int = _
 
 
 def unused(store: Store, older_than: float) -> list[Unused]:
-    """What nobody named or tagged, made or asked for, within so many seconds: profiles, then instances, then graphs.
+    """What nobody named or tagged, made or asked for, within so many seconds: searches, profiles, instances, graphs.
 
     An instance counts as used while something of it is: a profile that is used keeps it, as an instance keeps its
     graph.
@@ -131,9 +132,14 @@ def unused(store: Store, older_than: float) -> list[Unused]:
     before = time.time_ns() // 1_000_000 - round(older_than * 1000)
     found: list[Unused] = []
     gone: set[str] = set()
-    kinds: tuple[Kind, ...] = ("Profile", "Instance", "Graph")
-    for kind in kinds:
-        for row in store.read(f"team/unnamed_{kind.lower()}s", before=before):
+    kinds: Mapping[Kind, str] = {
+        "Search": "unnamed_searches",
+        "Profile": "unnamed_profiles",
+        "Instance": "unnamed_instances",
+        "Graph": "unnamed_graphs",
+    }
+    for kind, statement in kinds.items():
+        for row in store.read(f"team/{statement}", before=before):
             if set(row["parts"]) <= gone:
                 gone.add(row["id"])
                 created = catalog.time_of(row["created"])
@@ -155,7 +161,7 @@ def collect(store: Store, *, dead: bool, unnamed_older_than: float | None, dry_r
         raise UsageError(f"{Word('unnamed_older_than')} must not be negative")
     left: list[Unfinished | Unused] = []
     if dead:
-        left += [each for each in unfinished(store) if each.dead] if dry_run else sweep(store)
+        left += [each for each in unfinished(store) if each.dead] if dry_run else sweep(store, searches=True)
     if unnamed_older_than is not None:
         for each in unused(store, unnamed_older_than):
             if dry_run or delete(store, each.kind, each.id, each.name, unnamed=True):

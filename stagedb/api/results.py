@@ -274,6 +274,58 @@ class ProfileInfo:
 
 
 @dataclass(frozen=True)
+class SearchInfo:
+    """A search in the store: what it asked, and what it found in all.
+
+    systems: names. ranks: numbers of ranks that it searched. by: what is best. allow: groups of words that varied. top:
+    the number of best plans. room: bytes of an accelerator; None: that of each system. condition: on plans; empty for
+    none. words: those of all plans. size: plans whose degrees divide. timed: plans that were timed. covered: whether
+    every plan was tried or ruled out, so that the first is the best. step, peak: of the best plan, in ns and bytes;
+    None if none that fits was found. left: a lower bound of the step of plans that were not tried [ns]. seconds: of the
+    work. made_by, tags, notes, loaded: as of a graph.
+    """
+
+    id: str
+    model: str
+    systems: tuple[str, ...]
+    ranks: tuple[int, ...]
+    by: str
+    allow: tuple[str, ...]
+    top: int
+    room: int | None
+    condition: str
+    words: Mapping[str, Any]
+    size: int
+    timed: int
+    covered: bool
+    step: int | None
+    peak: int | None
+    left: int | None
+    seconds: float
+    created: str
+    made_by: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.model
+
+    def __str__(self) -> str:
+        ranks, systems = ", ".join(map(str, self.ranks)), ", ".join(self.systems)
+        return f"search {self.id[:12]} over {self.size:,} plans of {self.model} on {ranks} ranks of {systems}"
+
+    def _repr_html_(self) -> str:
+        return html_tables.properties(properties(self), kind_of(self))
+
+
+Thing = GraphInfo | InstanceInfo | ProfileInfo | SearchInfo
+"""What a store has, and what an id or a name finds."""
+
+
+@dataclass(frozen=True)
 class PeakMemory:
     """Bytes that a rank of a class holds at the peak of a step, in all and by category."""
 
@@ -485,11 +537,16 @@ class QueryInfo:
     text: str = ""
 
 
-KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", ProfileInfo: "profile"}
+KINDS: Mapping[type, str] = {
+    GraphInfo: "graph",
+    InstanceInfo: "instance",
+    ProfileInfo: "profile",
+    SearchInfo: "search",
+}
 
 
 def kind_of(info: Any) -> str:
-    """`graph`, `instance` or `profile`."""
+    """`graph`, `instance`, `profile` or `search`."""
     return KINDS.get(type(info)) or str(info.kind).lower()
 
 
@@ -502,8 +559,8 @@ _OF_CALL = ("new", "usual_length", "padding")
 """Fields that describe a call, not what the store has."""
 
 
-def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
-    """All properties of a graph, an instance or a profile, flat: the plan's words and the options among them."""
+def properties(info: Thing) -> dict[str, Any]:
+    """All properties of a thing of a store, flat: the plan's words and the options among them."""
     flat: dict[str, Any] = {"kind": kind_of(info)}
     for field in dataclasses.fields(info):
         value = getattr(info, field.name)

@@ -9,9 +9,9 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import check_unicode, shown
-from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, members
+from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, ancestors, members
 from stagedb.store.schema_forms import Property, Relationship
-from stagedb.store.schema_version import VERSION
+from stagedb.store.schema_version import OLDEST_READABLE, VERSION
 
 LONGEST_ID = 1_000
 """Characters of an id at most."""
@@ -21,14 +21,14 @@ _LABELS = {label.name: label for label in LABELS}
 
 @dataclass(frozen=True)
 class DumpedNode:
-    """A label of content. owner: Graph, Instance or Profile. path: how it leads to the label; none: by a property."""
+    """A label of content. owner: one of `OWNERS`. path: how it leads to the label; none: by a property."""
 
     owner: str
     label: str
     path: tuple[Relationship, ...] = ()
 
     @property
-    def above(self) -> str:
+    def parent(self) -> str:
         """The label that a node of this one belongs to."""
         return self.path[-1].source if self.path else self.owner
 
@@ -63,7 +63,10 @@ EDGE_KINDS = tuple(
     and edge.source in _NODES
     and edge.target in _NODES
     and not (edge.source in OWNERS and edge.target in OWNERS)
+    and _NODES[edge.target].owner in (_NODES[edge.source].owner, *ancestors(_NODES[edge.source].owner))
 )
+"""What leads to other content, as from a candidate of a search to its instance, follows from properties."""
+
 _EDGES = {(kind.edge.type, kind.edge.source, kind.edge.target): kind for kind in EDGE_KINDS}
 
 _UNFINISHED = ("owner", "lease", "claim")
@@ -91,7 +94,7 @@ End = tuple[str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class DumpedThing:
-    """What follows belongs to this graph, instance or profile."""
+    """What follows belongs to this graph, instance, profile or search."""
 
     kind: str
     id: str
@@ -128,7 +131,7 @@ Record = DumpedThing | NodeRows | EdgeRows | MarkRows
 
 @dataclass
 class ThingContent:
-    """All that one graph, instance or profile has so far: nodes by label and id, relationships by kind."""
+    """All that one graph, instance, profile or search has so far: nodes by label and id, relationships by kind."""
 
     kind: str
     id: str
@@ -146,7 +149,7 @@ class ThingContent:
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """The properties of the graph, the instance or the profile itself."""
+        """The properties of the graph, the instance, the profile or the search itself."""
         return self.nodes[self.kind][self.id][2]
 
 
@@ -168,8 +171,8 @@ def _no_mark(label: str, row: Mapping[str, Any], things: Collection[tuple[str, s
 class Contents:
     """Checks the records of a dump in their order, and counts them in `total`.
 
-    proof: called for each graph, instance and profile when it is complete. above: what the first of them is made from,
-    which was checked. check_mark: called for each mark; without it there may be none.
+    proof: called for each graph, instance, profile and search when it is complete. above: what the first of them is
+    made from, which was checked. check_mark: called for each mark; without it there may be none.
     """
 
     def __init__(self, proof: Proof, above: Sequence[ThingContent] = (), check_mark: CheckMark | None = None) -> None:
@@ -202,7 +205,7 @@ class Contents:
                 self.mark(label, rows)
 
     def begin(self, kind: str, id: str) -> None:
-        """A graph, an instance or a profile begins."""
+        """A graph, an instance, a profile or a search begins."""
         if self.marks:
             raise DumpError(f"{kind} {shown(id)} comes after names, tags and notes")
         if self._open:
@@ -213,10 +216,11 @@ class Contents:
         if (kind, id) in self._seen:
             raise DumpError(f"{kind} {shown(id)} is there twice")
         self._seen.add((kind, id))
-        depth = OWNERS.index(kind)
-        if len(self._open) < depth:
-            raise DumpError(f"{kind} {shown(id)} does not follow the {OWNERS[depth - 1]} that it belongs to")
-        self._open = [*self._open[:depth], ThingContent(kind, id)]
+        needs = ancestors(kind)
+        before = self._open[: len(needs)]
+        if [each.kind for each in before] != [*needs]:
+            raise DumpError(f"{kind} {shown(id)} does not follow the {needs[-1]} that it belongs to")
+        self._open = [*before, ThingContent(kind, id)]
 
     def nodes(self, label: str, rows: Sequence[Row]) -> None:
         """NodeRows of the section, after those that they belong to."""
@@ -239,13 +243,13 @@ class Contents:
                 raise DumpError(f"{label} {shown(id)} is there twice")
             if label == section.kind:
                 self._check_owner(section, parent, properties)
-            elif parent not in section.nodes.get(kind.above, ()):
-                raise DumpError(f"{label} {shown(id)} belongs to {kind.above} {shown(parent)}, which is not there")
+            elif parent not in section.nodes.get(kind.parent, ()):
+                raise DumpError(f"{label} {shown(id)} belongs to {kind.parent} {shown(parent)}, which is not there")
             _check_membership(label, section, properties)
             ids[id] = (also, parent, properties)
             if label == "RankClass":
                 section.ops.update({f"Op of {id}": properties["ops"], f"Task of {id}": properties["tasks"]})
-            elif kind.above == "RankClass" and label in ("Op", "Task"):
+            elif kind.parent == "RankClass" and label in ("Op", "Task"):
                 section.ops[f"{label} of {parent}"] -= 1
         self.total[label] += len(rows)
 
@@ -294,8 +298,10 @@ class Contents:
             raise DumpError(f"{whose} has a node with the id {shown(properties['id'])}")
         if properties["state"] != "ready" or any(name in properties for name in _UNFINISHED):
             raise DumpError(f"{whose} is unfinished")
-        if properties["schema"] != VERSION:
-            raise DumpError(f"{whose} has schema {properties['schema']}, and this stagedb reads {VERSION}")
+        if not OLDEST_READABLE <= properties["schema"] <= VERSION:
+            raise DumpError(
+                f"{whose} has schema {properties['schema']}, and this stagedb reads {OLDEST_READABLE} to {VERSION}"
+            )
         section.layout = properties.get("class_table") is not None
         if section.layout and [properties.get(name) for name in WRITTEN] != [0, 0]:
             raise DumpError(f"{whose} counts nodes of ranks or groups, which a dump does not have")

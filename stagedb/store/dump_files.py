@@ -1,6 +1,6 @@
-"""Dump files: graphs, instances and profiles outside a store, as gzipped lines of JSON.
+"""Dump files: graphs, instances, profiles and searches outside a store, as gzipped lines of JSON.
 
-    {"format": "stagedb dump", "version": 2, "schema": 9}
+    {"format": "stagedb dump", "version": 2, "schema": 10}
     {"begin": "Instance", "id": …}                 what follows belongs to it, until the next one begins
     {"nodes": "Op", "rows": [[[other labels], id of the node that it belongs to, {properties}], …]}
     {"edges": ["DEP", "Op", "Op"], "rows": [[source, target, {properties}], …]}
@@ -32,12 +32,12 @@ from stagedb.store.dump_contents import (
     Proof,
     Record,
 )
-from stagedb.store.schema_version import VERSION
+from stagedb.store.schema_version import OLDEST_READABLE, VERSION
 
 FORMAT = "stagedb dump"
 FORMAT_VERSION = 2
-READABLE = {"version": FORMAT_VERSION, "schema": VERSION}
-"""What is read."""
+READABLE = {"version": (FORMAT_VERSION, FORMAT_VERSION), "schema": (OLDEST_READABLE, VERSION)}
+"""The oldest and the newest that is read."""
 
 ROWS = 2_000
 """Rows of one line at most."""
@@ -167,17 +167,18 @@ def _mapping(line: bytes, where: str) -> dict[str, Any]:
 def _check_header(content: Mapping[str, Any], where: str) -> None:
     if set(content) != {"format", "version", "schema"} or content["format"] != FORMAT:
         raise DumpError(f"{where}: this is no dump of a stagedb store: {call('store dump')} makes one")
-    for name, known in READABLE.items():
+    for name, (oldest, newest) in READABLE.items():
         found = content[name]
         if type(found) is not int or found < 1:
             raise DumpError(f"{where}: the {name} {shown(found)} is not possible. {_WAY_OUT}")
-        if found != known:
+        if not oldest <= found <= newest:
             way = (
                 "upgrade stagedb"
-                if found > known
+                if found > newest
                 else f"make its instances again from their models and plans ({call('instantiate')})"
             )
-            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {known}: {way}")
+            reads = str(newest) if oldest == newest else f"{oldest} to {newest}"
+            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {reads}: {way}")
 
 
 def _record(content: Mapping[str, Any], where: str) -> Record:

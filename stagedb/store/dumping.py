@@ -1,4 +1,4 @@
-"""Graphs, instances and profiles, from a store to a dump file and back, on any engine."""
+"""Graphs, instances, profiles and searches, from a store to a dump file and back, on any engine."""
 
 import hashlib
 from collections import defaultdict
@@ -36,7 +36,7 @@ from stagedb.store.typed_properties import plan_properties
 from stagedb.store.whole_reads import read_whole
 
 Notice = Callable[[str], None]
-"""Called with a line for each graph, instance and profile."""
+"""Called with a line for each graph, instance, profile and search."""
 
 _LONGEST = 100
 """Characters of a file's name that the store keeps."""
@@ -56,7 +56,7 @@ def records_of(store: Store, wanted: Iterable[tuple[Kind, str]], notice: Notice)
 def read_section(
     store: Store, kind: Kind, id: str, proof: Proof, above: Sequence[ThingContent]
 ) -> tuple[ThingContent | None, str | None]:
-    """A graph, an instance or a profile of a store as a dump would have it, and what is wrong with it.
+    """A thing of a store (`Kind`) as a dump would have it, and what is wrong with it.
 
     above: what it is made from. Raises UsageError if the store does not have it, or has it no more.
     """
@@ -111,7 +111,7 @@ def _id(row: tuple[Sequence[str], str | None, Mapping[str, Any]]) -> str:
 def load_dump(store: Store, path: Path, proof: Proof, notice: Notice = lambda line: None) -> int:
     """Check all of a dump, then write what the store lacks of it. Returns how many things were written.
 
-    Each graph, instance and profile becomes visible when it is complete. A load that was stopped is run again: it goes
+    Each thing becomes visible when it is complete. A load that was stopped is run again: it goes
     on after the last complete one. Raises DumpError, and writes nothing, for a file that is not sound.
     """
     with _opened(path) as file:
@@ -175,6 +175,13 @@ def _until_begin(records: Iterator[Record], following: list[DumpedThing]) -> Ite
         yield record
 
 
+_JOINED: Mapping[Kind, tuple[str, str]] = {
+    "Search": ("search/join_instances", "search"),
+    "Instance": ("search/join_candidates", "instance"),
+}
+"""Statements, with the name of their parameter, that join a thing to what a dump of it does not have."""
+
+
 def _load(store: Store, source: Input, notice: Notice, kind: Kind, id: str, records: Iterator[Record]) -> bool:
     own = next(records, None)
     if not isinstance(own, NodeRows) or own.label != kind:
@@ -185,6 +192,8 @@ def _load(store: Store, source: Input, notice: Notice, kind: Kind, id: str, reco
             notice(f"{kind.lower()} {id} is there already")
             return False
         _write(store, lease, records)
+    if kind in _JOINED:
+        store.write(_JOINED[kind][0], **{_JOINED[kind][1]: id})
     notice(f"loaded {kind.lower()} {id}")
     return True
 

@@ -1,8 +1,8 @@
-"""Graphs, instances and profiles are built under a lease, and are invisible until they are complete.
+"""Graphs, instances, profiles and searches are built under a lease, and are invisible until they are complete.
 
 The node of the thing carries `state`, `owner` and `lease` while it is built. The builder renews the lease. A builder
 has died if its lease has run out, or if its process on this machine has ended. The next builder of the same thing
-clears what a dead one left, and so does `sweep`. Times are the server's.
+clears what a dead one left, and so does `sweep`; a search goes on with what is there. Times are the server's.
 """
 
 import threading
@@ -21,7 +21,7 @@ from stagedb.store.failures import ConnectionLost, ReadOnlyError
 from stagedb.store.makers import current_user, dead_owner, new_claim, user_of
 from stagedb.store.schema_version import VERSION
 
-Kind = Literal["Graph", "Instance", "Profile"]
+Kind = Literal["Graph", "Instance", "Profile", "Search"]
 
 LEASE = 60.0
 """Seconds for which a builder counts as alive after its last sign of life."""
@@ -55,6 +55,8 @@ class Lease:
         self.owner = owner
         self._renewed = time.monotonic()
         self._lock = threading.Lock()
+        self.keeps = False
+        """Whether what is there stays if the builder ends early, so that the next one goes on."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"lease of {id}", daemon=True)
 
@@ -68,6 +70,10 @@ class Lease:
         if not self._store.write(f"lifecycle/renew_{self._low}", id=self._id, owner=self.owner, lease=_milliseconds()):
             raise self._lost()
         self._renewed = time.monotonic()
+
+    def _release(self) -> None:
+        """Let the next builder go on at once."""
+        self._store.write(f"lifecycle/renew_{self._low}", id=self._id, owner=self.owner, lease=-1)
 
     def _keep(self) -> None:
         while not self._ended.wait(LEASE / 4):
@@ -103,7 +109,7 @@ def _parent_gone(kind: Kind, id: str) -> StagedbError:
 
 def _without_parent(store: Store, kind: Kind, properties: Mapping[str, Any]) -> bool:
     """Whether the graph of an instance, or the instance of a profile, is gone or being deleted."""
-    if kind == "Graph":
+    if kind not in _PARENTS:
         return False
     of: Kind = "Graph" if kind == "Instance" else "Instance"
     try:
@@ -115,17 +121,25 @@ def _without_parent(store: Store, kind: Kind, properties: Mapping[str, Any]) -> 
 
 @contextmanager
 def building(
-    store: Store, kind: Kind, id: str, properties: Mapping[str, Any], inputs: Sequence[Input] = ()
+    store: Store,
+    kind: Kind,
+    id: str,
+    properties: Mapping[str, Any],
+    inputs: Sequence[Input] = (),
+    *,
+    resumes: bool = False,
 ) -> Iterator[Lease | None]:
-    """Build a graph, an instance or a profile. All that is written inside becomes visible together, at the end.
+    """Build a graph, an instance, a profile or a search. What is written inside becomes visible together, at the end.
 
-    inputs: what it is made from. The event of its making has them, the user, the version and the command.
+    inputs: what it is made from. The event of its making has them, the user, the version and the command. resumes: what
+    a builder that died left stays, for this one to go on with.
 
     Yields None if the thing exists and is complete: there is nothing to do. While another process builds it, this
-    waits. If that process died, this clears what it left and takes over. An error inside clears what was made, and is
-    raised again. Raises StagedbError for a profile without its instance, and for an instance without its graph.
+    waits. If that process died, this clears what it left and takes over. An error inside clears what was made, unless
+    the lease `keeps` it, and is raised again. Raises StagedbError for a profile without its instance, and for an
+    instance without its graph.
     """
-    lease = _claim(store, kind, id, properties)
+    lease = _claim(store, kind, id, properties, resumes)
     if lease is None:
         yield None
         return
@@ -134,16 +148,19 @@ def building(
         with suppress(StagedbError):
             sweep(store)  # nobody else does so in a store where every command succeeds
         yield lease
-        lease._finish(inputs, properties.get("system") or properties.get("name"))
+        lease._finish(inputs, properties.get("system") or properties.get("name") or properties.get("model"))
     except ConnectionLost:
         raise  # the same state as after a kill: the next builder clears it
     except BaseException as error:
         # Cleared if this process still owns it and the store allows it; else the next builder clears it, as after a
         # kill.
         with suppress(StagedbError):
-            lease._extend()
-            _clear(store, kind, id, lease)
-            _remove(store, kind, id, lease.owner, [])
+            if lease.keeps:
+                lease._release()
+            else:
+                lease._extend()
+                _clear(store, kind, id, lease)
+                _remove(store, kind, id, lease.owner, [])
         if isinstance(error, StagedbError) and _without_parent(store, kind, properties):
             # What it is made from vanished under a statement, which may fail with any error then.
             raise _parent_gone(kind, id) from error
@@ -165,7 +182,7 @@ def ask_again(store: Store, kind: Kind, id: str) -> None:
 
 
 def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unnamed: bool = False) -> bool:
-    """Delete a graph, instance (with its profiles) or profile, names and notes too. False without one.
+    """Delete a graph, instance (with its profiles), profile or search, names and notes too. False without one.
 
     It becomes invisible first. detail: what the event of its removal names. unnamed: only if it has neither name nor
     tag, and no complete instance needs it, else False. Raises StagedbError while another process builds it, and
@@ -218,7 +235,7 @@ def _check_profiles(store: Store, instance: str) -> None:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A graph, instance or profile that a process builds or deletes, or left so when it ended.
+    """A graph, instance, profile or search that a process builds or deletes, or left so when it ended.
 
     state: building or deleting. user: whose process it is, if known. dead: whether the process has ended, or shows no
     sign of life. created: when its building began, in ms since 1970.
@@ -234,7 +251,7 @@ class Unfinished:
 
 
 def unfinished(store: Store) -> list[Unfinished]:
-    """All that is unfinished: profiles, then instances, then graphs, in which order they can be deleted."""
+    """All that is unfinished: searches, profiles, instances, then graphs, in which order they can be deleted."""
     found = [
         Unfinished(
             row["kind"],
@@ -250,11 +267,11 @@ def unfinished(store: Store) -> list[Unfinished]:
     return sorted(found, key=lambda each: each.kind, reverse=True)
 
 
-def sweep(store: Store) -> list[Unfinished]:
-    """Delete what dead processes left, and return it."""
+def sweep(store: Store, *, searches: bool = False) -> list[Unfinished]:
+    """Delete what dead processes left, and return it. searches: also those that could go on with what they have."""
     swept = []
     for each in unfinished(store):
-        if each.dead:
+        if each.dead and (searches or each.kind != "Search" or each.state == "deleting"):
             # Another process may have begun to build or to sweep it since.
             with suppress(StagedbError):
                 if delete(store, each.kind, each.id):
@@ -262,7 +279,7 @@ def sweep(store: Store) -> list[Unfinished]:
     return swept
 
 
-def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Lease | None:
+def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any], resumes: bool) -> Lease | None:
     owner, waits = new_claim(), 0
     while True:
         state = _state(store, kind, id)
@@ -290,7 +307,7 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
             )
         if row.get("owner") == owner:
             lease = Lease(store, kind, id, owner)
-            if row["taken"]:
+            if row["taken"] and not resumes:
                 _clear(store, kind, id, lease)
             return lease
 

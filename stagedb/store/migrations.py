@@ -40,7 +40,10 @@ class Migration:
 
 # Schemas 1 to 8 were never released.
 FIRST = 9
-MIGRATIONS = (Migration(FIRST, "graphs, instances, profiles, and what a team adds to them"),)
+MIGRATIONS = (
+    Migration(FIRST, "graphs, instances, profiles, and what a team adds to them"),
+    Migration(10, "searches and the plans that they tried", defines=("Search", "Candidate"), oldest=FIRST),
+)
 NEWEST = MIGRATIONS[-1].version
 
 

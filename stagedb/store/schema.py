@@ -12,6 +12,7 @@ from stagedb.store.instance_labels import INSTANCE_LABELS, INSTANCE_RELATIONSHIP
 from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
 from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
+from stagedb.store.search_labels import SEARCH_LABELS, SEARCH_RELATIONSHIPS
 from stagedb.store.team_labels import TEAM_LABELS, TEAM_RELATIONSHIPS
 
 STORE = Label(
@@ -29,23 +30,38 @@ STORE = Label(
     ),
 )
 
-LABELS = (STORE, *GRAPH_LABELS, *INSTANCE_LABELS, *MEMORY_LABELS, *PROFILE_LABELS, *TEAM_LABELS)
+LABELS = (
+    STORE,
+    *GRAPH_LABELS,
+    *INSTANCE_LABELS,
+    *MEMORY_LABELS,
+    *PROFILE_LABELS,
+    *SEARCH_LABELS,
+    *TEAM_LABELS,
+)
 RELATIONSHIPS = (
     *GRAPH_RELATIONSHIPS,
     *INSTANCE_RELATIONSHIPS,
     *MEMORY_RELATIONSHIPS,
     *PROFILE_RELATIONSHIPS,
+    *SEARCH_RELATIONSHIPS,
     *TEAM_RELATIONSHIPS,
 )
 
 OWNERS = tuple(label.name for label in LABELS if set(OWNED) <= set(label.properties))
-"""Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`."""
+"""Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`, `Search`."""
 
 
 def parent_of(owner: str) -> str | None:
-    """The label that an owner is made from: a graph for an instance, an instance for a profile; None for a graph."""
+    """The label that an owner is made from: a graph for an instance, an instance for a profile; None for others."""
     found = [edge.target for edge in RELATIONSHIPS if (edge.source, edge.type) == (owner, "OF")]
     return found[0] if found else None
+
+
+def ancestors(owner: str) -> tuple[str, ...]:
+    """The labels that an owner is made from, directly or not, the first one first."""
+    parent = parent_of(owner)
+    return () if parent is None else (*ancestors(parent), parent)
 
 
 def members(owner: str) -> tuple[tuple[Label, tuple[Relationship, ...]], ...]:

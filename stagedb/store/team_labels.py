@@ -1,6 +1,6 @@
 """Labels and relationships of working together: names, tags, notes, who made what from what, saved queries.
 
-They point to graphs, instances and profiles, which do not change when one of these does.
+They point to graphs, instances, profiles and searches, which do not change when one of these does.
 """
 
 from stagedb.store.schema_forms import Label, Property, Relationship, id_of
@@ -37,13 +37,13 @@ TEAM_LABELS = (
     ),
     Label(
         "Tag",
-        "A word that graphs, instances and profiles are tagged with.",
+        "A word that graphs, instances, profiles and searches are tagged with.",
         (id_of("the word"),),
         style=("#8dcc93", "id"),
     ),
     Label(
         "Note",
-        "A remark about a graph, an instance or a profile.",
+        "A remark about a graph, an instance, a profile or a search.",
         (id_of("unique in the store"), Property("text", "string", "the remark"), _TIME, _ORIGIN),
         style=("#d9c8ae", "text"),
     ),
@@ -54,7 +54,7 @@ TEAM_LABELS = (
             id_of("unique in the store"),
             _TIME,
             Property("action", "string", "made, removed, named, unnamed, tagged, untagged, noted, saved, forgot …"),
-            Property("kind", "string", "of what: graph, instance, profile or query"),
+            Property("kind", "string", "of what: graph, instance, profile, search or query"),
             Property("thing", "string", "the id of that, or the name of a query"),
             Property("detail", "string?", "the name, the tag, the model or the system"),
             Property("version", "string", "version of stagedb"),
@@ -67,7 +67,7 @@ TEAM_LABELS = (
     ),
     Label(
         "Input",
-        "Something that a graph, an instance or a profile was made from.",
+        "Something that a graph, an instance, a profile or a search was made from.",
         (
             id_of("digest of its content"),
             Property("kind", "string", "card, options, graph, plan, instance, system, durations, or dump"),
@@ -96,7 +96,7 @@ _TAGGED = (
     Property("time", "integer?", "when", "ms since 1970"),
     _ORIGIN,
 )
-_MADE = ("Graph", "Instance", "Profile")
+_MADE = ("Graph", "Instance", "Profile", "Search")
 
 TEAM_RELATIONSHIPS = (
     Relationship("NAMES", "Name", "Instance", "What the name means now."),

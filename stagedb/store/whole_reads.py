@@ -23,6 +23,7 @@ _MISSING: Mapping[Kind, str] = {
     "Graph": f"the store has no graph {{}}: {call('ls')} lists them, {call('build')} makes one",
     "Instance": f"no instance {{}} in the store; {call('ls')} lists them",
     "Profile": f"no profile {{}} in the store; {call('ls', 'profiles')} lists them",
+    "Search": f"no search {{}} in the store; {call('ls', 'searches')} lists them",
 }
 
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ class ReadAgainWarning(UserWarning):
 
 
 def read_whole(store: Store, kind: Kind, id: str, read: Callable[[], Result]) -> Result:
-    """The result of `read`, which runs several statements on one graph, instance or profile, and changes nothing.
+    """The result of `read`, which runs several statements on one thing (`Kind`), and changes nothing.
 
     It runs again if the thing, or what it is made from, was made again meanwhile. An error of `read` counts only if
     nothing was. Raises UsageError if the store has no complete thing of this id, and RemovedError if it was removed

@@ -16,6 +16,7 @@ from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.searches import record_search
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
 from stagedb.store.label_statements import label_statements
@@ -24,6 +25,7 @@ from stagedb.store.saved_queries import save_query
 from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
+from tests.store.searches import small_request, working
 from tests.timing.plain import PLAIN
 
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
@@ -53,7 +55,9 @@ def _fill(store: Store) -> None:
         record_profile(store, profile_job(read_workload(store, made), PLAIN))
     naming.set_name(store, "Instance", made, naming.wanted_name(store, "base"))
     naming.set_name(store, "Profile", profile, naming.wanted_name(store, "base"))
-    ids: dict[Kind, str] = {"Graph": small_graph().key, "Instance": made, "Profile": profile}
+    request = small_request()
+    record_search(store, request, working(request), lambda each: made)
+    ids: dict[Kind, str] = {"Graph": small_graph().key, "Instance": made, "Profile": profile, "Search": request.id}
     for kind, id in ids.items():
         naming.add_tag(store, kind, id, "kept")
         naming.add_note(store, kind, id, "why")

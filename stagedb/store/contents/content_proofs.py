@@ -1,9 +1,9 @@
-"""What a graph, an instance or a profile must have, by what it is made from.
+"""What a graph, an instance, a profile or a search must have, by what it is made from.
 
 A graph is made again from its nodes, and has a digest of its content. An instance is copied again in memory from its
-graph and its plan: every op, edge, task, rank and group follows from these. A profile has a digest of its content, too.
-So changed numbers are found, and relationships that are missing or there twice. The same rules hold for a store and for
-a dump.
+graph and its plan: every op, edge, task, rank and group follows from these. A profile has a digest of its content, too,
+and a search one of its candidates. So changed numbers are found, and relationships that are missing or there twice. The
+same rules hold for a store and for a dump.
 """
 
 from collections import defaultdict
@@ -34,12 +34,13 @@ from stagedb.store.contents.instance_digests import (
 )
 from stagedb.store.contents.memory_proofs import memory_problems
 from stagedb.store.contents.profile_proofs import profile_problems
+from stagedb.store.contents.search_rows import search_problems
 from stagedb.store.dump_contents import End, ThingContent
 from stagedb.store.typed_properties import graph_properties, plan_properties
 
 
 class ContentProof:
-    """Finds what is wrong with a graph, an instance or a profile. Keeps the graph of the last one."""
+    """Finds what is wrong with a graph, an instance, a profile or a search. Keeps the graph of the last one."""
 
     def __init__(self) -> None:
         self._graph: tuple[ThingContent, IndexedGraph] | None = None
@@ -54,6 +55,8 @@ class ContentProof:
 
     def _problems(self, sections: Sequence[ThingContent]) -> Iterator[str]:
         match sections:
+            case [search] if search.kind == "Search":
+                yield from search_problems(search.own, search.values("Candidate"))
             case [graph]:
                 yield from _graph_problems(graph, _graph_of(graph))
             case [graph, instance]:

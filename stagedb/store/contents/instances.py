@@ -94,6 +94,8 @@ def instantiate(
             _Copy(store, lease, stored, plan, made.id, made.evaluated, made.classes, made.groups, progress).run()
     if lease is None:
         ask_again(store, "Instance", made.id)
+    else:
+        store.write("search/join_candidates", instance=made.id)
     return made.id
 
 

@@ -1,0 +1,144 @@
+"""Candidates of searches as properties of nodes, and back.
+
+A candidate has only the words that its search chose, each as a property; terms are properties, too.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from stagedb.inputs import shown
+from stagedb.search import Candidate, Fate, Objective, SearchRequest
+from stagedb.store.contents.comparisons import without_none
+from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
+
+FORMAT = 1
+"""Version of the contents of a search."""
+
+Row = Mapping[str, Any]
+
+_ORDER = (
+    *("recipe", "tp", "pp", "cp", "dp", "cp_kind", "ulysses", "expert_tp", "ep", "dispatch", "node_ranks"),
+    *("micro_batch_size", "sp", "zero", "hsdp", "recompute", "scatter_gather", "rank_order", "counted_ends"),
+    *("schedule", "virtual_stages", "layers_per_chunk", "overlap_experts", "recompute_every"),
+)
+"""Words in the order in which a search chooses them; stores keep no order of properties."""
+
+_WORDS = (*_ORDER, *(row.name for row in CHOSEN_WORDS if row.name not in _ORDER))
+_TERM_OF = {name: term for term, name in TERMS.items()}
+
+_OWN = ("fate", "system", "ranks", "plans", "step", "peak", "code", "why")
+"""Fields of a candidate that are properties of the same name."""
+
+
+def request_text(request: SearchRequest) -> str:
+    """All that a search asks, as canonical JSON."""
+    return json.dumps(asdict(request), sort_keys=True, separators=(",", ":"))
+
+
+def request_of(text: str) -> SearchRequest:
+    """The request of `request_text`. Raises ValueError, KeyError or TypeError for another text."""
+    found = json.loads(text)
+    if set(found) != {field.name for field in fields(SearchRequest)}:
+        raise ValueError("it has not what a search asks")
+    lists = {name: tuple(found[name]) for name in ("systems", "digests", "ranks", "allow")}
+    return SearchRequest(**{**found, **lists, "by": Objective(found["by"])})
+
+
+def request_properties(request: SearchRequest) -> dict[str, Any]:
+    """What a search asks as properties of its node."""
+    return without_none(
+        {
+            "model": request.model,
+            "systems": list(request.systems),
+            "ranks": list(request.ranks),
+            "seq_len": request.words.get("seq_len"),
+            "global_batch_size": request.words.get("global_batch_size"),
+            "by": request.by.value,
+            "allow": list(request.allow),
+            "room": request.room,
+            "condition": request.where or None,
+            "top": request.top,
+            "request": request_text(request),
+            "format": FORMAT,
+        }
+    )
+
+
+def chosen_words(request: SearchRequest, words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a plan that its search chose."""
+    return {name: value for name, value in words.items() if name not in request.words}
+
+
+def candidate_values(request: SearchRequest, each: Candidate) -> dict[str, Any]:
+    """The properties of a candidate, without its id and its place."""
+    chosen = chosen_words(request, each.words)
+    own = {name: getattr(each, name) for name in _OWN}
+    return {
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()},
+        **{TERMS[term]: ns for term, ns in each.terms.items()},
+        **{name: value.value if isinstance(value, Fate) else value for name, value in own.items() if value != ""},
+    }
+
+
+def candidate_of(request: SearchRequest, values: Row) -> Candidate:
+    """The candidate with these properties."""
+    chosen = {name: values[name] for name in _WORDS if values.get(name) is not None}
+    return Candidate(
+        words={**request.words, **chosen},
+        system=values["system"],
+        ranks=values["ranks"],
+        fate=Fate(values["fate"]),
+        step=values["step"],
+        peak=values["peak"],
+        plans=values["plans"],
+        terms={term: values[name] for name, term in _TERM_OF.items() if values.get(name) is not None},
+        code=values.get("code", ""),
+        why=values.get("why", ""),
+    )
+
+
+def with_ids(search: str, request: SearchRequest, candidates: Iterable[Candidate]) -> list[tuple[str, Candidate]]:
+    """Candidates with their ids, which are the same for the same plans whenever they are found.
+
+    Two sets that a search ruled out may share their words; a number tells them apart, in the order of the candidates.
+    """
+    seen = Counter[str]()
+    found = []
+    for each in candidates:
+        content = [each.system, each.ranks, each.plans > 1, sorted(chosen_words(request, each.words).items())]
+        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+        seen[key] += 1
+        found.append((f"{search}/{key}" + (f".{seen[key]}" if seen[key] > 1 else ""), each))
+    return found
+
+
+def content_digest(rows: Iterable[Row]) -> str:
+    """sha256 of the properties of candidates, in any order. Which instances there are does not count."""
+    lines = sorted(
+        json.dumps({name: value for name, value in row.items() if name != "instance"}, sort_keys=True) for row in rows
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def search_problems(own: Row, candidates: Iterable[Row]) -> Iterator[str]:
+    """What is wrong with a search, by its own digest and request. own: its properties. candidates: theirs."""
+    request = request_of(own["request"])
+    if request.id != own["id"]:
+        yield f"its request gives the id {request.id}"
+    for name, value in request_properties(request).items():
+        if own.get(name) != value:
+            yield f"{name} of it is {shown(own.get(name))} and must be {shown(value)}"
+    rows = list(candidates)
+    if content_digest(rows) != own["content"]:
+        yield "its content does not match its digest"
+    timed = sum(1 for row in rows if row["fate"] == Fate.TIMED)
+    if timed != own["timed"]:
+        yield f"it counts {own['timed']} timed plans and has {timed}"
+    best = next((row for row in rows if row["place"] == 0 and row["fate"] == Fate.TIMED), {})
+    for name in ("step", "peak"):
+        if own.get(name) != best.get(name):
+            yield f"{name} of it is {shown(own.get(name))} and that of its best plan {shown(best.get(name))}"
