@@ -22,7 +22,9 @@ from stagedb.api.results import (
     ProfileInfo,
     QueryInfo,
     Rows,
+    SearchInfo,
     Swept,
+    Thing,
     Viewed,
 )
 from stagedb.lazy_names import deferred
@@ -242,6 +244,10 @@ class Stagedb:
         """The profiles of the store, the newest first."""
         return catalog.profiles(self.store)
 
+    def searches(self) -> list[SearchInfo]:
+        """The searches of the store, the newest first."""
+        return catalog.searches(self.store)
+
     def ls(
         self,
         kind: str | None = None,
@@ -254,11 +260,12 @@ class Stagedb:
         sort: str = "created",
         limit: int | None = None,
     ) -> Rows:
-        """The content of the store: plan, step (ns), MFU and memory peak (bytes) of graphs, instances and profiles.
+        """The content of the store: plan, step (ns), MFU and memory peak (bytes) of what there is.
 
-        kind: graphs, instances, profiles, or unfinished: what a process builds or deletes. model: only of this model.
-        system: only profiles on it. tag: only what has it. mine: only what the caller made, asked for or named. sort:
-        created (the caller's own first), name, ranks, step, mfu or memory. limit: the first so many of each kind.
+        kind: graphs, instances, profiles, searches, or unfinished: what a process builds or deletes. model: only of
+        this model. system: only profiles and searches on it. tag: only what has it. mine: only what the caller made,
+        asked for or named. sort: created (the caller's own first), name, ranks, step, mfu or memory. limit: the first
+        so many of each kind.
         """
         return listing.listing(self.store, kind, model, system, tag, mine, sort, limit)
 
@@ -281,8 +288,8 @@ class Stagedb:
         """
         return finding.find(self.store, model, system, plans.typed_words(words), fits, limit)
 
-    def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
-        """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
+    def show(self, word: str, /) -> Thing:
+        """One graph, instance, profile or search, by id, start of an id, or the name of an instance or a profile."""
         return lookup.find(self.store, word)
 
     def classes(self, instance: str, /) -> Rows:
@@ -585,12 +592,12 @@ class Stagedb:
         """
         return team.name(self.store, word, name)
 
-    def tag(self, word: str, /, *tags: str, remove: bool = False) -> GraphInfo | InstanceInfo | ProfileInfo:
-        """Tag a graph, an instance or a profile with words, or take these tags off."""
+    def tag(self, word: str, /, *tags: str, remove: bool = False) -> Thing:
+        """Tag a graph, an instance, a profile or a search with words, or take these tags off."""
         return team.tag(self.store, word, tags, remove)
 
-    def note(self, word: str, text: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
-        """Write a note about a graph, an instance or a profile."""
+    def note(self, word: str, text: str, /) -> Thing:
+        """Write a note about a graph, an instance, a profile or a search."""
         return team.note(self.store, word, text)
 
     def log(self, word: str | None = None, /, *, user: str | None = None, days: float = 30.0, limit: int = 100) -> Rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stagedb.api import catalog, lookup, team
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, SearchInfo, Thing
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import OPTIONS, Word, shown_in
@@ -26,9 +26,10 @@ class StoreStatus:
     line of a file. database: that of a server. version: the schema's, 0 for an empty database. newest: the version
     that this program writes. latency_ms: of a small read.
 
-    All others are None if the schema is not the newest. graphs, instances, profiles: their numbers. nodes, edges:
-    those of the whole store. unfinished: what is being built or deleted; dead: the part that a process left which has
-    ended (`stagedb gc --dead` removes it). last_change: when, who and what, the newest line of `stagedb store log`.
+    All others are None if the schema is not the newest. graphs, instances, profiles, searches: their numbers. nodes,
+    edges: those of the whole store. unfinished: what is being built or deleted; dead: the part that a process left
+    which has ended (`stagedb gc --dead` removes it). last_change: when, who and what, the newest line of `stagedb store
+    log`.
     """
 
     engine: str
@@ -45,6 +46,7 @@ class StoreStatus:
     graphs: int | None = None
     instances: int | None = None
     profiles: int | None = None
+    searches: int | None = None
     nodes: int | None = None
     edges: int | None = None
     unfinished: int | None = None
@@ -73,7 +75,7 @@ def status(store: str | None = None, *, database: str | None = None, insecure: b
         if not chosen.is_embedded:
             found = replace(found, database=opened.database)
         if not version:
-            return replace(found, graphs=0, instances=0, profiles=0)
+            return replace(found, graphs=0, instances=0, profiles=0, searches=0)
         return found if version != migrations.NEWEST else _with_content(found, opened)
 
 
@@ -105,6 +107,7 @@ def _with_content(found: StoreStatus, store: Store) -> StoreStatus:
         graphs=len(catalog.graphs(store)),
         instances=len(catalog.instances(store)),
         profiles=len(catalog.profiles(store)),
+        searches=len(catalog.searches(store)),
         nodes=store.read("catalog/node_count")[0]["nodes"],
         edges=store.read("catalog/edge_count")[0]["edges"],
         unfinished=len(open_work),
@@ -120,17 +123,18 @@ def _change(event: Mapping[str, Any]) -> str:
     return f"{event['time']}: {' '.join(str(word) for word in words if word)}"
 
 
-_READERS: Mapping[str, Callable[[Store], Sequence[GraphInfo | InstanceInfo | ProfileInfo]]] = {
+_READERS: Mapping[str, Callable[[Store], Sequence[Thing]]] = {
     "graph": catalog.graphs,
     "instance": catalog.instances,
     "profile": catalog.profiles,
+    "search": catalog.searches,
 }
 
 
 def names_at_hand(kinds: Sequence[str]) -> list[str]:
-    """Names, then short ids, of the graphs, instances and profiles in the embedded store, the newest first.
+    """Names, then short ids, of things in the embedded store, the newest first.
 
-    kinds: graph, instance, profile. Empty if the store is a server, or no engine runs; it starts nothing.
+    kinds: graph, instance, profile, search. Empty if the store is a server, or no engine runs; it starts nothing.
     """
     opened = open_running(store_targets.home(os.environ)) if _is_embedded(None) else None
     if opened is None:
@@ -139,7 +143,7 @@ def names_at_hand(kinds: Sequence[str]) -> list[str]:
         if opened.version() != migrations.NEWEST:
             return []
         found = [each for kind in kinds for each in _READERS[kind](opened)]
-    names = [each.name for each in found if each.name is not None and not isinstance(each, GraphInfo)]
+    names = [each.name for each in found if each.name is not None and not isinstance(each, GraphInfo | SearchInfo)]
     return [*dict.fromkeys([*names, *(each.id[: catalog.SHORT_ID] for each in found)])]
 
 
@@ -156,8 +160,8 @@ def wait(
     database: str | None = None,
     insecure: bool = False,
     seconds: float = 600.0,
-) -> GraphInfo | InstanceInfo | ProfileInfo | None:
-    """Wait until a store answers, and has a complete graph, instance or profile of this id or name. It writes nothing.
+) -> Thing | None:
+    """Wait until a store answers, and has something complete of this id or name. It writes nothing.
 
     Returns the thing, or None without `word`. Raises StagedbError after `seconds`, and UsageError for what waiting does
     not mend: an account that is refused, an ambiguous id.

@@ -1,4 +1,4 @@
-"""The content of a store as rows: graphs, instances and profiles, filtered and sorted."""
+"""The content of a store as rows: graphs, instances, profiles and searches, filtered and sorted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -11,7 +11,7 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.store import Store, current_user, unfinished
 
-KINDS = ("graphs", "instances", "profiles", "unfinished")
+KINDS = ("graphs", "instances", "profiles", "searches", "unfinished")
 COLUMNS = (
     *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
     *("instance", "made_by", "state", "names", "tags", "mine", "loaded"),
@@ -39,7 +39,8 @@ def listing(
     sort: str,
     limit: int | None,
 ) -> Rows:
-    """A row for each graph, instance and profile, finished or not; with the columns of `COLUMNS`, absent values None.
+    """A row for each graph, instance, profile and search, finished or not; with the columns of `COLUMNS`, absent values
+    None.
 
     The arguments are those of `Stagedb.ls`. Raises UsageError for values that are not possible.
     """
@@ -49,14 +50,15 @@ def listing(
         raise UsageError(f"{Word('sort', shown(sort))} is not possible: it is one of {', '.join(SORTS)}")
     if limit is not None and limit < 1:
         raise UsageError(f"{Word('limit', limit)} is not possible: it is at least 1")
-    if system is not None and kind not in (None, "profiles"):
-        raise UsageError(f"only profiles have a system: list profiles, or leave {Word('system')} out")
+    if system is not None and kind not in (None, "profiles", "searches"):
+        raise UsageError(f"only profiles and searches have a system: list these, or leave {Word('system')} out")
     found: list[_Row] = []
     content = _Content(store)
     for each, read in _READERS.items():
-        if kind in (None, f"{each}s", each) and (system is None or each == "profile"):
+        if kind in (None, _PLURALS.get(each, f"{each}s"), each) and (system is None or each in ("profile", "search")):
             rows = [{"kind": each, **row} for row in read(content)]
-            rows = [row for row in rows if model in (None, row.get("model")) and system in (None, row.get("system"))]
+            rows = [row for row in rows if model in (None, row.get("model"))]
+            rows = [row for row in rows if system is None or system in str(row.get("system")).split(", ")]
             rows = [
                 row for row in rows if (tag is None or tag in row.get("tags", ())) and (row.get("mine") or not mine)
             ]
@@ -70,13 +72,21 @@ def check_names(store: Store, model: str | None, system: str | None) -> None:
     """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
     for name, word, known in (
         ("model", model, [graph.name for graph in catalog.graphs(store)]),
-        ("system", system, [profile.system for profile in catalog.profiles(store)]),
+        ("system", system, _systems(store)),
     ):
         if word is not None and word not in known:
             names = ", ".join(sorted(set(known))) or "nothing"
             raise UsageError(
                 f"{Word(name, shown(word))}: the store has nothing of it{catalog.near(word, known)}; it has {names}"
             )
+
+
+def _systems(store: Store) -> list[str]:
+    """Names of the systems of profiles and searches."""
+    return [
+        *(profile.system for profile in catalog.profiles(store)),
+        *(name for search in catalog.searches(store) for name in search.systems),
+    ]
 
 
 def _sorted(rows: Sequence[_Row], sort: str) -> list[_Row]:
@@ -149,6 +159,28 @@ def _profiles(content: _Content) -> list[_Row]:
     return found
 
 
+def _searches(content: _Content) -> list[_Row]:
+    """Searches, with the step and the memory of their best plans; ranks only of those that searched one number."""
+    return [
+        {
+            "id": each.id,
+            "name": each.name,
+            "model": each.model,
+            "ranks": each.ranks[0] if len(each.ranks) == 1 else None,
+            "step": each.step,
+            "peak": each.peak,
+            "plan": f"best of {each.size:,} plans" + ("" if each.covered else ", not all tried"),
+            "system": ", ".join(each.systems),
+            "created": each.created,
+            "made_by": each.made_by,
+            "tags": list(each.tags),
+            "mine": each.made_by == current_user(),
+            "loaded": list(each.loaded),
+        }
+        for each in catalog.searches(content.store)
+    ]
+
+
 def _unfinished(content: _Content) -> list[_Row]:
     """What a process builds or deletes, without figures."""
     return [
@@ -163,10 +195,14 @@ def _unfinished(content: _Content) -> list[_Row]:
     ]
 
 
+_PLURALS = {"search": "searches", "unfinished": "unfinished"}
+"""Names of lists that are no plain plural of what they have."""
+
 _READERS: Mapping[str, Callable[[_Content], list[_Row]]] = {
     "graph": _graphs,
     "instance": _instances,
     "profile": _profiles,
+    "search": _searches,
     "unfinished": _unfinished,
 }
 

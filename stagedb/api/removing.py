@@ -1,4 +1,4 @@
-"""Removal: a name, a graph, an instance, a profile, and what nobody needs."""
+"""Removal: a name, a graph, an instance, a profile, a search, and what nobody needs."""
 
 import time
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stagedb.api import catalog, lookup
 from stagedb.api.catalog import SHORT_ID
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, label_of
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Thing, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
@@ -38,27 +38,29 @@ class Unused:
 _ATTEMPTS = 5
 """How often a graph is removed with its instances, while other processes make new ones."""
 
-Removed = GraphInfo | InstanceInfo | ProfileInfo | Unfinished | Unnamed
+Removed = Thing | Unfinished | Unnamed
 
 
 def remove(store: Store, word: str, force: bool) -> list[Removed]:
     """Remove a name, and the instance (with its profiles) or profile that it means, unless somebody needs that.
 
-    word: a name, or the id (or its start) of a graph, an instance or a profile. With a name, what other names mean or
-    other users made stays, and only the name goes. With an id, such a thing is refused, unless `force` is set; so is a
-    graph that instances need. Unfinished things can be removed too. Raises UsageError for what is refused, and
+    word: a name, or the id (or its start) of a graph, an instance, a profile or a search. With a name, what other names
+    mean or other users made stays, and only the name goes. With an id, such a thing is refused, unless `force` is set;
+    so is a graph that instances need. Unfinished things can be removed too. Raises UsageError for what is refused, and
     StagedbError for what a living process builds or deletes.
     """
     invisible = unfinished(store)
     hidden = next((each for each in invisible if each.name == word), None)
-    hidden = hidden or lookup.by_id(invisible, word, "graph, instance or profile")
-    found = lookup.find_graph(store, word) or lookup.find_instance(store, word) or lookup.find_profile(store, word)
+    hidden = hidden or lookup.by_id(invisible, word, "graph, instance, profile or search")
+    found = lookup.known(store, word)
     if found is None and hidden is not None:
         delete(store, hidden.kind, hidden.id, hidden.name)
         return [hidden]
     found = found or lookup.unknown(store, word)
     if isinstance(found, GraphInfo):
         return _remove_graph(store, found, force)
+    if isinstance(found, SearchInfo):
+        return _remove_search(store, found, force)
     name = _name_of(store, found, word)
     if name is not None and not force:
         if name.space not in spaces(store):
@@ -77,6 +79,16 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
         )
     delete(store, label_of(found), found.id, found.name)
     return [found]
+
+
+def _remove_search(store: Store, search: SearchInfo, force: bool) -> list[Removed]:
+    if search.made_by not in (None, current_user()) and not force:
+        raise UsageError(
+            f"search {search.id[:SHORT_ID]} is not yours (made by {search.made_by}): add {Word('force', True)} to "
+            "remove it for all"
+        )
+    delete(store, "Search", search.id, search.name)
+    return [search]
 
 
 def _name_of(store: Store, found: InstanceInfo | ProfileInfo, word: str) -> Name | None:

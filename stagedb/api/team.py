@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagedb.api import catalog, lookup
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, label_of
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, SearchInfo, Thing, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.mentions import Word
+from stagedb.mentions import Word, call
 from stagedb.store import Store
 from stagedb.store.leases import Kind
 from stagedb.store.naming import add_note, add_tag, remove_tag, set_name, wanted_name
@@ -21,19 +21,25 @@ ALL_DAYS = 1e5
 
 
 def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
-    """Let a name mean an instance or a profile. Raises UsageError for a graph, which has the name of its model."""
+    """Let a name mean an instance or a profile. Raises UsageError for graphs and searches, which have no other name
+    than that of their model."""
     found, wanted = lookup.find(store, word), wanted_name(store, text)
     if isinstance(found, GraphInfo):
         raise UsageError(
             f"graph {found.id[: catalog.SHORT_ID]} always has the name of its model, {found.name}: name an instance of "
             "it, or tag the graph"
         )
+    if isinstance(found, SearchInfo):
+        raise UsageError(
+            f"search {found.id[: catalog.SHORT_ID]} has no name: tag it ({call('tag', found.id[: catalog.SHORT_ID])}), "
+            "or name an instance of its best plan"
+        )
     set_name(store, label_of(found), found.id, wanted)
     again = lookup.find(store, found.id)
-    return found if isinstance(again, GraphInfo) else again
+    return found if isinstance(again, GraphInfo | SearchInfo) else again
 
 
-def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> GraphInfo | InstanceInfo | ProfileInfo:
+def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> Thing:
     """Tag a thing, or take tags off."""
     if not tags:
         raise UsageError("no tag is given: name at least one word")
@@ -43,7 +49,7 @@ def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> GraphInfo
     return lookup.find(store, found.id)
 
 
-def note(store: Store, word: str, text: str) -> GraphInfo | InstanceInfo | ProfileInfo:
+def note(store: Store, word: str, text: str) -> Thing:
     """Write a note about a thing."""
     found = lookup.find(store, word)
     add_note(store, _kind(found), found.id, text)
@@ -75,9 +81,11 @@ def origin(store: Store, word: str) -> Rows:
 
 
 def _id_of(store: Store, word: str) -> str:
-    found = lookup.find_graph(store, word) or lookup.find_instance(store, word) or lookup.find_profile(store, word)
+    found = lookup.known(store, word)
     return word if found is None else found.id
 
 
-def _kind(found: GraphInfo | InstanceInfo | ProfileInfo) -> Kind:
+def _kind(found: Thing) -> Kind:
+    if isinstance(found, SearchInfo):
+        return "Search"
     return "Graph" if isinstance(found, GraphInfo) else label_of(found)

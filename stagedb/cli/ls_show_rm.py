@@ -20,6 +20,7 @@ class Kind(StrEnum):
     GRAPHS = "graphs"
     INSTANCES = "instances"
     PROFILES = "profiles"
+    SEARCHES = "searches"
     UNFINISHED = "unfinished"
 
 
@@ -60,6 +61,9 @@ _SHOWN: Mapping[str, _ListedColumn] = {
 }
 
 
+_TITLES = {"unfinished": "unfinished", "search": "searches"}
+"""Titles of lists that are no plain plural."""
+
 _KEEP = ("name", "plan", "ranks", "step ms", "system", "GB", "MFU %", "model")
 """Heads of the columns that a narrow terminal shows."""
 
@@ -67,14 +71,14 @@ _KEEP = ("name", "plan", "ranks", "step ms", "system", "GB", "MFU %", "model")
 @option_groups
 def ls(
     kind: Annotated[
-        Kind | None, typer.Argument(metavar="graphs|instances|profiles|unfinished", help="List only these.")
+        Kind | None, typer.Argument(metavar="graphs|instances|profiles|searches|unfinished", help="List only these.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Only what is of this model.", autocompletion=completion.models)
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only profiles on this system.", autocompletion=completion.systems),
+        typer.Option(metavar="NAME", help="Only profiles and searches on it.", autocompletion=completion.systems),
     ] = None,
     sort: Annotated[
         Sort,
@@ -90,13 +94,14 @@ def ls(
     output: Output,
     common: Common,
 ) -> None:
-    """List graphs, instances and profiles, yours first.
+    """List graphs, instances, profiles and searches, yours first.
 
     Yours is what you made or asked for; the newest is first. A name of somebody else has the user before it.
 
-    Step time and MFU are those of profiles. An instance has its peak memory (GB of the fullest rank) once `stagedb
-    memory` has computed it. What a process builds or deletes is under `unfinished`: `stagedb store gc --dead` removes
-    what processes left that have ended. Formats other than the table have one list with all columns, in ns and bytes.
+    Step time and MFU are those of profiles; a search has the step of its best plan. An instance has its peak memory (GB
+    of the fullest rank) once `stagedb memory` has computed it. What a process builds or deletes is under `unfinished`:
+    `stagedb store gc --dead` removes what processes left that have ended. Formats other than the table have one list
+    with all columns, in ns and bytes.
     """
 
     with common.connect() as db:
@@ -117,7 +122,7 @@ def ls(
     kinds = [*dict.fromkeys(row["kind"] for row in found)]
     for each in kinds:
         if len(kinds) > 1:
-            typer.echo(f"{'' if each == kinds[0] else chr(10)}{each}{'' if each == Kind.UNFINISHED else 's'}")
+            typer.echo(f"{'' if each == kinds[0] else chr(10)}{_TITLES.get(each, f'{each}s')}")
         output.write(*_table([row for row in found if row["kind"] == each]), keep=_KEEP)
 
 
@@ -141,7 +146,7 @@ def show(
     output: Output,
     common: Common,
 ) -> None:
-    """Show a graph, an instance or a profile.
+    """Show a graph, an instance, a profile or a search.
 
     Prints sizes, options, the plan and figures.
     """

@@ -181,7 +181,7 @@ def dump(
     """
     with common.connect() as db:
         count = db.dump(file, *(names or ()), force=force, notice=common.note)
-    common.line(f"{path_text(file)} has {count:,} graphs, instances and profiles")
+    common.line(f"{path_text(file)} has {count:,} graphs, instances, profiles and searches")
 
 
 @group.command()
@@ -194,12 +194,12 @@ def load(file: Annotated[Path, typer.Argument(metavar="FILE", help="A dump.")], 
     """
     with common.connect() as db:
         count = db.load(file, notice=common.note)
-    common.line(f"{count:,} graphs, instances and profiles were new")
+    common.line(f"{count:,} graphs, instances, profiles and searches were new")
 
 
 Moved = Annotated[
     list[str],
-    typer.Argument(metavar="ID|NAME...", help="Graphs, instances, profiles.", autocompletion=completion.anything),
+    typer.Argument(metavar="ID|NAME...", help="Graphs, profiles, searches …", autocompletion=completion.anything),
 ]
 
 
@@ -220,13 +220,13 @@ def push(
     """
     with common.connect() as db:
         count = db.push(*names, to=to, insecure=common.insecure, notice=common.note)
-    common.line(f"{count:,} graphs, instances and profiles were new there")
+    common.line(f"{count:,} graphs, instances, profiles and searches were new there")
 
 
 @group.command()
 @option_groups
 def pull(
-    names: Annotated[list[str], typer.Argument(metavar="ID|NAME...", help="Graphs, instances, profiles there.")],
+    names: Annotated[list[str], typer.Argument(metavar="ID|NAME...", help="Graphs, profiles, searches … there.")],
     source: Annotated[str, typer.Option("--from", metavar="URI|STORE", help="The other store, which is only read.")],
     *,
     common: Common,
@@ -237,7 +237,7 @@ def pull(
     """
     with common.connect() as db:
         count = db.pull(*names, source=source, insecure=common.insecure, notice=common.note)
-    common.line(f"{count:,} graphs, instances and profiles were new")
+    common.line(f"{count:,} graphs, instances, profiles and searches were new")
 
 
 def days_of(text: str, option: str) -> float:

@@ -15,7 +15,7 @@ from stagedb.inputs import shown
 from stagedb.outputs import reserve_text
 from stagedb.serve import page_frames
 from stagedb.serve.list_pages import HEADS, table
-from stagedb.serve.page_frames import SHORT_ID, address, cell, cells, gigabytes, named
+from stagedb.serve.page_frames import SHORT_ID, cell, cells, gigabytes, named
 
 MOMENT = "peak"
 TENSORS = 12
@@ -23,9 +23,10 @@ TENSORS = 12
 
 
 def show(request: Request) -> Response:
-    """The page of a graph, an instance or a profile, by id, start of an id, or name."""
+    """The page of a graph, an instance, a profile or a search, by id, start of an id, or name."""
     found = request.app.state.shared.read(lambda db: db.show(request.path_params["word"]))
-    return RedirectResponse(address(f"{api.kind_of(found)}s", found.id), 303)
+    kind = api.kind_of(found)
+    return RedirectResponse(page_frames.page_of("searches" if kind == "search" else f"{kind}s", found.id), 303)
 
 
 def graph(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What is there: models of the library, and the graphs, instances and profiles of the store, filtered and sorted."""
+"""What is there: models of the library, and the content of the store, filtered and sorted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,6 +46,7 @@ _BY_KIND: Mapping[str, tuple[str, ...]] = {
     "graphs": ("name", "id", "plan", "tags", "made_by", "created"),
     "instances": ("name", "id", "model", "ranks", "plan", "peak", "tags", "made_by", "created"),
     "profiles": ("name", "id", "model", "ranks", "plan", "system", "step", "mfu", "peak", "tags", "made_by", "created"),
+    "searches": ("name", "id", "ranks", "plan", "system", "step", "peak", "tags", "made_by", "created"),
     "unfinished": ("name", "id", "state", "made_by", "created"),
 }
 
@@ -97,7 +98,7 @@ def listing(request: Request) -> Response:
         asked={**asked, "sort": sort},
         models=_values(every, "model"),
         tags=sorted({each for row in every for each in row["tags"] or ()}),
-        systems=_values(every, "system") if kind == "profiles" else [],
+        systems=_values(every, "system") if kind in ("profiles", "searches") else [],
         sorts=[each for each in SORTS if kind == "profiles" or each not in ("step", "mfu")],
         links=_links(kind, columns, found, asked, sort),
     )
@@ -145,7 +146,7 @@ def table(kind: str, listed: Rows) -> tuple[list[str], list[list[Cell]]]:
 
 def _cell(kind: str, name: str, row: Mapping[str, Any]) -> Cell:
     value = row[name]
-    to = None if kind == "unfinished" else address(kind, row["id"])
+    to = None if kind == "unfinished" else page_frames.page_of(kind, row["id"])
     if name == "name":
         return cell(row["name"] or row["id"][:SHORT_ID], to)
     if value is None:

@@ -11,6 +11,7 @@ _SERVER: Mapping[str, str] = {"timeout": "the time-out of this server (ask whoev
 _PAGES: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("ls",): ("the page of instances", "/list/instances"),
     ("ls", "profiles"): ("the page of profiles", "/list/profiles"),
+    ("ls", "searches"): ("the page of searches", "/list/searches"),
     ("models",): ("the page of models", "/models"),
     ("queries",): ("the page of queries", "/queries"),
 }
