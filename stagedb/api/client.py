@@ -22,6 +22,7 @@ from stagedb.api.results import (
     ProfileInfo,
     QueryInfo,
     Rows,
+    Searched,
     SearchInfo,
     Swept,
     Thing,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         programs,
         querying,
         removing,
+        searching,
         system_choice,
         team,
         trace_sets,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     )
     from stagedb.api.advice import Tried
     from stagedb.api.neighbourhood import SubGraph
+    from stagedb.api.searching import Report, Systems
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
     from stagedb.store import Notice
@@ -68,7 +71,7 @@ else:
         *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.system_choice"),
         *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
     )
-    (plans,) = deferred("stagedb.plans")
+    plans, searching = deferred("stagedb.plans", "stagedb.api.searching")
 
 
 @all_for_python
@@ -295,6 +298,35 @@ class Stagedb:
     def classes(self, instance: str, /) -> Rows:
         """The rank classes of an instance: their stages, layers, ranks, operators and tasks."""
         return self.query("classes", instance=instance)
+
+    def search(
+        self,
+        model: str | Card,
+        ranks: Sequence[int],
+        system: "Systems" = None,
+        *,
+        allow: Sequence[str] | None = None,
+        room: int | None = None,
+        by: str = "step",
+        where: str = "",
+        top: int = 5,
+        seconds: float | None = None,
+        prices: Mapping[str, float] | None = None,
+        watts: Mapping[str, float] | None = None,
+        progress: "Report | None" = None,
+        words: Mapping[str, Any] | None = None,
+    ) -> Searched:
+        """`stagedb.search`, whose result the store keeps: every candidate is a node, and the best lead to instances.
+
+        The arguments are those of `stagedb.search`. The same search is read from the store if it is there. One that was
+        stopped, or that ended before all plans were tried, goes on with what it has.
+        """
+        asked = searching.SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
+        return searching.search_in(self.store, asked, seconds, progress)
+
+    def searched(self, search: str | None = None, /) -> Searched:
+        """A search of the store with its candidates. search: its id, or the start of it; the newest by default."""
+        return searching.searched_in(self.store, search)
 
     def memory(
         self,
@@ -622,7 +654,7 @@ class Stagedb:
         return removing.remove(self.store, word, force)
 
     def dump(self, path: Path, /, *words: str, force: bool = False, notice: "Notice | None" = None) -> int:
-        """Write graphs, instances and profiles, with all that they need, into a file for any other store.
+        """Write graphs, instances, profiles and searches, with all that they need, into a file for any other store.
 
         words: names or ids; without any, the whole store. force: replace a file. notice: called with a line for each
         thing. Returns the number of things. Raises UsageError for an unknown word, and for a file that is there.
@@ -630,14 +662,14 @@ class Stagedb:
         return dumps.dump(self.store, Path(path), words, force, notice)
 
     def load(self, path: Path, /, *, notice: "Notice | None" = None) -> int:
-        """Write what this store lacks of a dump. Returns the number of graphs, instances and profiles written.
+        """Write what this store lacks of a dump. Returns the number of things written.
 
         All of the file is checked first. Raises DumpError, and writes nothing, for a file that is not sound.
         """
         return dumps.load(self.store, Path(path), notice)
 
     def push(self, *words: str, to: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
-        """Send graphs, instances and profiles, with what they are made from, to a store that lacks them.
+        """Send graphs, instances, profiles and searches, with what they are made from, to a store that lacks them.
 
         words: names or ids. to: an address, a name of the configuration file, `embedded`, or an open store. insecure:
         as in `connect`. notice: called with a line for each thing. Returns the number of new things there.
@@ -651,7 +683,7 @@ class Stagedb:
         return moving.push(self.store, words, to, insecure, notice)
 
     def pull(self, *words: str, source: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
-        """Fetch what this store lacks of graphs, instances and profiles of another one, which is only read.
+        """Fetch what this store lacks of graphs, instances, profiles and searches of another one, which is only read.
 
         source: the other store. All else is as in `push`; names are those of the other store. Returns the number of new
         things here.

@@ -26,6 +26,8 @@ _VERBS = frozenset(
         "profile",
         "advise",
         "sweep",
+        "search",
+        "tag",
         "timeline",
         "report",
         "ls",

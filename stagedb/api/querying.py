@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from stagedb.api import catalog, lookup
-from stagedb.api.results import QueryInfo, Rows
+from stagedb.api.results import QueryInfo, Rows, SearchInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import OPTIONS, Word, call
@@ -144,18 +144,22 @@ def run(
     text, statement = _text(store, query)
     asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
     params = dict(params)
+    named = statement is not None and statement.name.startswith(FOLDER)
+    search = _searched(store, statement, params) if named else None
     instance = _take("instance", asked, params, instance)
     profile = _take("profile", asked, params, profile)
     _check_parameters(statement, asked, params, instance, profile)
     chosen, newest = _chosen(store, asked, instance, profile)
+    if search is not None:
+        chosen = {**chosen, "search": search[0].id}
+        newest = {**newest, **search[1]}
     given = {**params, **chosen}
     if statement is not None and "other" in given:
         compares = {field.name for field in statement.params}
         find = lookup.the_profile if "profile" in compares else lookup.the_instance
         given["other"] = find(store, str(given["other"])).id
     # The named queries of stagedb need no nodes of ranks and groups: they compute them.
-    ranks = statement is None or not statement.name.startswith(FOLDER)
-    limits: dict[str, Any] = {"timeout": timeout, "most": most, "ranks": ranks, "progress": progress or unwatched}
+    limits: dict[str, Any] = {"timeout": timeout, "most": most, "ranks": not named, "progress": progress or unwatched}
     answer = _answer(store, chosen, lambda: store.query(text, given, **limits))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
@@ -181,7 +185,9 @@ def run(
 
 
 def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -> Table:
-    """An answer about the chosen profile, or instance, as a whole: a statement sees what others delete meanwhile."""
+    """An answer about what was chosen, as a whole: a statement sees what others delete meanwhile."""
+    if "search" in chosen:
+        return read_whole(store, "Search", chosen["search"], ask)
     if "profile" in chosen:
         return read_whole(store, "Profile", chosen["profile"], ask)
     return read_whole(store, "Instance", chosen["instance"], ask) if chosen else ask()
@@ -200,6 +206,18 @@ def _chosen(
         newest = of or lookup.the_instance(store, None)
         return {"instance": newest.id}, {} if of is not None else {"instance": catalog.described(newest)}
     return {} if of is None else {"instance": of.id}, {}
+
+
+def _searched(
+    store: Store, statement: Statement | None, params: dict[str, Any]
+) -> tuple[SearchInfo, dict[str, str]] | None:
+    """The search of a named query that asks about one, by its parameter or the newest, and its text if it is that."""
+    if statement is None or "search" not in {field.name for field in statement.params}:
+        return None
+    word = params.pop("search", None)
+    found = lookup.the_search(store, None if word is None else str(word))
+    params["search"] = found.id
+    return found, {} if word is not None else {"search": str(found).removeprefix("search ")}
 
 
 def _take(name: str, asked: Set[str], params: dict[str, Any], option: str | None) -> str | None:

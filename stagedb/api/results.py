@@ -434,7 +434,8 @@ class Searched:
     id: the digest of what was asked. size: plans of the search. covered: whether every one was tried or ruled out, so
     that the first candidate is the best. left: a lower bound of the step of those that were not [ns]; None if there are
     none. seconds: of the work. by: what is best. allow: the groups of words that varied. candidates: a row for each
-    plan that was tried, and for each set that was ruled out; the best first. result: the same as objects.
+    plan that was tried, and for each set that was ruled out; the best first. result: the same as objects. kept: whether
+    a store has it. new: whether this call searched; False if the store had the result.
     """
 
     id: str
@@ -447,6 +448,8 @@ class Searched:
     allow: tuple[str, ...]
     candidates: Rows
     result: SearchResult
+    kept: bool = False
+    new: bool = True
 
     def to_pandas(self) -> pd.DataFrame:
         """The candidates as a data frame."""

@@ -1,19 +1,24 @@
-"""A search over all plans of a model, and what it found as rows. It reads and writes no store."""
+"""A search over all plans of a model, and what it found as rows: without a store, or kept in one."""
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stagedb.advice.commands import needed_words, profile_command
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows, Searched
+from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
+from stagedb.frameworks import find_framework
 from stagedb.inputs import shown
+from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
+from stagedb.plans import Plan
 from stagedb.plans.written_words import typed_words
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, searching
 from stagedb.search.conditions import Condition
@@ -21,10 +26,16 @@ from stagedb.search.space import USUAL, groups_of
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 
+if TYPE_CHECKING:
+    from stagedb.store import Store
+
 COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "plans", "code", "why", "terms", "command")
 
 SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks", "recompute": "recompute"}
 """Words as a table has them, where they are long."""
+
+Systems = str | Path | System | Sequence[str | Path | System] | None
+"""Presets, files or systems."""
 
 Report = Callable[[int, int, str], None]
 """Called with how many plans are tried or ruled out, of how many, and the best so far in words."""
@@ -34,7 +45,7 @@ Report = Callable[[int, int, str], None]
 def search(
     model: str | Card,
     ranks: Sequence[int],
-    system: "str | Path | System | Sequence[str | Path | System] | None" = None,
+    system: Systems = None,
     *,
     allow: Sequence[str] | None = None,
     room: int | None = None,
@@ -60,8 +71,100 @@ def search(
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
-    card, systems = model if isinstance(model, Card) else _card_of(model), _systems(system)
-    request = SearchRequest(
+    asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
+    found = searching.search(
+        asked.request, asked.card, asked.systems, seconds=seconds, progress=_reporting(asked.request, progress)
+    )
+    return searched(found, asked.name)
+
+
+@dataclass(frozen=True)
+class SearchAsked:
+    """A search with what it runs on. name: of the model, as it was given."""
+
+    request: SearchRequest
+    card: Card
+    systems: Sequence[System]
+    name: str
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Card,
+        ranks: Sequence[int],
+        system: Systems,
+        allow: Sequence[str] | None,
+        room: int | None,
+        by: str,
+        where: str,
+        top: int,
+        prices: Mapping[str, float] | None,
+        watts: Mapping[str, float] | None,
+        words: Mapping[str, Any] | None,
+    ) -> "SearchAsked":
+        """The search of the arguments of `search`, with its errors."""
+        card, systems = model if isinstance(model, Card) else _card_of(model), _systems(system)
+        request = _request(card, systems, ranks, allow, room, by, where, top, prices, watts, words)
+        _check(request)
+        card.check_sequence(request.words["seq_len"])
+        return cls(request, card, systems, model if isinstance(model, str) else card.name)
+
+    def instance_of(self, each: Candidate) -> str | None:
+        """The id of the instance of a plan; None if it is no plan of the model."""
+        try:
+            plan = Plan.from_mapping(each.words)
+            sizes = model_sizes(self.card, find_framework(plan.options.recipe))
+            return instance_id(graph_key(self.card, plan.options), sizes, plan)
+        except UsageError:
+            return None
+
+
+def search_in(store: "Store", asked: SearchAsked, seconds: float | None, progress: Report | None) -> Searched:
+    """The result of a search that the store keeps: one that is there is read, one that was stopped goes on."""
+    from stagedb.search.watched import watched_search
+    from stagedb.store.contents.searches import record_search
+
+    report = _reporting(asked.request, progress)
+    found, new = record_search(
+        store,
+        asked.request,
+        lambda known, settled: watched_search(
+            asked.request,
+            asked.card,
+            asked.systems,
+            settled=settled,
+            seconds=seconds,
+            known=known,
+            progress=report,
+        ),
+        asked.instance_of,
+    )
+    return searched(found, asked.name, kept=True, new=new)
+
+
+def searched_in(store: "Store", word: str | None) -> Searched:
+    """A search of the store with its candidates. word: its id, or the start of it; None: the newest."""
+    from stagedb.api import lookup
+    from stagedb.store.contents.searches import read_search
+
+    found = read_search(store, lookup.the_search(store, word).id)
+    return searched(found, found.request.model, kept=True, new=False)
+
+
+def _request(
+    card: Card,
+    systems: Sequence[System],
+    ranks: Sequence[int],
+    allow: Sequence[str] | None,
+    room: int | None,
+    by: str,
+    where: str,
+    top: int,
+    prices: Mapping[str, float] | None,
+    watts: Mapping[str, float] | None,
+    words: Mapping[str, Any] | None,
+) -> SearchRequest:
+    return SearchRequest(
         model=card.name,
         card=card.digest,
         systems=tuple(each.name for each in systems),
@@ -76,8 +179,10 @@ def search(
         prices=dict(prices or {}),
         watts=dict(watts or {}),
     )
-    _check(request)
-    card.check_sequence(request.words["seq_len"])
+
+
+def _reporting(request: SearchRequest, progress: Report | None) -> Callable[[searching.Progress], None]:
+    """What a running search calls: `progress`, with the best plan in words whenever there is a better one."""
     best: list[str] = [""]
 
     def report(done: int, of: int, found: Candidate | None) -> None:
@@ -86,10 +191,7 @@ def search(
             progress(done, of, text if text != best[0] else "")
             best[0] = text
 
-    found = searching.search(
-        request, card, systems, seconds=seconds, progress=lambda each: report(each.done, each.of, each.best)
-    )
-    return _searched(found, model if isinstance(model, str) else card.name)
+    return lambda each: report(each.done, each.of, each.best)
 
 
 def described(each: Candidate, request: SearchRequest) -> str:
@@ -120,7 +222,7 @@ def _named(word: str, value: Any) -> str:
     return f"{SHORT.get(word, word.replace('_', '-'))} {text}"
 
 
-def _systems(given: "str | Path | System | Sequence[str | Path | System] | None") -> list[System]:
+def _systems(given: Systems) -> list[System]:
     several = [given] if given is None or isinstance(given, str | Path | System) else list(given)
     return [each if isinstance(each, System) else load_system(each or DEFAULT) for each in several]
 
@@ -165,7 +267,8 @@ def _check(request: SearchRequest) -> None:
                 raise UsageError(f"{Word('by', request.by)} needs {what}: {Word(word, f'{name}=NUMBER')}")
 
 
-def _searched(found: SearchResult, model: str) -> Searched:
+def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool = True) -> Searched:
+    """A result as rows. model: as it was given. kept: the store has it. new: this call searched."""
     request = found.request
     rows = tuple(
         (
@@ -195,6 +298,8 @@ def _searched(found: SearchResult, model: str) -> Searched:
         allow=request.allow,
         candidates=Rows(COLUMNS, rows, units=units),
         result=found,
+        kept=kept,
+        new=new,
     )
 
 

@@ -1,6 +1,7 @@
 """`search`: which plan of a model is best on so many accelerators, and why the others lose."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -87,6 +88,9 @@ def search(
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [the model's]", show_default=False)
     ] = None,
     system: Annotated[str, typer.Option(metavar="NAME|FILE,…", help="Accelerators and networks.")] = "h100",
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Keep all candidates in the store, or write nothing.")
+    ] = True,
     *,
     choices: Choices,
     output: Output,
@@ -95,7 +99,8 @@ def search(
     """Find the best plan of a model, and why others lose.
 
     Every plan of the search is timed, or ruled out by a bound of its step or memory that it cannot beat, so that the
-    first one is the best. With --for it ends early, with a bound on what may be left. Nothing is written to the store.
+    first one is the best. With --for it ends early, with a bound on what may be left. The store keeps the search: asked
+    again it is read, one that was stopped goes on, and `stagedb query best-plan-by-memory` and others ask about it.
     """
     from stagedb import api
 
@@ -104,7 +109,10 @@ def search(
     if seq_len is not None:
         words["seq_len"] = seq_len
     asked, systems = _ranks(ranks), [each.strip() for each in system.split(",")]
-    with progress(common, "searching", "plans", before="counting plans") as report:
+    with (
+        progress(common, "searching", "plans", before="counting plans") as report,
+        common.connect() if keep else nullcontext() as db,
+    ):
 
         def report_on(done: int, of: int, best: str) -> None:
             if report is not None:
@@ -112,9 +120,12 @@ def search(
                 if best:
                     report.line(best)
 
-        found = api.search(model, asked, systems, progress=report_on, words=words, **choices.words())
+        run = api.search if db is None else db.search
+        found = run(model, asked, systems, progress=report_on, words=words, **choices.words())
     common.profile({"search": found.seconds})
     _write(found, choices.top, output, common)
+    if found.kept:
+        common.note(f"the store has it as search {found.id[:12]}; `stagedb queries` lists what to ask about it")
 
 
 def _write(found: "Searched", top: int, output: Output, common: Common) -> None:
@@ -161,7 +172,8 @@ def _layouts(found: "Searched") -> list[dict[str, Any]]:
 
 def _verdict(found: "Searched") -> str:
     timed = sum(1 for each in found.candidates if each["fate"] == "timed")
-    text = f"{found.size:,} plans of {found.model}, {timed} timed, in {found.seconds:.1f} s"
+    there = "" if found.new else ", found in the store"
+    text = f"{found.size:,} plans of {found.model}, {timed} timed, in {found.seconds:.1f} s{there}"
     if not timed:
         return f"{text}: none fits" if found.covered else f"{text}: none that fits was found"
     if found.covered:

@@ -41,7 +41,7 @@ SEARCH_LABELS = (
             Property("room", "integer?", "memory of an accelerator; absent: that of each system", "B"),
             Property("condition", "string?", "what plans must fulfil, such as `tp <= 8 and peak < 76e9`"),
             Property("top", "integer", "number of best plans, of which no two differ only in what recomputes"),
-            Property("request", "string", "all that was asked, as canonical JSON"),
+            Property("request", "string", "all that was asked, as JSON"),
             Property("format", "integer", "version of the stored form"),
             Property("size", "integer", "plans whose degrees divide"),
             Property("timed", "integer", "plans that were timed"),

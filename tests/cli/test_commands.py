@@ -362,7 +362,7 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     assert all(after[kind][word] == before[kind][word] for kind in before for word in ("id", "created"))
     assert rows(run, "query", "bytes_by_axis", "--instance", "mine") != []
     for arguments, expected in (
-        (("nothing", "x"), "no graph, instance or profile 'nothing'"),
+        (("nothing", "x"), "no graph, instance, profile or search 'nothing'"),
         ((before["graph"]["id"], "x"), "always has the name of its model, tiny"),
         (("mine", " "), "is not a name"),
         (("mine", "a\nb"), "is not a name"),
@@ -628,7 +628,7 @@ def test_a_report_compares_two_steps(run: Run, tiny: str, tmp_path: Path) -> Non
         (("mine", "../other", "--system", "h100"), "leave out --system"),
         (("mine", "tiny", "--tp", "1"), "leave out --model, --profile and the options of a plan"),
         (("mine", "tiny", "--profile", "mine"), "leave out --model, --profile"),
-        (("mine", "nothing"), "no graph, instance or profile 'nothing'"),
+        (("mine", "nothing"), "no graph, instance, profile or search 'nothing'"),
         (("mine", json.loads(run("ls", "graphs", "-f", "json").out)[0]["id"]), "is a graph"),
         (("mine", "../other"), "--force"),
     ):

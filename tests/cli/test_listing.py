@@ -49,7 +49,7 @@ def test_plans_and_figures_are_listed_filtered_and_sorted(run: Run, tiny: str) -
     [
         (("--model", "tyni"), "--model 'tyni': the store has nothing of it: did you mean tiny?"),
         (("--system", "H100"), "--system 'H100': the store has nothing of it"),
-        (("instances", "--system", "h100"), "only profiles have a system"),
+        (("instances", "--system", "h100"), "only profiles and searches have a system"),
     ],
 )
 def test_what_cannot_be_listed_is_refused(run: Run, tiny: str, arguments: tuple[str, ...], error: str) -> None:

@@ -9,7 +9,8 @@ from stagedb import api
 from stagedb.errors import UsageError
 from tests.cli.conftest import Run
 
-SMALL = ("search", "--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "--seq-len", "1024")
+ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "--seq-len", "1024")
+SMALL = ("search", "--no-keep", *ASKED)
 
 
 def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run) -> None:
@@ -43,7 +44,7 @@ def test_options_choose_the_plans(offline: Run) -> None:
     assert all(row["peak"] <= 4e9 for row in json.loads(small.out) if row["fate"] == "timed")
     where = offline(*SMALL, "--allow", "none", "--where", "tp == 4", "-f", "json")
     assert {row["plan"].split(",")[0] for row in json.loads(where.out) if row["fate"] == "timed"} == {"tp 4"}
-    several = offline(*SMALL[:3], "--ranks", "2-4", *SMALL[5:], "--allow", "none", "-f", "json")
+    several = offline(*SMALL[:4], "--ranks", "2-4", *SMALL[6:], "--allow", "none", "-f", "json")
     assert {row["ranks"] for row in json.loads(several.out)} == {2, 4}
 
 
@@ -68,10 +69,42 @@ def test_options_choose_the_plans(offline: Run) -> None:
     ],
 )
 def test_what_a_search_refuses(offline: Run, options: tuple[str, ...], message: str) -> None:
-    given = dict(zip(SMALL[1::2], SMALL[2::2], strict=True)) | dict(zip(options[::2], options[1::2], strict=True))
-    refused = offline("search", *(part for pair in given.items() for part in pair))
+    given = dict(zip(SMALL[2::2], SMALL[3::2], strict=True)) | dict(zip(options[::2], options[1::2], strict=True))
+    refused = offline("search", "--no-keep", *(part for pair in given.items() for part in pair))
     assert refused.status == 2
     assert message in refused.err.replace("'", "").replace("\n", " "), refused.err
+
+
+KEPT = ("search", *ASKED, "--allow", "none")
+
+
+def test_a_search_is_kept_read_again_and_asked(run: Run) -> None:
+    found = run(*KEPT, "-f", "json")
+    assert found.status == 0, found.err
+    rows = json.loads(found.out)
+    again = run(*KEPT, "-f", "json")
+    assert json.loads(again.out) == rows
+    assert "found in the store" in again.err and "found in the store" not in found.err
+    listed = json.loads(run("ls", "searches", "-f", "json").out)
+    assert [(row["kind"], row["model"], row["step"], row["ranks"]) for row in listed] == [
+        ("search", "llama3.2-1b", rows[0]["step"], 4)
+    ]
+    id = listed[0]["id"]
+    assert f"search {id}" in found.err
+    shown = {row["property"]: row["value"] for row in json.loads(run("show", id, "-f", "json").out)}
+    assert (shown["kind"], shown["covered"], shown["global_batch_size"]) == ("search", True, 8)
+    best = json.loads(run("query", "best-plans", "-f", "json").out)
+    assert best[0]["step"] == rows[0]["step"] and best[0]["instance"] is None
+    # What the printed command makes is the instance of the best candidate.
+    assert run(*shlex.split(rows[0]["command"])[1:]).status == 0
+    (made,) = json.loads(run("ls", "instances", "-f", "json").out)
+    best = json.loads(run("query", "best-plans", "-p", f"search={id}", "-f", "json").out)
+    assert best[0]["instance"].startswith(made["id"])
+    assert run("tag", id, "kept").status == 0
+    assert json.loads(run("ls", "searches", "--tag", "kept", "-f", "json").out)[0]["id"] == id
+    assert "has no name" in run("name", id, "best").err
+    assert f"removed search {id} llama3.2-1b" in run("rm", id).out
+    assert json.loads(run("ls", "searches", "-f", "json").out) == []
 
 
 def test_python_has_the_same_rows() -> None:

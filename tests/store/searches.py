@@ -1,13 +1,14 @@
 """Small searches for tests of the store."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from stagedb.models import Card, load_card
-from stagedb.search import Candidate, SearchRequest, SearchResult
+from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
 from stagedb.search.watched import watched_search
-from stagedb.store.contents.searches import Settle, Work
+from stagedb.store.contents.searches import OFTEN, Settle, Work
 from stagedb.systems import load_system
 
 CARD: Card = dataclasses.replace(load_card("llama3.2-1b"), layers=4, name="llama-4")
@@ -34,5 +35,19 @@ def working(request: SearchRequest, seconds: float | None = None) -> Work:
             known=known,
             progress=lambda each: None,
         )
+
+    return work
+
+
+def slowly(request: SearchRequest) -> Work:
+    """The same, with a pause after each plan that was timed, which is longer than a writer waits for more of them."""
+
+    def work(known: Sequence[Candidate], settled: Settle) -> SearchResult:
+        def paused(candidate: Candidate) -> None:
+            if candidate.fate is Fate.TIMED:
+                time.sleep(OFTEN)
+            settled(candidate)
+
+        return working(request)(known, paused)
 
     return work

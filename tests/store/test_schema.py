@@ -192,6 +192,7 @@ SCANS = {
     "catalog/graphs": "all graphs",
     "catalog/instances": "all instances",
     "catalog/profiles": "all profiles",
+    "catalog/searches": "all searches",
     "catalog/names": "all names",
     "catalog/tags": "all tags",
     "catalog/notes": "all notes",
@@ -209,6 +210,7 @@ SCANS = {
     "team/unnamed_graphs": "all graphs that are older than a time",
     "team/unnamed_instances": "all instances that are older than a time",
     "team/unnamed_profiles": "all profiles that are older than a time",
+    "team/unnamed_searches": "all searches that are older than a time",
     # What an interrupted run left: a handful of nodes have these labels, and `state` has no index.
     "catalog/unfinished": "all that is not whole",
     # It stops at the first node.

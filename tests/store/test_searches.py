@@ -1,6 +1,10 @@
 """A search in the store: whole or resumable, found again, removed, dumped and loaded; the same for all who ask."""
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,8 @@ from stagedb.store.contents.search_rows import candidate_of, candidate_values, r
 from stagedb.store.contents.searches import Settle, read_search, record_search
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
 from tests.store.searches import small_request, working
+
+ROOT = Path(__file__).parents[2]
 
 PLAIN = small_request(allow=())
 
@@ -178,3 +184,38 @@ def test_a_dump_has_searches(store: Store, tmp_path: Path) -> None:
     assert dumps.load(store, tmp_path / "all.dump", None) == 1
     assert read_search(store, PLAIN.id) == found
     assert dumps.load(store, tmp_path / "all.dump", None) == 0
+
+
+RUN = """
+import sys
+from stagedb.store import connect
+from stagedb.store.contents.searches import record_search
+from tests.store.searches import small_request, slowly
+with connect() as store:
+    record_search(store, small_request(allow=()), slowly(small_request(allow=())))
+"""
+
+
+def test_a_search_that_was_killed_goes_on(store: Store, store_environment: dict[str, str]) -> None:
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("NEO4J_", "STAGEDB_"))}
+    process = subprocess.Popen([sys.executable, "-c", RUN], cwd=ROOT, env={**settings, **store_environment})
+    try:
+        until = time.monotonic() + 60
+        while not (there := rows_of(store, PLAIN.id)) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    assert there
+    counts: list[int] = []
+
+    def resumed(known: Sequence[Candidate], settled: Settle) -> SearchResult:
+        counts.append(len(known))
+        return working(PLAIN)(known, settled)
+
+    found, new = record_search(store, PLAIN, resumed)
+    assert new and counts[0] >= len(there)
+    alone = working(PLAIN)([], lambda each: None)
+    assert best(found) == best(alone)
+    assert read_search(store, PLAIN.id) == found
+    assert not checking.check(store, lambda line: None)

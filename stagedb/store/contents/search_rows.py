@@ -35,8 +35,8 @@ _OWN = ("fate", "system", "ranks", "plans", "step", "peak", "code", "why")
 
 
 def request_text(request: SearchRequest) -> str:
-    """All that a search asks, as canonical JSON."""
-    return json.dumps(asdict(request), sort_keys=True, separators=(",", ":"))
+    """All that a search asks, as JSON. Words keep their order, in which commands have them."""
+    return json.dumps(asdict(request), separators=(",", ":"))
 
 
 def request_of(text: str) -> SearchRequest:
@@ -104,7 +104,8 @@ def candidate_of(request: SearchRequest, values: Row) -> Candidate:
 def with_ids(search: str, request: SearchRequest, candidates: Iterable[Candidate]) -> list[tuple[str, Candidate]]:
     """Candidates with their ids, which are the same for the same plans whenever they are found.
 
-    Two sets that a search ruled out may share their words; a number tells them apart, in the order of the candidates.
+    Two sets that a search ruled out may share their words; a number makes their ids distinct, in the order of the
+    candidates.
     """
     seen = Counter[str]()
     found = []

@@ -24,7 +24,6 @@ from stagedb.store.contents.search_rows import (
     content_digest,
     request_of,
     request_properties,
-    request_text,
     with_ids,
 )
 from stagedb.store.makers import new_claim
@@ -63,7 +62,7 @@ def record_search(
     inputs = _inputs(request)
     with building(store, "Search", request.id, properties, inputs, resumes=True) as lease:
         if lease is not None:
-            found = _Writing(store, lease, request, work, instance_of).run()
+            found = _SearchWriting(store, lease, request, work, instance_of).run()
     if lease is None:
         return read_search(store, request.id), False
     store.write("search/join_instances", search=request.id)
@@ -89,12 +88,12 @@ def _inputs(request: SearchRequest) -> list[Input]:
     return [
         Input("card", request.card[:20], request.model),
         *(Input("system", digest[:20], name) for name, digest in systems),
-        Input.of("search", request_text(request)),
+        Input("search", request.id),
     ]
 
 
 @dataclass
-class _Writing:
+class _SearchWriting:
     """A search under way, with its place in the store.
 
     there: ids of the candidates that the store has. new: plans that were timed and are not written yet. written: when

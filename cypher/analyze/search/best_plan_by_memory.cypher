@@ -1,0 +1,36 @@
+// The best plan of a search for accelerators of several sizes, among the plans that were timed, and a bound on what was
+// not timed: where `bound` is below `step`, a search with that memory may find a better one.
+//
+// mode: reads
+// param search: string — id of the search
+// column memory: integer [B] — what an accelerator has
+// column step: integer [ns] — length of the step
+// column bound: integer? [ns] — no plan that may fit, and was ruled out by its step or not tried, has a shorter one; null if there is none
+// column peak: integer [B] — what the fullest rank holds
+// column system: string — name of the system
+// column ranks: integer [ranks] — size of the world
+// column tp: integer? — degree of tensor parallelism; null, here and below, if all plans of the search have the same
+// column pp: integer? — pipeline stages
+// column cp: integer? — degree of context parallelism
+// column dp: integer? — degree of data parallelism
+// column ep: integer? — degree of expert parallelism
+// column micro_batch_size: integer? [sequences] — sequences of one micro-batch on one rank of dp
+// column zero: integer? — ZeRO stage
+// column recompute: string? — what the backward computes again
+// column schedule: string? — pipeline schedule
+// column virtual_stages: integer? — chunks of a stage
+// keep: memory, step, peak, tp, pp, dp, micro_batch_size, zero, recompute
+MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(c:Candidate)
+WHERE c.fate IN ['timed', 'slower', 'untried']
+UNWIND [16, 24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 288] AS size
+WITH c, size * 1000000000 AS memory
+WHERE c.peak <= memory
+WITH memory, min(CASE WHEN c.fate = 'timed' THEN c.place END) AS place,
+  min(CASE WHEN c.fate <> 'timed' THEN c.step END) AS bound
+WHERE place IS NOT NULL
+MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(b:Candidate)
+WHERE b.place = place
+RETURN memory, b.step AS step, bound, b.peak AS peak, b.system AS system, b.ranks AS ranks, b.tp AS tp, b.pp AS pp,
+  b.cp AS cp, b.dp AS dp, b.ep AS ep, b.micro_batch_size AS micro_batch_size, b.zero AS zero,
+  b.recompute AS recompute, b.schedule AS schedule, b.virtual_stages AS virtual_stages
+ORDER BY memory
