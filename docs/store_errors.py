@@ -23,6 +23,7 @@ HEADINGS = {
     "Graphs, instances, memory and profiles": (
         *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
     ),
+    "Searches": ("searches", "search_rows"),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
     "Statements of stagedb itself": ("statements",),

@@ -33,7 +33,15 @@ def ask(store: Store, name: str, **params: str) -> Rows:
 def test_short_names_are_unique_and_each_has_a_subject() -> None:
     found = queries()
     assert len({info.name for info in found}) == len(found)
-    assert {info.subject for info in found} == {"communication", "critical_path", "memory", "model", "plans", "time"}
+    assert {info.subject for info in found} == {
+        "communication",
+        "critical_path",
+        "memory",
+        "model",
+        "plans",
+        "search",
+        "time",
+    }
     assert {f"analyze/{info.subject}/{info.name}" for info in found} == {
         name for name in names() if name.startswith("analyze/")
     }
