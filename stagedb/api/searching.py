@@ -121,14 +121,13 @@ class SearchAsked:
 
 def search_in(store: "Store", asked: SearchAsked, seconds: float | None, progress: Report | None) -> Searched:
     """The result of a search that the store keeps: one that is there is read, one that was stopped goes on."""
-    from stagedb.search.watched import watched_search
     from stagedb.store.contents.searches import record_search
 
     report = _reporting(asked.request, progress)
     found, new = record_search(
         store,
         asked.request,
-        lambda known, settled: watched_search(
+        lambda known, settled: searching.search(
             asked.request,
             asked.card,
             asked.systems,

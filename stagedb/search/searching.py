@@ -35,6 +35,9 @@ class Progress:
 
 Report = Callable[[Progress], None]
 
+Settle = Callable[[Candidate], None]
+"""Called with each candidate: a plan that was timed, or what was ruled out."""
+
 
 def _unwatched(progress: Progress) -> None:
     """Progress that nobody watches."""
@@ -56,12 +59,14 @@ def search(
     shard: tuple[int, int] = (0, 1),
     known: Sequence[Candidate] = (),
     progress: Report = _unwatched,
+    settled: Settle | None = None,
 ) -> SearchResult:
     """The best plans of a model, exactly timed, and why others lose.
 
     systems: those of the request, in its order. seconds: when to end with what is found; None: when all plans are tried
     or ruled out. processes: that try plans; None: one on each core. shard: which part of the groups, of how many.
     known: plans that were timed before by the same request. progress: called as plans are tried and ruled out.
+    settled: called with each candidate as soon as it is known, also with those of `known`.
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
@@ -75,7 +80,7 @@ def search(
     ]
     count = usable_cores() if processes is None else processes
     with copies(lambda question: _answer(places, question), count) as others:
-        return _Search(request, places, others, shard, known, progress, seconds).run()
+        return _Search(request, places, others, shard, known, progress, seconds, settled).run()
 
 
 def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
@@ -118,6 +123,7 @@ class _Search:
     known: Sequence[Candidate]
     report: Report
     seconds: float | None
+    watcher: Settle | None = None
     heap: list[tuple[float, int, PlanSet]] = field(default_factory=list)
     settled: list[Candidate] = field(default_factory=list)
     layouts: dict[str, Candidate] = field(default_factory=dict)
@@ -260,6 +266,8 @@ class _Search:
             if self.best is None or self._of(candidate) < self._of(self.best):
                 self.best = candidate
         self.report(Progress(self.done, self.size, self.timed, self.best))
+        if self.watcher is not None:
+            self.watcher(candidate)
 
 
 _LAYER = (

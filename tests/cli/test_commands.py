@@ -304,6 +304,8 @@ def test_the_largest_messages_come_in_order(run: Run, tiny: str) -> None:
 def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     assert run("profile", "--name", "mine").status == 0
+    searched = run("search", "--model", tiny, "--ranks", "2", "--global-batch-size", "2", "--allow", "none")
+    assert searched.status == 0, searched.err
     named = rows(run, "queries")
     # These have parameters without a default.
     newest = rows(run, "ls", "instances")[0]["id"]

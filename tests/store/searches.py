@@ -7,7 +7,7 @@ from typing import Any
 
 from stagedb.models import Card, load_card
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
-from stagedb.search.watched import watched_search
+from stagedb.search.searching import search
 from stagedb.store.contents.searches import OFTEN, Settle, Work
 from stagedb.systems import load_system
 
@@ -25,7 +25,7 @@ def working(request: SearchRequest, seconds: float | None = None) -> Work:
     """What runs the search in this process."""
 
     def work(known: Sequence[Candidate], settled: Settle) -> SearchResult:
-        return watched_search(
+        return search(
             request,
             CARD,
             [load_system("h100")],
