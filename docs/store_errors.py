@@ -20,10 +20,10 @@ HEADINGS = {
     "While others work": ("leases", "whole_reads"),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
     "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
-    "Graphs, instances, memory and profiles": (
+    "Graphs, instances, memory, profiles and searches": (
         *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
+        *("searches", "search_rows"),
     ),
-    "Searches": ("searches", "search_rows"),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
     "Statements of stagedb itself": ("statements",),

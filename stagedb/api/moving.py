@@ -51,7 +51,7 @@ def move(source: Store, target: Store, words: Sequence[str], notice: Notice) -> 
     for content that is not sound.
     """
     if not words:
-        raise UsageError(f"name at least one graph, instance or profile: {call('ls')} lists them")
+        raise UsageError(f"name at least one graph, instance, profile or search: {call('ls')} lists them")
     wanted = dumps.wanted(source, words)
     check_different(source, target)
     there = {(row["kind"], row["id"]) for row in target.read("check/things")}

@@ -53,7 +53,8 @@ def test_the_best_plan_by_memory(asked: Stagedb) -> None:
         (48 * GB, 120, 110, 2),
         (64 * GB, 120, 110, 2),
         (80 * GB, 100, 110, 1),
-        *((size * GB, 100, 110, 1) for size in (96, 128, 144, 192, 288)),
+        # Plans that did not fit into the search's memory may be shorter by any amount.
+        *((size * GB, 100, 0, 1) for size in (96, 128, 144, 192, 288)),
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from stagedb.api import checking, dumps, removing
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs.stored_values import DamagedError
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
 from stagedb.store import Store, delete, sweep, unfinished
 from stagedb.store.contents.search_rows import candidate_of, candidate_values, request_of, request_text, with_ids
@@ -175,6 +176,33 @@ def test_changed_content_is_found(store: Store) -> None:
         session.run("MATCH (:Search)-[r:TRIED]->(c:Candidate {place: 1}) DELETE r").consume()
         labels = [each.label for each in checking.check(store, lambda line: None)]
         assert sorted(labels) == ["Candidate", "Search"]
+
+
+@pytest.mark.parametrize(
+    ("request_text", "reason"),
+    [
+        ("[1", "request: not JSON"),
+        ("{}", "request has other fields than those of a search: 'allow', 'by'"),
+        ("[" * 100_000, "request is nested too deeply"),
+    ],
+    ids=["torn", "empty", "deep"],
+)
+def test_a_damaged_request_is_named(store: Store, request_text: str, reason: str) -> None:
+    record_search(store, PLAIN, working(PLAIN))
+    with store._session("WRITE") as session:
+        session.run("MATCH (s:Search) SET s.request = $text", text=request_text).consume()
+    with pytest.raises(DamagedError, match=rf"search .* is damaged in the store: {reason}"):
+        read_search(store, PLAIN.id)
+    (problem,) = checking.check(store, lambda line: None)
+    assert (problem.label, problem.id) == ("Search", PLAIN.id) and "cannot be read" in problem.problem
+
+
+def test_a_search_of_another_format_names_the_way(store: Store) -> None:
+    record_search(store, PLAIN, working(PLAIN))
+    with store._session("WRITE") as session:
+        session.run("MATCH (s:Search) SET s.format = 0").consume()
+    with pytest.raises(UsageError, match=f"reads format 1: remove it with `stagedb rm {PLAIN.id}`, and search again"):
+        read_search(store, PLAIN.id)
 
 
 def test_a_dump_has_searches(store: Store, tmp_path: Path) -> None:

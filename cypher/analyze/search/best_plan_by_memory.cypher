@@ -5,7 +5,7 @@
 // param search: string — id of the search
 // column memory: integer [B] — what an accelerator has
 // column step: integer [ns] — length of the step
-// column bound: integer? [ns] — no plan that may fit, and was ruled out by its step or not tried, has a shorter one; null if there is none
+// column bound: integer? [ns] — no plan that may fit, and was not timed, has a shorter one; null if there is none, 0 if no bound is known
 // column peak: integer [B] — what the fullest rank holds
 // column system: string — name of the system
 // column ranks: integer [ranks] — size of the world
@@ -21,7 +21,7 @@
 // column virtual_stages: integer? — chunks of a stage
 // keep: memory, step, peak, tp, pp, dp, micro_batch_size, zero, recompute
 MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(c:Candidate)
-WHERE c.fate IN ['timed', 'slower', 'untried']
+WHERE c.fate IN ['timed', 'slower', 'untried', 'memory']
 UNWIND [16, 24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 288] AS size
 WITH c, size * 1000000000 AS memory
 WHERE c.peak <= memory

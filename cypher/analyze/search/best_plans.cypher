@@ -16,6 +16,8 @@
 // column ep: integer? — degree of expert parallelism
 // column micro_batch_size: integer? [sequences] — sequences of one micro-batch on one rank of dp
 // column zero: integer? — ZeRO stage
+// column hsdp: integer? — copies of what ZeRO shards
+// column sp: boolean? — sequence parallelism
 // column recompute: string? — what the backward computes again
 // column recompute_every: integer? — which layers recompute: every n-th
 // column schedule: string? — pipeline schedule
@@ -26,6 +28,7 @@ MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(b:Candidate {fate: 'tim
 OPTIONAL MATCH (b)-[:MADE]->(i:Instance {state: 'ready'})
 RETURN b.place AS place, b.step AS step, b.peak AS peak, b.code AS code, b.why AS why, b.system AS system,
   b.ranks AS ranks, b.tp AS tp, b.pp AS pp, b.cp AS cp, b.dp AS dp, b.ep AS ep,
-  b.micro_batch_size AS micro_batch_size, b.zero AS zero, b.recompute AS recompute,
-  b.recompute_every AS recompute_every, b.schedule AS schedule, b.virtual_stages AS virtual_stages, i.id AS instance
+  b.micro_batch_size AS micro_batch_size, b.zero AS zero, b.hsdp AS hsdp, b.sp AS sp,
+  b.recompute AS recompute, b.recompute_every AS recompute_every, b.schedule AS schedule,
+  b.virtual_stages AS virtual_stages, i.id AS instance
 ORDER BY place

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from stagedb.inputs import shown
+from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.search import Candidate, Fate, Objective, SearchRequest
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
@@ -40,10 +41,12 @@ def request_text(request: SearchRequest) -> str:
 
 
 def request_of(text: str) -> SearchRequest:
-    """The request of `request_text`. Raises ValueError, KeyError or TypeError for another text."""
-    found = json.loads(text)
-    if set(found) != {field.name for field in fields(SearchRequest)}:
-        raise ValueError("it has not what a search asks")
+    """The request of `request_text`. Raises DamagedError, ValueError or TypeError for another text."""
+    found = json_mapping(text, "request")
+    known = {field.name for field in fields(SearchRequest)}
+    if found.keys() != known:
+        other = ", ".join(map(shown, sorted(found.keys() ^ known)))
+        raise DamagedError(f"request has other fields than those of a search: {other}")
     lists = {name: tuple(found[name]) for name in ("systems", "digests", "ranks", "allow")}
     return SearchRequest(**{**found, **lists, "by": Objective(found["by"])})
 

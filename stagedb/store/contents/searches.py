@@ -14,8 +14,9 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import call
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
-from stagedb.store import Input, Lease, Store, building, read_whole
+from stagedb.store import Input, Lease, Store, building, read_whole, reading
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.contents.search_rows import (
     FORMAT,
@@ -77,9 +78,13 @@ def read_search(store: Store, search: str) -> SearchResult:
 def _read(store: Store, search: str) -> SearchResult:
     row = store.read("search/found", search=search)[0]
     if row["format"] != FORMAT:
-        raise UsageError(f"search {shown(search)} has format {row['format']}, and this stagedb reads {FORMAT}")
-    request = request_of(row["request"])
-    candidates = [candidate_of(request, each["values"]) for each in store.read("search/candidates", search=search)]
+        raise UsageError(
+            f"search {shown(search)} has format {row['format']}, and this stagedb reads format {FORMAT}: "
+            f"remove it with {call('rm', search)}, and search again"
+        )
+    with reading(f"search {shown(search)}"):
+        request = request_of(row["request"])
+        candidates = [candidate_of(request, each["values"]) for each in store.read("search/candidates", search=search)]
     return SearchResult(request, row["size"], tuple(candidates), row["covered"], row["left"], row["seconds"])
 
 
