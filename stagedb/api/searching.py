@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "plans", "code", "why", "terms", "command")
 
-SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks", "recompute": "recompute"}
+SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks"}
 """Words as a table has them, where they are long."""
 
 Systems = str | Path | System | Sequence[str | Path | System] | None
@@ -104,7 +104,21 @@ class SearchAsked:
     ) -> "SearchAsked":
         """The search of the arguments of `search`, with its errors."""
         card, systems = model if isinstance(model, Card) else _card_of(model), _systems(system)
-        request = _request(card, systems, ranks, allow, room, by, where, top, prices, watts, words)
+        request = SearchRequest(
+            model=card.name,
+            card=card.digest,
+            systems=tuple(each.name for each in systems),
+            digests=tuple(_digest(each) for each in systems),
+            ranks=_checked(ranks),
+            words={"seq_len": card.usual_length.tokens, **typed_words(words or {})},
+            allow=USUAL if allow is None else groups_of(list(allow)),
+            room=room,
+            by=_objective(by),
+            where=where,
+            top=top,
+            prices=dict(prices or {}),
+            watts=dict(watts or {}),
+        )
         _check(request)
         card.check_sequence(request.words["seq_len"])
         return cls(request, card, systems, model if isinstance(model, str) else card.name)
@@ -150,36 +164,6 @@ def searched_in(store: "Store", word: str | None) -> Searched:
     return searched(found, found.request.model, kept=True, new=False)
 
 
-def _request(
-    card: Card,
-    systems: Sequence[System],
-    ranks: Sequence[int],
-    allow: Sequence[str] | None,
-    room: int | None,
-    by: str,
-    where: str,
-    top: int,
-    prices: Mapping[str, float] | None,
-    watts: Mapping[str, float] | None,
-    words: Mapping[str, Any] | None,
-) -> SearchRequest:
-    return SearchRequest(
-        model=card.name,
-        card=card.digest,
-        systems=tuple(each.name for each in systems),
-        digests=tuple(_digest(each) for each in systems),
-        ranks=_checked(ranks),
-        words={"seq_len": card.usual_length.tokens, **typed_words(words or {})},
-        allow=USUAL if allow is None else groups_of(list(allow)),
-        room=room,
-        by=_objective(by),
-        where=where,
-        top=top,
-        prices=dict(prices or {}),
-        watts=dict(watts or {}),
-    )
-
-
 def _reporting(request: SearchRequest, progress: Report | None) -> Callable[[searching.Progress], None]:
     """What a running search calls: `progress`, with the best plan in words whenever there is a better one."""
     best: list[str] = [""]
@@ -199,16 +183,7 @@ def described(each: Candidate, request: SearchRequest) -> str:
     every = chosen.pop("recompute_every", 1)
     if every > 1:
         chosen["recompute"] = f"{chosen['recompute']} in every {every}th layer"
-    usual = {
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "dp": 1,
-        "ep": 1,
-        "micro_batch_size": 0,
-        "recompute": "none",
-        "schedule": "1f1b",
-    }
+    usual = {"tp": 1, "pp": 1, "cp": 1, "dp": 1, "ep": 1, "recompute": "none", "schedule": "1f1b"}
     return ", ".join(_named(word, value) for word, value in chosen.items() if value != usual.get(word)) or "one rank"
 
 

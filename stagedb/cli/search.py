@@ -105,7 +105,8 @@ def search(
     from stagedb import api
 
     words: dict[str, Any] = {"global_batch_size": global_batch_size}
-    words |= {word: _typed(text) for word, text in _pairs(choices.fix, "--fix").items()}
+    fixed = _pairs(choices.fix, "--fix", "tp=8")
+    words |= {word.replace("-", "_"): _typed(text) for word, text in fixed.items()}
     if seq_len is not None:
         words["seq_len"] = seq_len
     asked, systems = _ranks(ranks), [each.strip() for each in system.split(",")]
@@ -123,19 +124,20 @@ def search(
         run = api.search if db is None else db.search
         found = run(model, asked, systems, progress=report_on, words=words, **choices.words())
     common.profile({"search": found.seconds})
-    _write(found, choices.top, output, common)
+    _write(found, output, common)
     if found.kept:
         common.note(f"the store has it as search {found.id[:12]}; `stagedb queries` lists what to ask about it")
 
 
-def _write(found: "Searched", top: int, output: Output, common: Common) -> None:
+def _write(found: "Searched", output: Output, common: Common) -> None:
     if output.format is not RowFormat.TABLE or output.output is not None:
         common.note(_verdict(found))
         output.write(found.candidates.columns, found.candidates.rows)
         return
+    winners = found.result.winners
     for line in _verdict(found).split(": ", 1):
         print_line(line)
-    rows = _layouts(found)[:top]
+    rows = [row for row, each in zip(found.candidates, found.result.candidates, strict=True) if each in winners]
     best = rows[0]["step"] if rows else 0
     output.write(
         ["plan", "step ms", "longer %", "peak GB", "loses by"],
@@ -161,15 +163,6 @@ def _write(found: "Searched", top: int, output: Output, common: Common) -> None:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
 
 
-def _layouts(found: "Searched") -> list[dict[str, Any]]:
-    """The best plan of those that differ only in what recomputes, for all that were timed."""
-    first: dict[str, dict[str, Any]] = {}
-    for row, each in zip(found.candidates, found.result.timed, strict=False):
-        others = {word: value for word, value in each.words.items() if not word.startswith("recompute")}
-        first.setdefault(repr((each.system, each.ranks, others)), row)
-    return list(first.values())
-
-
 def _verdict(found: "Searched") -> str:
     timed = sum(1 for each in found.candidates if each["fate"] == "timed")
     there = "" if found.new else ", found in the store"
@@ -191,13 +184,13 @@ def _ranks(text: str) -> Sequence[int]:
     return found
 
 
-def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+def _pairs(given: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
     found = {}
     for text in given or ():
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise UsageError(f"{shown(text)} is no NAME=VALUE: {option} takes such as tp=8")
-        found[name.strip().replace("-", "_")] = value.strip()
+            raise UsageError(f"{shown(text)} is no NAME=VALUE: {option} takes such as {example}")
+        found[name.strip()] = value.strip()
     return found
 
 
@@ -210,12 +203,11 @@ def _typed(text: str) -> Any:
 
 def _numbers(given: Sequence[str] | None, option: str) -> dict[str, float]:
     found = {}
-    for text in given or ():
-        name, _, value = text.partition("=")
+    for name, value in _pairs(given, option, "h100=2.5").items():
         try:
             found[name] = float(value)
         except ValueError:
-            raise UsageError(f"{shown(text)} has no number: {option} takes such as h100=2.5") from None
+            raise UsageError(f"{shown(f'{name}={value}')} has no number: {option} takes such as h100=2.5") from None
     return found
 
 

@@ -159,13 +159,8 @@ class Bounds:
     def recomputing(self, plan: Plan, numbers: Sequence[int]) -> list[tuple[tuple[int, ...], Chunks]]:
         """The values of `recompute_every` that give each chunk equally many layers that recompute, with its parts."""
         found: dict[Chunks, tuple[int, ...]] = {}
-        key = (
-            self._key(plan),
-            plan.chunk_layers(self.sizes["L"]),
-            plan.virtual_stages,
-            plan.placement,
-            tuple(numbers),
-        )
+        layers = plan.chunk_layers(self.sizes["L"])
+        key = (plan.options, layers, plan.virtual_stages, plan.placement, tuple(numbers))
         if key not in self._recomputing:
             for number in numbers:
                 chunks = self.chunks(plan, number)
@@ -188,16 +183,12 @@ class Bounds:
     def _miniature(self, plan: Plan, timed: bool) -> Miniature:
         degrees = (plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks)
         mine = (plan.micro_batch_size, min(plan.recompute_every, 2)) if timed else (plan.dp, plan.hsdp)
-        key = (timed, self._key(plan), degrees, mine)
+        key = (timed, plan.options, degrees, mine)  # all plans of a search have the same formats
         if key not in self._miniatures:
             small = small_plan(plan, timed)
             graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
             self._miniatures[key] = miniature(graph, small, self.system if timed else None)
         return self._miniatures[key]
-
-    def _key(self, plan: Plan) -> object:
-        """What a plan's graph follows from; all plans of a search have the same formats."""
-        return plan.options
 
 
 @dataclass(frozen=True)
@@ -250,13 +241,21 @@ def _terms(
 ) -> dict[str, int]:
     """What a stage does in the time of a bound."""
     found = Counter[str]()
-    for chunk in chunks if waits else ():
-        for kind in ("forward", "backward"):
-            for part, count in chunk.parts:
-                for axis, ns in times.get(kind, {})[part].exposed.items() if part in times.get(kind, {}) else ():
-                    found[f"exposed {axis}"] += microbatches * count * ns
+    own = [each for chunk in chunks for each in chunk.parts] if waits else []
+    for of_kind in (times.get(kind, {}) for kind in ("forward", "backward")):
+        for part, count in own:
+            exposed = of_kind[part].exposed if part in of_kind else {}
+            found.update({f"exposed {axis}": microbatches * count * ns for axis, ns in exposed.items()})
     return {"compute": busy - sum(found.values()), **found, "bubble": bubble}
 
+
+OF_STAGES = frozenset(
+    (
+        *("pp", "schedule", "virtual_stages", "chunk_placement", "task_order", "layers_per_stage", "layers_per_chunk"),
+        *("counted_ends", "global_batch_size", "overlap_experts", "rank_order"),
+    )
+)
+"""Words of a plan that are about its stages, or about more than one micro-batch: a miniature has none of them."""
 
 _SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync", "clip_norm")
 """Words of a plan that are about the ranks of dp."""
@@ -265,24 +264,7 @@ _SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync"
 def small_plan(plan: Plan, timed: bool) -> Plan:
     """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
     out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and one sequence."""
-    words = {
-        word: value
-        for word, value in plan.to_dict().items()
-        if word
-        not in (
-            "pp",
-            "schedule",
-            "virtual_stages",
-            "chunk_placement",
-            "task_order",
-            "layers_per_stage",
-            "layers_per_chunk",
-            "counted_ends",
-            "global_batch_size",
-            "overlap_experts",
-            "rank_order",
-        )
-    }
+    words = {word: value for word, value in plan.to_dict().items() if word not in OF_STAGES}
     words |= {"scatter_gather": False, "recompute_every": min(plan.recompute_every, 2)}
     if timed:
         # What dp shards changes neither what a layer computes nor what it saves.

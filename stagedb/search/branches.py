@@ -9,7 +9,7 @@ from stagedb.advice.trials import GraphOf, Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
-from stagedb.search.bounds import Bounds, Chunks
+from stagedb.search.bounds import OF_STAGES, Bounds, Chunks
 from stagedb.search.candidates import Candidate, Fate
 from stagedb.search.conditions import Condition
 from stagedb.search.space import Space, Words
@@ -64,7 +64,7 @@ class SearchPlace:
     trials: Trials
     room: int | None
     condition: Condition | None
-    check_tp: Callable[[int], None] = lambda tp: None
+    check_tp: Callable[[int], None]
 
     @classmethod
     def of(
@@ -73,9 +73,9 @@ class SearchPlace:
         space: Space,
         graph_of: GraphOf,
         system: System,
-        room: int | None = None,
-        condition: Condition | None = None,
-        check_tp: Callable[[int], None] = lambda tp: None,
+        room: int | None,
+        condition: Condition | None,
+        check_tp: Callable[[int], None],
     ) -> "SearchPlace":
         bounds = Bounds(graph_of, space.sizes, system)
         trials = Trials(bounds.graph, space.sizes, system)
@@ -190,8 +190,9 @@ class SearchPlace:
 
     def _may_hold(self, words: Words) -> bool:
         """Whether the condition may hold for plans with these words; a condition on figures may hold for all."""
-        known = self.condition is not None and not self.condition.names & {"step", "peak", "recompute_every", "dp"}
-        return not known or self.condition is None or self.condition.holds({**words, "ranks": self.space.ranks})
+        if self.condition is None or self.condition.names & {"step", "peak", "recompute_every", "dp"}:
+            return True
+        return self.condition.holds({**words, "ranks": self.space.ranks})
 
     def _bounded_plan(self, branch: PlanSet, plan: Plan, every: int, chunks: Chunks) -> PlanSet:
         bound = self.bounds.bound(plan, chunks)
@@ -216,20 +217,7 @@ class SearchPlace:
 
 def _of_one_stage(words: Words, space: Space, **change: Any) -> Plan:
     """The plan of a group or a cell with all layers on one stage."""
-    left_out = (
-        "pp",
-        "schedule",
-        "virtual_stages",
-        "global_batch_size",
-        "layers_per_stage",
-        "layers_per_chunk",
-        "counted_ends",
-        "scatter_gather",
-        "rank_order",
-        "recompute_every",
-        "ranks",
-        "overlap_experts",
-    )
+    left_out = {*OF_STAGES, "scatter_gather", "recompute_every", "ranks"}
     small = {word: value for word, value in words.items() if word not in left_out}
     if small.get("recompute", "none") != "none":
         change |= {"recompute_every": 2}

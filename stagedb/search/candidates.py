@@ -65,6 +65,17 @@ class Candidate:
         """Whether it is known to fit."""
         return self.fate is Fate.TIMED
 
+    @property
+    def layout(self) -> str:
+        """What plans share that differ only in what recomputes."""
+        return layout_of(self.system, self.ranks, self.words)
+
+
+def layout_of(system: str, ranks: int, words: Mapping[str, Any]) -> str:
+    """What the plans of a system and a world share that differ only in what recomputes."""
+    others = {word: value for word, value in words.items() if word not in ("recompute", "recompute_every")}
+    return json.dumps([system, ranks, others], sort_keys=True)
+
 
 @dataclass(frozen=True)
 class SearchRequest:
@@ -120,6 +131,14 @@ class SearchResult:
         """The best plan that fits; None if none does."""
         first = next(iter(self.candidates), None)
         return first if first is not None and first.fits else None
+
+    @property
+    def winners(self) -> tuple[Candidate, ...]:
+        """The best plans that were asked for, the best first: one of each layout."""
+        first: dict[str, Candidate] = {}
+        for each in self.timed:
+            first.setdefault(each.layout, each)
+        return tuple(first.values())[: self.request.top]
 
     @property
     def timed(self) -> tuple[Candidate, ...]:

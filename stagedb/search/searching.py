@@ -4,20 +4,23 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
+from stagedb.advice.copied_processes import Copies, copies
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.cores import usable_cores
 from stagedb.models import Card
 from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
-from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, layout_of
 from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
-from stagedb.search.processes import Copies, copies
 from stagedb.search.space import Space, framework_of
 from stagedb.systems import System
+
+LOST = "so that the search ended; the plans that were timed before are kept, if a store keeps them"
 
 TOGETHER = 64
 """Groups that a process bounds at a time."""
@@ -71,7 +74,7 @@ def search(
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
     condition = Condition.parse(request.where) if request.where else None
-    graph_of = lambda options: build_graph(card, options)  # noqa: E731
+    graph_of = partial(build_graph, card)
     places = [
         SearchPlace.of(number, space, graph_of, system, request.room, condition, card.check_tp)
         for number, (system, space) in enumerate(
@@ -79,7 +82,7 @@ def search(
         )
     ]
     count = usable_cores() if processes is None else processes
-    with copies(lambda question: _answer(places, question), count) as others:
+    with copies(lambda question: _answer(places, question), count, lambda question: "plans", LOST) as others:
         return _Search(request, places, others, shard, known, progress, seconds, settled).run()
 
 
@@ -212,7 +215,7 @@ class _Search:
             if there is not None:
                 self._take(branch, _plain(Opened(settled=(there,))))
                 return
-            known = self.layouts.get(self._layout(place.system, branch.words))
+            known = self.layouts.get(layout_of(place.system, place.space.ranks, branch.words))
             if known is not None and self._is_beaten(branch, known):
                 self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
                 return
@@ -230,12 +233,6 @@ class _Search:
         recomputes = known.words.get("recompute", "none") != "none"
         return self._value_of(branch) >= self._of(known) or not (leanest or recomputes)
 
-    def _layout(self, system: str, words: Mapping[str, Any]) -> str:
-        """What plans share that differ only in what recomputes."""
-        return _key(
-            system, {word: value for word, value in words.items() if word not in ("recompute", "recompute_every")}
-        )
-
     def _of(self, each: Candidate) -> float:
         return self.value(each.system, each.ranks, each.step, each.peak)
 
@@ -249,9 +246,9 @@ class _Search:
 
     def _push_alike(self, branch: PlanSet, first: Candidate) -> None:
         """The plans in which as many layers recompute as in one that was tried: they take as long, or do not fit."""
+        step = max(branch.step, first.step)
         for every in branch.alike:
             words = {**branch.words, "recompute_every": every}
-            step = first.step if first.fate is Fate.TIMED else branch.step
             self._push(replace(branch, words=words, plans=1, alike=(), step=step))
 
     def _settle(self, candidate: Candidate) -> None:
@@ -259,7 +256,7 @@ class _Search:
         self.done += candidate.plans
         if candidate.fate is Fate.TIMED:
             self.timed += 1
-            layout = self._layout(candidate.system, candidate.words)
+            layout = candidate.layout
             if layout not in self.layouts or self._of(candidate) < self._of(self.layouts[layout]):
                 self.layouts[layout] = candidate
                 self.limits = sorted(map(self._of, self.layouts.values()))[: self.request.top]

@@ -145,10 +145,10 @@ class _SearchWriting:
 
     def _finish(self, found: SearchResult) -> None:
         """Write all candidates with their places, then delete those that the search has no more."""
-        best = _best_layouts(found)
+        winners = found.winners
         rows: list[dict[str, Any]] = []
         for place, (id, each) in enumerate(with_ids(self.request.id, self.request, found.candidates)):
-            instance = self.instance_of(each) if place in best else None
+            instance = self.instance_of(each) if each in winners else None
             values = {**candidate_values(self.request, each), "place": place, "instance": instance}
             rows.append({"id": id, "values": {"id": id, **without_none(values)}})
         self._write("change", [row for row in rows if row["id"] in self.there])
@@ -171,12 +171,3 @@ class _SearchWriting:
         for start in range(0, len(rows), AT_ONCE):
             self.lease.renew()
             self.store.write_rows(f"search/{name}", rows[start : start + AT_ONCE], **params)
-
-
-def _best_layouts(found: SearchResult) -> set[int]:
-    """Places of the best plans: as many as were asked for, of which no two differ only in what recomputes."""
-    seen: dict[str, int] = {}
-    for place, each in enumerate(found.timed):
-        others = {name: value for name, value in each.words.items() if name not in ("recompute", "recompute_every")}
-        seen.setdefault(repr((each.system, each.ranks, others)), place)
-    return set(list(seen.values())[: found.request.top])

@@ -25,9 +25,14 @@ Answer = Callable[[Any], Any]
 
 @dataclass
 class Copies:
-    """Processes that answer questions. Without any, this process answers when an answer is awaited."""
+    """Processes that answer questions. Without any, this process answers when an answer is awaited.
+
+    name: of a question, for errors. lost: what an error adds if a process ends.
+    """
 
     answer: Answer
+    name: Callable[[Any], str]
+    lost: str
     channels: dict[Connection, ForkProcess] = field(default_factory=dict)
     _asked: dict[Connection, Any] = field(default_factory=dict)
     _here: deque[Any] = field(default_factory=deque)
@@ -52,28 +57,40 @@ class Copies:
         with suppress(BrokenPipeError):  # the answer of a process that has ended is the end of its channel
             channel.send_bytes(json.dumps(question).encode())
 
-    def answers(self, seconds: float | None = None) -> Iterator[tuple[Any, Any]]:
-        """Questions with their answers, as soon as there is one. seconds: the longest wait.
+    def answers(self) -> Iterator[tuple[Any, Any]]:
+        """Questions with their answers, as soon as there is one.
 
         Raises StagedbError if a process ends before it answers. What fails there fails here again, with its own error.
         """
         if self._here:
             question = self._here.popleft()
             yield question, self.answer(question)
-        ready = wait(list(self._asked), seconds) if self._asked else []
+        ready = wait(list(self._asked)) if self._asked else []
         for channel in [each for each in self._asked if each in ready]:
             question = self._asked.pop(channel)
             try:
                 found = json.loads(channel.recv_bytes())
             except (EOFError, ConnectionResetError):
-                raise _ended(self.channels[channel]) from None
+                raise self._ended(self.channels[channel], question) from None
             yield question, self.answer(question) if "failed" in found else found["answer"]
+
+    def _ended(self, process: ForkProcess, question: Any) -> StagedbError:
+        process.join()
+        status = process.exitcode or 0
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        return StagedbError(
+            f"the process that tried {self.name(question)} ended with {how}, {self.lost}. If "
+            "the machine is short of memory, use fewer cores (`taskset -c 0` before the command for one)"
+        )
 
 
 @contextmanager
-def copies(answer: Answer, count: int) -> Iterator[Copies]:
-    """So many processes that answer questions. They end with the block, and with this process."""
-    found = Copies(answer)
+def copies(answer: Answer, count: int, name: Callable[[Any], str], lost: str) -> Iterator[Copies]:
+    """So many processes that answer questions. They end with the block, and with this process.
+
+    name, lost: as in `Copies`.
+    """
+    found = Copies(answer, name, lost)
     if count < 2 or sys.platform != "linux":
         yield found
         return
@@ -111,13 +128,3 @@ def _serve(answer: Answer, channel: Connection, others: Sequence[Connection]) ->
             except Exception:  # noqa: BLE001 - the first process runs into the same one, and raises it
                 found = {"failed": True}
             channel.send_bytes(json.dumps(found).encode())
-
-
-def _ended(process: ForkProcess) -> StagedbError:
-    process.join()
-    status = process.exitcode or 0
-    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return StagedbError(
-        f"a process that tried plans ended with {how}; what was found before is kept. If the machine is short of "
-        "memory, use fewer cores (`taskset -c 0` before the command for one)"
-    )
