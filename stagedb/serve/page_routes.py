@@ -16,7 +16,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
-from stagedb.serve import instance_pages, list_pages, page_frames, query_pages, step_pages, subgraph_page, team_pages
+from stagedb.serve import (
+    instance_pages,
+    list_pages,
+    page_frames,
+    query_pages,
+    search_pages,
+    step_pages,
+    subgraph_page,
+    team_pages,
+)
 from stagedb.serve.access import AccessGate, AccessRules, given_token
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
@@ -57,6 +66,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/instances/{word}/memory", instance_pages.memory),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
+    ("/searches/{word}", search_pages.search),
     ("/find", team_pages.find),
     ("/log", team_pages.log),
     ("/compare", step_pages.compare),

@@ -11,6 +11,7 @@ from stagedb.api import Stagedb
 from stagedb.store import Store
 from tests.browsing import Browser, browsing
 from tests.ir.tiny import card
+from tests.serve.searches import made_up_search
 from tests.serve.served import Served, serving
 from tests.serve.test_answers import asked, paths
 
@@ -28,6 +29,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
+def hostile_search(store: Store) -> str:
+    """The id of a search whose names are hostile texts."""
+    return made_up_search(store, model=HOSTILE, systems=(HOSTILE,), where=HOSTILE).id
+
+
 def checked(browser: Browser, served: Served, path: str, width: int, *, status: int = 200) -> None:
     visit = browser.visit(served.address + path, width, dark=width < 500)
     assert visit.status == status, path
@@ -43,7 +49,15 @@ def test_every_page_is_sound(embedded_store: Store, browser: Browser, width: int
     db.instantiate(card("llama"), name="wide", tp=2, dp=2)
     db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
     found = db.profile("wide", name="first"), db.profile("deep", name="second")
-    more = ["/list/graphs", "/list/profiles", "/list/unfinished", "/compare", "/queries/fastest_plans"]
+    made_up_search(embedded_store)
+    more = [
+        "/list/graphs",
+        "/list/profiles",
+        "/list/searches",
+        "/list/unfinished",
+        "/compare",
+        "/queries/fastest_plans",
+    ]
     with serving(embedded_store) as served:
         for path in (*paths(found), *more, asked(query="MATCH (i:Instance) RETURN i")):
             checked(browser, served, path, width)
@@ -72,10 +86,15 @@ def test_an_empty_store_and_the_form_for_the_token(embedded_store: Store, browse
 def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, width: int) -> None:
     db = Stagedb(embedded_store)
     made = db.profile(model=card("llama"), tp=2, name="mine")
-    for thing in (made.instance.id, made.info.id, made.instance.graph):
+    search = hostile_search(embedded_store)
+    for thing in (made.instance.id, made.info.id, made.instance.graph, search):
         db.tag(thing, "plain")
         db.note(thing, "plain")
     with embedded_store._session("WRITE") as session:  # as another program could write it
+        session.run(
+            "MATCH (c:Candidate) SET c += $texts", texts=dict.fromkeys(("system", "code", "why"), HOSTILE)
+        ).consume()
+        session.run("MATCH (c:Candidate) SET c.schedule = $text", text=HOSTILE).consume()
         for label in ("Graph", "Instance", "Profile", "Name"):
             session.run(f"MATCH (n:{label}) SET n.name = $name", name=HOSTILE).consume()
         for label, property_ in (("Note", "text"), ("Tag", "id"), ("User", "id"), ("Input", "name")):
@@ -93,6 +112,8 @@ def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, wi
         f"/profiles/{one}",
         f"/profiles/{one}/report",
         f"/graphs/{made.instance.graph}",
+        f"/searches/{search}",
+        "/list/searches",
         f"/list/instances?{urlencode({'tag': HOSTILE})}",
         "/log",
         f"/log?{urlencode({'word': made.instance.id, 'user': HOSTILE})}",
