@@ -78,6 +78,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
 )
 """Every page that reads the store, by its path."""
 
+SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
+"""Folders of other packages whose files pages have too."""
+
 ASKING = frozenset({query_pages.named_query, query_pages.cypher})
 """Pages that answer queries of users, which may take as long as a query may."""
 
@@ -102,7 +105,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         routes=[
             *routes,
             Route("/login", login, methods=["GET", "POST"]),
-            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static")),
+            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static", packages=SHARED)),
         ],
         exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(AccessGate, rules=rules, login=login_page)],

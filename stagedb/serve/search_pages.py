@@ -9,11 +9,12 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, SearchInfo, Stagedb, search_views
 from stagedb.outputs import GB
+from stagedb.reports.candidates_chart import Link, candidates_chart
 from stagedb.reports.search_view import FrontPlan, RanksBest, SearchView
 from stagedb.search import Candidate
 from stagedb.serve import page_frames
 from stagedb.serve.downloads import FORMATS, file_of, format_of
-from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell
+from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named
 
 MOST = 100
 """Rows of a table of plans. Downloads have all candidates."""
@@ -45,6 +46,7 @@ def search(request: Request) -> Response:
         return file_of(some, format_, f"search-{info.id[:SHORT_ID]}", cut=len(rows) > most)
     view = shared.read(lambda db: search_views.view_of(db.store, searched))
     best = view.winners[0] if view.winners else None
+    asked = {name: named(request.query_params, name) for name in ("color", "show")}
     return page_frames.page(
         request,
         "search.html",
@@ -53,10 +55,12 @@ def search(request: Request) -> Response:
         title=view.title,
         verdict=view.verdict,
         origin=page_frames.origin(origin),
+        picture=candidates_chart(view, **asked, links=links_of(view), form=True),
         best=None if best is None else view.plans[best[0]],
         command=None if best is None else view.commands.get(best[0]),
         commands=[(view.plans[place], view.commands.get(place)) for place, _ in view.winners[1:MOST]],
         plans=plans_table(view),
+        ids=[f"plan-{place}" for place, _ in view.winners[:MOST]],
         more=max(0, len(view.winners) - MOST),
         memory=memory_table(view),
         ranks=ranks_table(view) if len(view.request.ranks) > 1 else None,
@@ -64,6 +68,17 @@ def search(request: Request) -> Response:
         facts=asked_facts(info, view),
         files={each: address("searches", info.id, format=each) for each in FORMATS},
     )
+
+
+def links_of(view: SearchView) -> dict[int, list[Link]]:
+    """Where plans lead that became instances: to these and to their newest profiles."""
+    found: dict[int, list[Link]] = {}
+    for place, several in view.made.items():
+        for each in several:
+            mine = found.setdefault(place, [])
+            mine.append(Link(f"instance {each.name}", address("instances", each.instance)))
+            mine += [Link(f"profile {id[:SHORT_ID]}", address("profiles", id)) for id in each.profiles[:1]]
+    return found
 
 
 def plans_table(view: SearchView) -> Table:

@@ -20,8 +20,8 @@ from stagedb.serve.page_routes import PAGES
 from stagedb.store import Field, Store
 from tests.conftest import empty
 from tests.ir.tiny import card
-from tests.serve.searches import made_up_search
 from tests.serve.served import Served, serving
+from tests.store.made_up_searches import made_up_search
 from tests.store.searches import small_request
 
 Pair = tuple[Profile, Profile]

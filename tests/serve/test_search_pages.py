@@ -13,8 +13,8 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.search import Fate
 from stagedb.store import Store
-from tests.serve.searches import FOUND, MS, candidate, made_up_search
 from tests.serve.served import Served, serving
+from tests.store.made_up_searches import FOUND, MS, candidate, made_up_search
 from tests.store.searches import CARD, small_request
 
 
@@ -28,7 +28,7 @@ def section(page: str, title: str) -> list[tuple[str, ...]]:
     """The rows of the table of a section."""
     part = page[page.index(f"<h2>{title}") :]
     part = part[: part.index("</section>")]
-    rows = re.findall(r"<tr>(<td.*?)</tr>", part, re.DOTALL)
+    rows = re.findall(r"<tr[^>]*>(<td.*?)</tr>", part, re.DOTALL)
     return [tuple(unescape(each) for each in re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)<", row)) for row in rows]
 
 
@@ -209,3 +209,16 @@ def test_questions_about_a_search_are_forms(store: Store, served: Served) -> Non
     answered = served.get(f"/queries/why_plans_lose?search={request.id}&format=json")
     assert json.loads(answered.text)[0]["code"] == "memory"
     assert "of the newest search" in unescape(served.get("/queries/why_plans_lose?ask=1").text)
+
+
+def test_the_picture_has_its_state_in_the_address(store: Store, served: Served) -> None:
+    request = made_up_search(store)
+    page = served.get(f"/searches/{request.id}?color=zero&show=timed").text
+    assert '<option value="zero" selected>' in page and '<option value="timed" selected>' in page
+    assert '<form class="controls filters" method="get">' in page
+    refused = served.get(f"/searches/{request.id}?color=nothing")
+    assert refused.status == 400 and "it is one of why, tp, dp, zero" in refused.text
+    for name, kind in (("candidates.css", "text/css"), ("candidates.js", "javascript"), ("pages.css", "text/css")):
+        answer = served.get(f"/static/{name}")
+        assert answer.status == 200 and kind in answer.headers["content-type"]
+    assert served.get("/static/report.css").status == 404, "other files of the package are not public"
