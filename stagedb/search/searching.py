@@ -114,9 +114,9 @@ def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
         return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
     branch = _branch(question["branch"])
     place = places[branch.place]
-    if branch.level is SetKind.REHEARSED:
+    if branch.level is SetKind.PLAN:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
-    return _plain(place.opened(branch))
+    return _plain(place.opened(branch, question["by_step"]))
 
 
 def _plain(found: PlanSet | Opened) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class _Search:
 
     def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
-        if branch.level >= SetKind.PLAN:
+        if branch.level is SetKind.PLAN:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
                 self._take(branch, _plain(Opened(settled=(there,))))
@@ -241,10 +241,9 @@ class _Search:
             if known is not None and self._is_beaten(branch, known):
                 self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
                 return
-        longest = None
-        if self.request.by is Objective.STEP and self.limit < float("inf"):
-            longest = int(self.limit)
-        self.copies.ask({"branch": _plain(branch), "longest": longest})
+        by_step = self.request.by is Objective.STEP
+        longest = int(self.limit) if by_step and self.limit < float("inf") else None
+        self.copies.ask({"branch": _plain(branch), "longest": longest, "by_step": by_step})
 
     def _is_beaten(self, branch: PlanSet, known: Candidate) -> bool:
         """Whether a plan is no better than a known one that differs only in what recomputes.
@@ -277,10 +276,11 @@ class _Search:
             self._push_alike(branch, _candidate(answer["settled"][0]))
 
     def _push_alike(self, branch: PlanSet, first: Candidate) -> None:
-        """The plans in which as many layers recompute as in one that was tried: they take as long, or do not fit."""
+        """The plans that are no faster than one that was tried."""
         step = max(branch.step, first.step)
+        others = {word: value for word, value in branch.words.items() if word != "recompute_every"}
         for every in branch.alike:
-            words = {**branch.words, "recompute_every": every}
+            words = {**others, **({"recompute_every": every} if every > 1 else {})}
             self._push(replace(branch, words=words, plans=1, alike=(), step=step))
 
     def _settle(self, candidate: Candidate) -> None:
