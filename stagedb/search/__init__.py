@@ -1,5 +1,5 @@
 """Which plan is best: all plans of a model on a system, tried or ruled out by a bound, and why each of them loses."""
 
-from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards
 
-__all__ = ["Candidate", "Fate", "Objective", "SearchRequest", "SearchResult"]
+__all__ = ["Candidate", "Fate", "Objective", "SearchRequest", "SearchResult", "Shards"]

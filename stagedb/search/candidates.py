@@ -102,11 +102,40 @@ class SearchRequest:
     prices: Mapping[str, float] = field(default_factory=dict)
     watts: Mapping[str, float] = field(default_factory=dict)
 
+    def value(self, system: str, ranks: int, step: int, peak: int) -> float:
+        """What the search makes small: the step, the peak, or the cost of a step."""
+        match self.by:
+            case Objective.STEP:
+                return step
+            case Objective.MEMORY:
+                return peak
+            case Objective.TOKENS_PER_DOLLAR:
+                return step * ranks * self.prices[system]
+            case Objective.TOKENS_PER_JOULE:
+                return step * ranks * self.watts[system]
+
     @property
     def id(self) -> str:
         """The digest of what is asked: the same search on two machines has one id."""
         content = json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Some of the parts that a search is cut into, for many machines: `numbers`, ascending from 1, of `of`."""
+
+    numbers: tuple[int, ...]
+    of: int
+
+    def has(self, group: int) -> bool:
+        """Whether a group is in one of them. Groups are dealt out in turn, by their place among all of a search."""
+        return group % self.of + 1 in self.numbers
+
+    @property
+    def others(self) -> "Shards":
+        """All parts but these."""
+        return Shards(tuple(each for each in range(1, self.of + 1) if each not in self.numbers), self.of)
 
 
 @dataclass(frozen=True)
@@ -116,7 +145,8 @@ class SearchResult:
     size: plans of the grammar whose degrees divide. candidates: the best first, then the others that were timed, then
     sets that were ruled out; the sum of their `plans` is `size` if the search is over. covered: whether every plan was
     tried or ruled out by a bound, so that the first candidate is the optimum. left: a lower bound of the step of plans
-    that were not tried [ns]; None if the search is over. seconds: of the work.
+    that were not tried [ns]; None if the search is over. seconds: of the work. shards: those that are finished, of a
+    search that was put together from shards.
     """
 
     request: SearchRequest
@@ -125,6 +155,7 @@ class SearchResult:
     covered: bool
     left: int | None
     seconds: float
+    shards: Shards | None = None
 
     @property
     def best(self) -> Candidate | None:

@@ -14,7 +14,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.cores import usable_cores
 from stagedb.models import Card
 from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
-from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, layout_of
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards, layout_of
 from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
 from stagedb.search.space import Space, framework_of
@@ -42,14 +42,32 @@ Settle = Callable[[Candidate], None]
 """Called with each candidate: a plan that was timed, or what was ruled out."""
 
 
+Elsewhere = Callable[[], Sequence[float]]
+"""Values of plans that other shards of the same search have timed by now, at most one of each layout."""
+
+
 def _unwatched(progress: Progress) -> None:
     """Progress that nobody watches."""
+
+
+def _alone() -> Sequence[float]:
+    """No other shard."""
+    return ()
 
 
 def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
     """The plans of each world that a search asks about. UsageError if the request names no batch."""
     sizes = model_sizes(card, framework_of(request.words))
     return [Space(sizes, request.words, ranks, request.allow) for ranks in request.ranks]
+
+
+def sizes_of(request: SearchRequest, card: Card, of: int) -> list[int]:
+    """The numbers of plans of all shards, whose degrees divide."""
+    sizes = [0] * of
+    every = ((space, words) for _ in request.systems for space in spaces_of(request, card) for words in space.groups())
+    for at, (space, words) in enumerate(every):
+        sizes[at % of] += space.count_group(words)
+    return sizes
 
 
 def search(
@@ -59,7 +77,9 @@ def search(
     *,
     seconds: float | None = None,
     processes: int | None = None,
-    shard: tuple[int, int] = (0, 1),
+    shards: Shards | None = None,
+    found: Sequence[Candidate] = (),
+    elsewhere: Elsewhere = _alone,
     known: Sequence[Candidate] = (),
     progress: Report = _unwatched,
     settled: Settle | None = None,
@@ -67,9 +87,11 @@ def search(
     """The best plans of a model, exactly timed, and why others lose.
 
     systems: those of the request, in its order. seconds: when to end with what is found; None: when all plans are tried
-    or ruled out. processes: that try plans; None: one on each core. shard: which part of the groups, of how many.
-    known: plans that were timed before by the same request. progress: called as plans are tried and ruled out.
-    settled: called with each candidate as soon as it is known, also with those of `known`.
+    or ruled out. processes: that try plans; None: one on each core. shards: those that are searched; None: all plans.
+    found: what the other shards found, which becomes a part of the result. elsewhere: called now and then for what
+    other shards have timed, which rules out plans of this one. known: plans that were timed before by the same request.
+    progress: called as plans are tried and ruled out. settled: called with each candidate as soon as it is known, also
+    with those of `known` and `found`.
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
@@ -83,7 +105,7 @@ def search(
     ]
     count = usable_cores() if processes is None else processes
     with copies(lambda question: _answer(places, question), count, lambda question: "plans", LOST) as others:
-        return _Search(request, places, others, shard, known, progress, seconds, settled).run()
+        return _Search(request, places, others, shards, found, elsewhere, known, progress, seconds, settled).run()
 
 
 def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
@@ -92,7 +114,7 @@ def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
         return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
     branch = _branch(question["branch"])
     place = places[branch.place]
-    if branch.level is SetKind.PLAN:
+    if branch.level is SetKind.REHEARSED:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
     return _plain(place.opened(branch))
 
@@ -116,13 +138,15 @@ class _Search:
     """A search under way.
 
     layouts: the best plan that was timed of those that differ only in what recomputes. limits: the values of the best
-    layouts, ascending. tried: plans that an earlier search has timed.
+    layouts, ascending. rivals: those of other shards. tried: plans that an earlier search has timed.
     """
 
     request: SearchRequest
     places: Sequence[SearchPlace]
     copies: Copies
-    shard: tuple[int, int]
+    shards: Shards | None
+    found: Sequence[Candidate]
+    elsewhere: Elsewhere
     known: Sequence[Candidate]
     report: Report
     seconds: float | None
@@ -131,6 +155,7 @@ class _Search:
     settled: list[Candidate] = field(default_factory=list)
     layouts: dict[str, Candidate] = field(default_factory=dict)
     limits: list[float] = field(default_factory=list)
+    rivals: Sequence[float] = ()
     tried: dict[str, Candidate] = field(default_factory=dict)
     best: Candidate | None = None
     timed: int = 0
@@ -144,6 +169,7 @@ class _Search:
         self._groups()
         late = False
         while self.heap or self.copies.busy:
+            self.rivals = self.elsewhere()
             late = self.seconds is not None and time.monotonic() - began > self.seconds
             while not late and self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit:
                 self._open(heappop(self.heap)[2])
@@ -152,37 +178,33 @@ class _Search:
             for question, answer in self.copies.answers():
                 self._take(_branch(question["branch"]), answer)
         left = [branch.step for value, _, branch in self.heap if value <= self.limit]
+        self.settled = [self._judged(each) for each in self.settled]
+        left += [each.step for each in self.settled if each.fate is Fate.UNTRIED]
         for value, _, branch in self.heap:
             fate = Fate.SLOWER if value > self.limit else Fate.UNTRIED
             self.settled.append(self.places[branch.place].set_of(branch, fate))
         found = explained(self.request, self.settled, self.value)
-        whole = not left and self.shard[1] == 1
-        return SearchResult(self.request, self.size, found, whole, min(left, default=None), time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
 
     @property
     def limit(self) -> float:
         """The value that a branch must not exceed to have one of the best layouts."""
-        return self.limits[self.request.top - 1] if len(self.limits) >= self.request.top else float("inf")
+        best = sorted((*self.limits, *self.rivals)) if self.rivals else self.limits
+        return best[self.request.top - 1] if len(best) >= self.request.top else float("inf")
 
     def value(self, system: str, ranks: int, step: int, peak: int) -> float:
-        """What the search makes small: the step, the peak, or the cost of a step."""
-        match self.request.by:
-            case Objective.STEP:
-                return step
-            case Objective.MEMORY:
-                return peak
-            case Objective.TOKENS_PER_DOLLAR:
-                return step * ranks * self.request.prices[system]
-            case Objective.TOKENS_PER_JOULE:
-                return step * ranks * self.request.watts[system]
+        """What the search makes small."""
+        return self.request.value(system, ranks, step, peak)
 
     def _groups(self) -> None:
         """The groups of the search's part, with their bounds."""
-        part, parts = self.shard
         every = [branch for place in self.places for branch in place.groups()]
-        mine = [branch for at, branch in enumerate(every) if at % parts == part]
-        self.size = sum(branch.plans for branch in mine)
+        mine = [branch for at, branch in enumerate(every) if self.shards is None or self.shards.has(at)]
+        self.size = sum(branch.plans for branch in mine) + sum(each.plans for each in self.found)
         self.report(Progress(0, self.size, 0, None))
+        for each in self.found:
+            self._settle(each)
         # Groups with equal layers are next to each other, so that one process bounds them from the same figures.
         mine.sort(key=lambda branch: repr([branch.words.get(word) for word in _LAYER]))
         asked = [mine[at : at + TOGETHER] for at in range(0, len(mine), TOGETHER)]
@@ -210,7 +232,7 @@ class _Search:
 
     def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
-        if branch.level is SetKind.PLAN:
+        if branch.level >= SetKind.PLAN:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
                 self._take(branch, _plain(Opened(settled=(there,))))
@@ -236,12 +258,22 @@ class _Search:
     def _of(self, each: Candidate) -> float:
         return self.value(each.system, each.ranks, each.step, each.peak)
 
+    def _judged(self, each: Candidate) -> Candidate:
+        """A set that a shard ruled out, or did not try, by the best plans of all shards."""
+        if each.fate not in (Fate.SLOWER, Fate.UNTRIED):
+            return each
+        beaten = self._of(each) > self.limit
+        if not beaten and (known := self.layouts.get(each.layout)) is not None:
+            beaten = self._of(each) >= self._of(known)
+        fate = Fate.SLOWER if beaten else Fate.UNTRIED
+        return each if fate is each.fate else replace(each, fate=fate)
+
     def _take(self, branch: PlanSet, answer: Mapping[str, Any]) -> None:
         for row in answer["branches"]:
             self._push(_branch(row))
         for row in answer["settled"]:
             self._settle(_candidate(row))
-        if branch.level is SetKind.PLAN and branch.alike:
+        if branch.alike and answer["settled"]:
             self._push_alike(branch, _candidate(answer["settled"][0]))
 
     def _push_alike(self, branch: PlanSet, first: Candidate) -> None:

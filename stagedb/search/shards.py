@@ -1,0 +1,73 @@
+"""A search on many machines: each searches a shard, and the results are put together to that of the one search.
+
+A shard has every n-th group of plans. Plans that differ only in what recomputes are in one group, so that no two shards
+have plans of one layout. A shard rules out a plan only if as many plans as are wanted are better, in this shard or in
+another one. All of these are plans of the same search, so that the best plans of all shards together are those of the
+search without shards: the same plans, steps, peaks, terms and reasons, in the same order. Which of the others were
+timed depends on what was known at that time, as it does with several processes.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.mentions import Word
+from stagedb.models import Card
+from stagedb.search.candidates import Candidate, Fate, SearchRequest, SearchResult, Shards
+from stagedb.search.searching import search, sizes_of
+from stagedb.systems import System
+
+MOST = 100_000
+"""Shards of a search at most."""
+
+
+def shard_of(text: str) -> Shards:
+    """The shard of a text such as `3/8`, the third of eight. Raises UsageError for another text."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, of = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= of <= MOST:
+        raise UsageError(f"{shown(text)} is no shard: {Word('shard')} takes I/N, from 1/N to N/N, such as 3/8")
+    return Shards((number,), of)
+
+
+def merged(
+    request: SearchRequest,
+    card: Card,
+    systems: Sequence[System],
+    parts: Mapping[int, SearchResult],
+    of: int,
+    processes: int | None = None,
+) -> SearchResult:
+    """What shards found together: the result of the search without shards as soon as all of them are finished.
+
+    parts: by number, each with the plans of its shard. A shard is finished if its part is covered. of: how many there
+    are. Plans of missing shards are untried, or ruled out by their bounds; `left` bounds the steps of all of them.
+
+    Raises UsageError for a part that does not have the plans of its shard.
+    """
+    sizes = sizes_of(request, card, of)
+    for number, part in parts.items():
+        if part.size != (size := sizes[number - 1]):
+            raise UsageError(
+                f"shard {number}/{of} of search {request.id} has {part.size:,} plans, and {size:,} in this stagedb: "
+                "another version searched it; remove it from the store, and search it again"
+            )
+    candidates = [each for part in parts.values() for each in part.candidates]
+    missing = Shards(tuple(parts), of).others
+    found = search(request, card, systems, seconds=0.0, processes=processes, shards=missing, found=candidates)
+    finished = Shards(tuple(sorted(number for number, part in parts.items() if part.covered)), of)
+    whole = not finished.others.numbers
+    return replace(
+        found,
+        covered=found.covered and whole,
+        left=found.left if whole or found.left is not None else _left(found.candidates),
+        seconds=sum(part.seconds for part in parts.values()),
+        shards=finished,
+    )
+
+
+def _left(candidates: Sequence[Candidate]) -> int | None:
+    """A lower bound of the steps of all plans that were not tried, also of those that cannot be among the best."""
+    return min((each.step for each in candidates if each.fate is Fate.SLOWER), default=None)
