@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Swept,
         Unpacked,
         Viewed,
+        ViewedSearch,
         kind_of,
         properties,
     )
@@ -75,6 +76,7 @@ __all__ = [
     "Unpacked",
     "Unused",
     "Viewed",
+    "ViewedSearch",
     "connect",
     "describe",
     "durations",
@@ -122,6 +124,7 @@ _MODULES = {
         "Swept",
         "Unpacked",
         "Viewed",
+        "ViewedSearch",
         "kind_of",
         "properties",
     ),

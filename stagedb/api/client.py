@@ -27,6 +27,7 @@ from stagedb.api.results import (
     Swept,
     Thing,
     Viewed,
+    ViewedSearch,
 )
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
@@ -606,6 +607,23 @@ class Stagedb:
         if second is None:
             return views.save_report(self.store, asked, out, force, progress)
         return views.save_pair(self.store, asked, second, out, force, progress)
+
+    def report_search(
+        self, search: str | None = None, /, *, out: Path | str | None = None, force: bool = False
+    ) -> ViewedSearch:
+        """Write the report of a search as one HTML file that fetches nothing: all candidates, fronts, why plans lose.
+
+        search: its id, or the start of it; the newest by default. out: the file (`./MODEL-RANKS-search.html` by
+        default). force: replace an earlier report.
+        """
+        from stagedb.api import search_views
+
+        return search_views.save_search_report(self.store, search, out, force)
+
+    def names_search(self, word: str, /) -> bool:
+        """Whether a word is the start of a search's id, and names neither an instance nor a profile."""
+        others = lookup.find_instance(self.store, word) or lookup.find_profile(self.store, word)
+        return others is None and lookup.find_search(self.store, word) is not None
 
     def report_page(self, profile: str, second: str | None = None, /) -> str:
         """The report of a profile as HTML that fetches nothing; with a second one, the report that compares both.

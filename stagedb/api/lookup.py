@@ -92,6 +92,12 @@ def _of_other_kind(store: Store, word: str) -> UsageError | None:
             f"{shown(word)} is a profile, of instance {profile.instance[:SHORT_ID]} ({profile.instance_name}): give "
             "that id where an instance is wanted"
         )
+    search = find_search(store, word)
+    if search is not None:
+        return UsageError(
+            f"{shown(word)} is a search, of plans of {search.model}: {call('report', search.id[:SHORT_ID])} and "
+            f"{call('show', search.id[:SHORT_ID])} are about it, and an instance is wanted here"
+        )
     graph = find_graph(store, word)
     if graph is not None:
         return UsageError(

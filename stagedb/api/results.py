@@ -187,6 +187,16 @@ class Viewed:
     verdict: str = ""
 
 
+@dataclass(frozen=True)
+class ViewedSearch:
+    """A file with the report of a search. bytes: its size. verdict: what was found, in a few words."""
+
+    path: Path
+    bytes: int
+    search: SearchInfo
+    verdict: str
+
+
 class Chart(str):
     """The chart of a step of an instance, as text. profile: the profile in the store of the step that it shows."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stagedb.api import lookup, profiling
 from stagedb.api.provenance import of_step
-from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed
+from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed, kind_of
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
@@ -123,7 +123,7 @@ def save_timeline(
     """Write a step as a Perfetto trace."""
     stages = stages_of(only)
     found = find_step(store, asked)
-    path = _place(_name(found), out, ".pftrace", force)
+    path = place_of(_name(found), out, ".pftrace", force)
     step = run_step(store, found)
     made = trace(step.view, granularity, stages)
     kept = step.keep(store, progress)
@@ -148,7 +148,7 @@ def save_report(
 ) -> Viewed:
     """Write a report of a step as a page."""
     found = find_step(store, asked)
-    path = _place(_name(found), out, ".html", force)
+    path = place_of(_name(found), out, ".html", force)
     step = run_step(store, found)
     made = render(step.view, of_step(store, step.instance, step.job).facts()).encode()
     kept = step.keep(store, progress)
@@ -192,7 +192,7 @@ def save_pair(
             f"and {Word('blocking')}"
         )
     names = [_called(each) for each in found]
-    path = _place("-and-".join(file_name(name) for name in names), out, ".html", force)
+    path = place_of("-and-".join(file_name(name) for name in names), out, ".html", force)
     steps = [run_step(store, each) for each in found]
     sides = [(step.view, name) for step, name in zip(steps, names, strict=True)]
     facts = [of_step(store, step.instance, step.job).facts() for step in steps]
@@ -211,7 +211,8 @@ def _side(store: Store, word: str, inputs: ProfileInputs) -> StepRequest:
     if isinstance(found, InstanceInfo):
         return StepRequest(found.id, None, {}, inputs)
     raise UsageError(
-        f"{shown(word)} is a graph: a report of two steps takes profiles or instances ({call('ls')} lists them)"
+        f"{shown(word)} is a {kind_of(found)}: a report of two steps takes profiles or instances ({call('ls')} lists "
+        "them)"
     )
 
 
@@ -226,7 +227,7 @@ def _name(found: FoundStep) -> str:
     return f"{file_name(found.wanted.model)}-{found.wanted.plan.world}"
 
 
-def _place(name: str, out: Path | str | None, ending: str, force: bool) -> Path:
+def place_of(name: str, out: Path | str | None, ending: str, force: bool) -> Path:
     """Where a view goes. Raises UsageError if it cannot be written there. force: replace another one of its kind."""
     path = Path(f"{name}{ending}" if out is None else out)
     check(path, HEADS[ending], force)

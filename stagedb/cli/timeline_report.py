@@ -165,18 +165,24 @@ def report(
     words: PlanFlags,
     common: Common,
 ) -> None:
-    """Write a report of a step on a system as one HTML file.
+    """Write a report of a step or a search as one HTML file.
 
     The file needs no network. It has the plan and the system, step time, MFU and tokens a second, the pipeline with its
     critical path, where each stage's time goes, memory at the peak and over the step, the exposed communication, and a
     roofline. A report of two profiles or instances has what makes one of them faster, and both pipelines on one scale.
-    The store keeps the profile of each step.
+    The store keeps the profile of each step. A report of a search, by its id, has a picture of all candidates, the best
+    plans, the fronts of step against memory and ranks, and why the others lose.
     """
     given = words.words()
+    alone = second is None and model is None and profile is None and not given and not any(timing.words().values())
     with (
         common.connect() as db,
         progress(common, "writing", "rows", before="making the graph and the instance") as written,
     ):
+        if target is not None and alone and db.names_search(target):
+            found = db.report_search(target, out=out, force=force)
+            common.line(f"{found.path}: {found.verdict}, {size(found.bytes)}; open it in a browser")
+            return
         done = db.report(
             target,
             second,

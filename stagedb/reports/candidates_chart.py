@@ -124,7 +124,7 @@ def candidates_chart(
     )
     return (
         f'<figure class="candidates">{_controls(colorings, chosen, views, first, form)}{_legend(chosen)}{plots}'
-        f'<p class="hint">Arrow keys go from mark to mark, Enter chooses one.</p>'
+        '<p class="hint">Point at a mark for its plan. Arrow keys go to the next; a click or Enter chooses it.</p>'
         f'<p class="picked" aria-live="polite"></p><figcaption>{escape(_caption(view, marks, left_out))}</figcaption>'
         f'<script type="application/json">{as_json(data)}</script></figure>'
     )

@@ -14,17 +14,20 @@ from stagedb.reports.spans import WORDS
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def page(title: str, head: str, sections: str, footer: str, charts: tuple[Gantt, ...]) -> str:
-    """A page. head, sections: HTML. title, footer: plain text. charts: the pipelines, in the order of the page."""
+def page(title: str, head: str, sections: str, footer: str, charts: tuple[Gantt, ...], *, picture: bool = False) -> str:
+    """A page. head, sections: HTML. title, footer: plain text. charts: the pipelines, in the order of the page.
+    picture: whether it has the picture of a search.
+    """
+    more = {name: _own(f"shared/candidates.{name}") if picture else "" for name in ("css", "js")}
     data = {"words": WORDS, "charts": [{"step": each.step, "whole": each.whole, "lanes": each.data} for each in charts]}
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="stagedb">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_own('report.css')}</style></head>"
+        f"<title>{escape(title)}</title><style>{_own('report.css')}{more['css']}</style></head>"
         f"<body><main>{head}{sections}<footer>{escape(footer)}</footer></main>"
         f'<div id="tip"></div><script type="application/json" id="data">{as_json(data)}</script>'
-        f"<script>{_own('report.js')}</script></body></html>\n"
+        f"<script>{_own('report.js')}{more['js']}</script></body></html>\n"
     )
 
 

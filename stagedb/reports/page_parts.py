@@ -74,8 +74,10 @@ def table(
     rows: Sequence[Sequence[Cell]],
     shares: Sequence[float] = (),
     style: str = "communication",
+    ids: Sequence[str] = (),
 ) -> str:
-    """A table that its heads sort. shares: the share of each row, from 0 to 1, drawn after it in a style."""
+    """A table that its heads sort. shares: the share of each row, from 0 to 1, drawn after it in a style. ids: of rows
+    that something on the page leads to."""
     meter = '<th class="meter"></th>' if shares else ""
     heads = ""
     for column in columns:
@@ -92,7 +94,8 @@ def table(
             cells.append(f"<td{kind}{sorted_by}>{escape(text)}</td>")
         if shares:
             cells.append(f'<td class="meter"><i class="{style}" style="width:{percent(shares[at], 1)}"></i></td>')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+        id = f' id="{escape(ids[at])}"' if ids else ""
+        lines.append(f"<tr{id}>{''.join(cells)}</tr>")
     return (
         f'{scroll_hint("columns")}<div class="wide"><table class="sortable"><thead><tr>{heads}{meter}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"

@@ -9,8 +9,10 @@ Made = Mapping[str, str]
 """Facts of a provenance by name."""
 
 
-def provenance_section(made: Sequence[tuple[str, Made]]) -> str:
-    """The section; empty without facts. made: the facts of each step, with its name where there are several."""
+def provenance_section(made: Sequence[tuple[str, Made]], what: str = "page") -> str:
+    """The section; empty without facts. made: the facts of each step, with its name where there are several. what: the
+    same inputs make again.
+    """
     shown = [(name, each) for name, each in made if each]
     if not shown:
         return ""
@@ -18,5 +20,5 @@ def provenance_section(made: Sequence[tuple[str, Made]]) -> str:
     columns = f'<div class="columns">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
     return (
         "<section><h2>How this was made</h2><p>The same inputs, by their digests, with the same versions make the same "
-        f"page.</p>{columns if len(parts) > 1 else parts[0]}</section>"
+        f"{what}.</p>{columns if len(parts) > 1 else parts[0]}</section>"
     )

@@ -67,6 +67,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
     ("/searches/{word}", search_pages.search),
+    ("/searches/{word}/report", search_pages.report),
     ("/find", team_pages.find),
     ("/log", team_pages.log),
     ("/compare", step_pages.compare),

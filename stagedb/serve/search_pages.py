@@ -1,25 +1,20 @@
-"""Searches: the best plans, fronts of step against memory and ranks, and why the others lose."""
+"""Searches: a picture of all candidates, the best plans, both fronts, why the others lose; and their reports."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stagedb.api import Rows, SearchInfo, Stagedb, search_views
-from stagedb.outputs import GB
+from stagedb.api import Rows, Searched, SearchInfo, Stagedb, search_views
 from stagedb.reports.candidates_chart import Link, candidates_chart
-from stagedb.reports.search_view import FrontPlan, RanksBest, SearchView
-from stagedb.search import Candidate
+from stagedb.reports.search_tables import MOST, SearchTable, asked_facts, best_table, losses_table, memory_table
+from stagedb.reports.search_tables import ranks_table as best_of_ranks
+from stagedb.reports.search_view import SearchView
 from stagedb.serve import page_frames
 from stagedb.serve.downloads import FORMATS, file_of, format_of
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named
-
-MOST = 100
-"""Rows of a table of plans. Downloads have all candidates."""
-MS = 1e6
-"""Nanoseconds."""
+from stagedb.serve.step_pages import report_answer
 
 Table = tuple[list[str], list[list[Cell]]]
 """Columns and rows."""
@@ -27,26 +22,19 @@ Table = tuple[list[str], list[list[Cell]]]
 
 def search(request: Request) -> Response:
     """A search: what it asked, what it found, and whether something better may be left."""
-    shared, kept = request.app.state.shared, request.app.state.kept
-
-    def read(db: Stagedb) -> tuple[SearchInfo, Rows]:
-        found = db.show(request.path_params["word"])
-        if not isinstance(found, SearchInfo):
-            raise HTTPException(404)
-        return found, db.origin(found.id)
-
-    info, origin = shared.read(read)
-    # A search that goes on has another number of timed plans, or another time.
-    key = ("search", info.id, info.covered, info.timed, info.seconds)
-    searched = kept.get(key, lambda: shared.read(lambda db: db.searched(info.id)))
+    shared = request.app.state.shared
+    info = _search(request)
+    searched = _searched(request, info)
     format_ = format_of(request)
     if format_ is not None:
         rows, most = searched.candidates, request.app.state.limits.rows
         some = Rows(rows.columns, rows.rows[:most])
         return file_of(some, format_, f"search-{info.id[:SHORT_ID]}", cut=len(rows) > most)
-    view = shared.read(lambda db: search_views.view_of(db.store, searched))
-    best = view.winners[0] if view.winners else None
+    view: SearchView = shared.read(lambda db: search_views.view_of(db.store, searched))
+    origin: Rows = shared.read(lambda db: db.origin(info.id))
     asked = {name: named(request.query_params, name) for name in ("color", "show")}
+    best = best_table(view)
+    first = next(iter(best.places), None)
     return page_frames.page(
         request,
         "search.html",
@@ -56,18 +44,58 @@ def search(request: Request) -> Response:
         verdict=view.verdict,
         origin=page_frames.origin(origin),
         picture=candidates_chart(view, **asked, links=links_of(view), form=True),
-        best=None if best is None else view.plans[best[0]],
-        command=None if best is None else view.commands.get(best[0]),
-        commands=[(view.plans[place], view.commands.get(place)) for place, _ in view.winners[1:MOST]],
-        plans=plans_table(view),
-        ids=[f"plan-{place}" for place, _ in view.winners[:MOST]],
+        best=None if first is None else view.plans[first],
+        command=None if first is None else view.commands.get(first),
+        commands=[(view.plans[place], view.commands.get(place)) for place in best.places[1:]],
+        plans=_with_made(view, best),
+        ids=[f"plan-{place}" for place in best.places],
         more=max(0, len(view.winners) - MOST),
-        memory=memory_table(view),
-        ranks=ranks_table(view) if len(view.request.ranks) > 1 else None,
-        losses=losses_table(view),
-        facts=asked_facts(info, view),
+        memory=shown(memory_table(view)),
+        ranks=shown(best_of_ranks(view)),
+        losses=shown(losses_table(view)),
+        facts=[(name, cell(value).text) for name, value in asked_facts(view).items()],
+        report=address("searches", info.id, "report"),
         files={each: address("searches", info.id, format=each) for each in FORMATS},
     )
+
+
+def report(request: Request) -> Response:
+    """The report of a search, as `stagedb report` writes it."""
+    info = _search(request)
+    searched = _searched(request, info)
+    return report_answer(request.app.state.shared.read(lambda db: search_views.report_of(db.store, searched)))
+
+
+def _search(request: Request) -> SearchInfo:
+    found = request.app.state.shared.read(lambda db: db.show(request.path_params["word"]))
+    if not isinstance(found, SearchInfo):
+        raise HTTPException(404)
+    return found
+
+
+def _searched(request: Request, info: SearchInfo) -> Searched:
+    """A search with its candidates, of which the server keeps some."""
+    shared, kept = request.app.state.shared, request.app.state.kept
+
+    def read(db: Stagedb) -> Searched:
+        return db.searched(info.id)
+
+    # A search that goes on has another number of timed plans, or another time.
+    key = ("search", info.id, info.covered, info.timed, info.seconds)
+    found: Searched = kept.get(key, lambda: shared.read(read))
+    return found
+
+
+def shown(table: SearchTable) -> Table:
+    """A table as a page has it."""
+    rows = [
+        [
+            Cell(cell(each if isinstance(each, str) else each[0]).text, number=column.numeric)
+            for column, each in zip(table.columns, row, strict=True)
+        ]
+        for row in table.rows
+    ]
+    return [column.name for column in table.columns], rows
 
 
 def links_of(view: SearchView) -> dict[int, list[Link]]:
@@ -81,121 +109,13 @@ def links_of(view: SearchView) -> dict[int, list[Link]]:
     return found
 
 
-def plans_table(view: SearchView) -> Table:
-    """The best plans, each with why it loses and what it became."""
-    first = view.winners[0][1].step if view.winners else 0
-    made = any(view.made.get(place) for place, _ in view.winners[:MOST])
-    columns = ["plan", *_world_heads(view), "step ms", "longer %", "peak GB", "why it loses"]
-    rows = [
-        [
-            cell(view.plans[place]),
-            *_world(view, each),
-            _ms(each.step),
-            Cell(f"{100 * (each.step / first - 1):,.1f}", number=True),
-            _gb(each.peak),
-            cell("the best" if each.code == "best" else each.why or each.code),
-            *(_made(view, place) if made else ()),
-        ]
-        for place, each in view.winners[:MOST]
-    ]
-    return [*columns, *(["instance", "profile"] if made else [])], rows
-
-
-def memory_table(view: SearchView) -> Table:
-    """The plans of the fronts of step against memory, those of each system and number of ranks after each other."""
-    columns = [*_world_heads(view), "step ms", "peak GB", "plan", "best for its memory"]
-    rows = [
-        [
-            *_world(view, each.candidate),
-            _ms(each.candidate.step),
-            _gb(each.candidate.peak),
-            cell(view.plans[each.place]),
-            cell(_proof(each)),
-        ]
-        for place in view.places
-        for each in view.memory_front(*place)
-    ]
-    return columns, rows[:MOST]
-
-
-def ranks_table(view: SearchView) -> Table:
-    """The best plan of each number of ranks."""
-    systems = len(view.request.systems) > 1
-    columns = [*(["system"] if systems else []), "ranks", "step ms", "accelerator-s a step", "peak GB", "plan"]
-    rows = []
-    for each in view.ranks_front():
-        world = [*([cell(each.system)] if systems else []), cell(each.ranks)]
-        rows.append([*world, *_on_ranks(view, each)])
-    return [*columns, "best for its ranks"], rows[:MOST]
-
-
-def _on_ranks(view: SearchView, each: RanksBest) -> list[Cell]:
-    if each.best is None:
-        bound = Cell("" if each.bound is None else f"≥ {each.bound / MS:,.1f}", number=True)
-        text = "none fits" if each.bound is None else "none was timed: all have a bound above the best plans"
-        return [bound, cell(None), cell(None), cell(text), cell(None)]
-    found = each.best.candidate
-    cost = Cell(f"{found.step * each.ranks / 1e9:,.1f}", number=True)
-    return [_ms(found.step), cost, _gb(found.peak), cell(view.plans[each.best.place]), cell(_proof(each.best))]
-
-
-def losses_table(view: SearchView) -> Table:
-    """Why the others lose, the reason of the most plans first."""
-    columns = ["loses by", "plans", "share", "sets and plans", "timed", "shortest ms", "of it"]
-    rows = [
-        [
-            cell(each.code),
-            cell(each.plans),
-            Cell(f"{each.plans / max(view.result.size, 1):.1%}", number=True),
-            cell(each.candidates),
-            cell(each.timed),
-            Cell("" if each.step is None else f"{each.step / MS:,.1f}", number=True),
-            cell(each.why),
-        ]
-        for each in view.losses()
-    ]
-    return columns, rows
-
-
-def asked_facts(info: SearchInfo, view: SearchView) -> list[tuple[str, str]]:
-    """What a search asked, in texts by name."""
-    asked = view.request
-    rooms = {
-        name: "no limit" if room is None else f"{room / GB:,.1f} GB for tensors" for name, room in view.rooms.items()
-    }
-    found: dict[str, Any] = {
-        "model": info.model,
-        "systems": ", ".join(asked.systems),
-        "ranks": ", ".join(f"{each:,}" for each in asked.ranks),
-        **asked.words,
-        "words that vary": "degrees, micro-batch, " + ", ".join(asked.allow) if asked.allow else "degrees, micro-batch",
-        "best by": asked.by.value.replace("_", " "),
-        "memory": ", ".join(f"{name} {room}" if len(rooms) > 1 else room for name, room in rooms.items()),
-        "condition": asked.where,
-        "best plans": asked.top,
-        "prices": ", ".join(f"{name} {price:g} an hour" for name, price in asked.prices.items()),
-        "power": ", ".join(f"{name} {watts:g} W" for name, watts in asked.watts.items()),
-    }
-    return [(name, cell(value).text) for name, value in found.items() if value not in (None, "", [], ())]
-
-
-def _proof(each: FrontPlan) -> str:
-    if each.exact:
-        return "yes"
-    return f"unknown: a plan that was not timed takes {(each.bound or 0) / MS:,.1f} ms or more"
-
-
-def _world_heads(view: SearchView) -> list[str]:
-    """Columns of the systems and ranks of plans, where these differ."""
-    return [
-        *(["system"] if len(view.request.systems) > 1 else []),
-        *(["ranks"] if len(view.request.ranks) > 1 else []),
-    ]
-
-
-def _world(view: SearchView, each: Candidate) -> list[Cell]:
-    values = {"system": each.system, "ranks": each.ranks}
-    return [cell(values[name]) for name in _world_heads(view)]
+def _with_made(view: SearchView, table: SearchTable) -> Table:
+    """The best plans with links to what they became, if any became something."""
+    columns, rows = shown(table)
+    if not any(view.made.get(place) for place in table.places):
+        return columns, rows
+    linked = [[*row, *_made(view, place)] for row, place in zip(rows, table.places, strict=True)]
+    return [*columns, "instance", "profile"], linked
 
 
 def _made(view: SearchView, place: int) -> Sequence[Cell]:
@@ -205,11 +125,3 @@ def _made(view: SearchView, place: int) -> Sequence[Cell]:
         linked = cell(None) if profile is None else cell(profile[:SHORT_ID], address("profiles", profile))
         return cell(each.name, address("instances", each.instance)), linked
     return cell(None), cell(None)
-
-
-def _ms(ns: float) -> Cell:
-    return Cell(f"{ns / MS:,.1f}", number=True)
-
-
-def _gb(size: float) -> Cell:
-    return Cell(f"{size / GB:,.1f}", number=True)

@@ -46,7 +46,7 @@ def report(request: Request) -> Response:
     shared, kept = request.app.state.shared, request.app.state.kept
     found = shared.read(lambda db: _profile(db, request.path_params["word"]))
     key = ("report", found.id, found.name, found.instance_name)
-    return _report(kept.get(key, lambda: shared.read(lambda db: db.report_page(found.id))))
+    return report_answer(kept.get(key, lambda: shared.read(lambda db: db.report_page(found.id))))
 
 
 def pair_report(request: Request) -> Response:
@@ -55,7 +55,7 @@ def pair_report(request: Request) -> Response:
     words = [named(request.query_params, name) or "" for name in ("first", "second")]
     one, other = (shared.read(lambda db, word=word: _profile(db, word)) for word in words)
     key = ("pair", one.id, one.name, one.instance_name, other.id, other.name, other.instance_name)
-    return _report(kept.get(key, lambda: shared.read(lambda db: db.report_page(one.id, other.id))))
+    return report_answer(kept.get(key, lambda: shared.read(lambda db: db.report_page(one.id, other.id))))
 
 
 def compare(request: Request) -> Response:
@@ -96,7 +96,8 @@ def suggestions(db: Stagedb) -> list[tuple[str, str]]:
     return [(id, cell(text).text) for id, text in found[:CHOICES]]
 
 
-def _report(text: str) -> Response:
+def report_answer(text: str) -> Response:
+    """A report as an answer, which reaches no page."""
     return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
 
 

@@ -1,0 +1,178 @@
+"""Tables of a search: the best plans, both fronts, why the others lose, and what was asked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stagedb.outputs import GB, readable_cell
+from stagedb.reports.page_parts import Cell, TableColumn
+from stagedb.reports.search_view import FrontPlan, RanksBest, SearchView
+from stagedb.search import Candidate
+
+MOST = 100
+"""Rows of a table. Files of all candidates have the others."""
+
+MS = 1e6
+"""Nanoseconds."""
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """A table: its columns, and its rows. places: of the candidates that the rows are, where each is one."""
+
+    columns: Sequence[TableColumn]
+    rows: Sequence[Sequence[Cell]]
+    places: Sequence[int] = ()
+
+
+def best_table(view: SearchView) -> SearchTable:
+    """The best plans, each with why it loses."""
+    first = view.winners[0][1].step if view.winners else 0
+    columns = [
+        TableColumn("plan", wraps=True),
+        *_world_columns(view),
+        TableColumn("step ms", True),
+        TableColumn("longer %", True),
+        TableColumn("peak GB", True),
+        TableColumn("why it loses", wraps=True),
+    ]
+    some = view.winners[:MOST]
+    rows = [
+        [
+            view.plans[place],
+            *_world(view, each),
+            _ms(each.step),
+            _number(100 * (each.step / first - 1), 1),
+            _gb(each.peak),
+            "the best" if each.code == "best" else each.why or each.code,
+        ]
+        for place, each in some
+    ]
+    return SearchTable(columns, rows, [place for place, _ in some])
+
+
+def memory_table(view: SearchView) -> SearchTable:
+    """The fronts of step against memory, those of each system and number of ranks after each other."""
+    columns = [
+        *_world_columns(view),
+        TableColumn("step ms", True),
+        TableColumn("peak GB", True),
+        TableColumn("plan", wraps=True),
+        TableColumn("best for its memory", wraps=True),
+    ]
+    front = [each for place in view.places for each in view.memory_front(*place)][:MOST]
+    rows = [
+        [
+            *_world(view, each.candidate),
+            _ms(each.candidate.step),
+            _gb(each.candidate.peak),
+            view.plans[each.place],
+            _proof(each),
+        ]
+        for each in front
+    ]
+    return SearchTable(columns, rows)
+
+
+def ranks_table(view: SearchView) -> SearchTable:
+    """The best plan of each number of ranks; empty for a search over one number."""
+    systems = len(view.request.systems) > 1
+    columns = [
+        *([TableColumn("system")] if systems else []),
+        TableColumn("ranks", True),
+        TableColumn("step ms", True),
+        TableColumn("accelerator-s a step", True),
+        TableColumn("peak GB", True),
+        TableColumn("plan", wraps=True),
+        TableColumn("best for its ranks", wraps=True),
+    ]
+    rows = [
+        [*([each.system] if systems else []), _number(each.ranks), *_on_ranks(view, each)]
+        for each in view.ranks_front()
+    ]
+    return SearchTable(columns, rows[:MOST] if len(view.request.ranks) > 1 else [])
+
+
+def _on_ranks(view: SearchView, each: RanksBest) -> Iterator[Cell]:
+    if each.best is None:
+        yield "" if each.bound is None else (f"≥ {each.bound / MS:,.1f}", each.bound / MS)
+        yield from ("", "")
+        yield "none fits" if each.bound is None else "none was timed"
+        yield ""
+        return
+    found = each.best.candidate
+    yield from (_ms(found.step), _number(found.step * each.ranks / 1e9, 1), _gb(found.peak))
+    yield from (view.plans[each.best.place], _proof(each.best))
+
+
+def losses_table(view: SearchView) -> SearchTable:
+    """Why the others lose, the reason of the most plans first."""
+    columns = [
+        TableColumn("loses by"),
+        TableColumn("plans", True),
+        TableColumn("share", True),
+        TableColumn("sets and plans", True),
+        TableColumn("timed", True),
+        TableColumn("shortest ms", True),
+        TableColumn("of it", wraps=True),
+    ]
+    rows: list[list[Cell]] = []
+    for each in view.losses()[:MOST]:
+        share = each.plans / max(view.result.size, 1)
+        counts = (_number(each.candidates), _number(each.timed))
+        step = "" if each.step is None else _ms(each.step)
+        rows.append([each.code, _number(each.plans), (f"{share:.1%}", share), *counts, step, each.why])
+    return SearchTable(columns, rows)
+
+
+def asked_facts(view: SearchView) -> dict[str, str]:
+    """What a search asked, in texts by name."""
+    asked = view.request
+    rooms = {
+        name: "no limit" if room is None else f"{room / GB:,.1f} GB for tensors" for name, room in view.rooms.items()
+    }
+    found: dict[str, Any] = {
+        "model": view.model,
+        "systems": ", ".join(asked.systems),
+        "ranks": ", ".join(f"{each:,}" for each in asked.ranks),
+        **asked.words,
+        "words that vary": ", ".join(("degrees", "micro-batch", *asked.allow)),
+        "best by": asked.by.value.replace("_", " "),
+        "memory": ", ".join(f"{name} {room}" if len(rooms) > 1 else room for name, room in rooms.items()),
+        "condition": asked.where,
+        "best plans": asked.top,
+        "prices": ", ".join(f"{name} {price:g} an hour" for name, price in asked.prices.items()),
+        "power": ", ".join(f"{name} {watts:g} W" for name, watts in asked.watts.items()),
+    }
+    return {name: readable_cell(value) for name, value in found.items() if value not in (None, "", [], ())}
+
+
+def _proof(each: FrontPlan) -> str:
+    if each.exact:
+        return "yes"
+    return f"unknown: others take {(each.bound or 0) / MS:,.1f} ms or more"
+
+
+def _world_columns(view: SearchView) -> list[TableColumn]:
+    """Columns of the systems and the ranks of plans, where these differ."""
+    return [
+        *([TableColumn("system")] if len(view.request.systems) > 1 else []),
+        *([TableColumn("ranks", True)] if len(view.request.ranks) > 1 else []),
+    ]
+
+
+def _world(view: SearchView, each: Candidate) -> list[Cell]:
+    values: dict[str, Cell] = {"system": each.system, "ranks": _number(each.ranks)}
+    return [values[column.name] for column in _world_columns(view)]
+
+
+def _number(value: float, digits: int = 0) -> Cell:
+    return f"{value:,.{digits}f}", value
+
+
+def _ms(ns: float) -> Cell:
+    return _number(ns / MS, 1)
+
+
+def _gb(size: float) -> Cell:
+    return _number(size / GB, 1)
