@@ -14,7 +14,7 @@ from stagedb.store import embedded
 
 ROOT = Path(__file__).parents[1]
 INSIDE = ("py.typed", "cypher/analyze/communication/hotspots.cypher", "cypher/schema/store.cypher",
-          "models/cards/llama3-8b.yaml", "systems/presets/h100.yaml", "reports/report.css",
+          "models/cards/llama3-8b.yaml", "systems/presets/h100.yaml", "reports/report.css", "reports/shared/candidates.js",
           "serve/templates/base.html", "serve/static/cytoscape.min.js", "serve/static/cytoscape.LICENSE.txt",
           "traces/chakra.proto", "validation/published.yaml")  # fmt: skip
 

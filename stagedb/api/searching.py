@@ -109,7 +109,7 @@ class SearchAsked:
             model=card.name,
             card=card.digest,
             systems=tuple(each.name for each in systems),
-            digests=tuple(_digest(each) for each in systems),
+            digests=tuple(system_digest(each) for each in systems),
             ranks=_checked(ranks),
             words={"seq_len": card.usual_length.tokens, **typed_words(words or {})},
             allow=USUAL if allow is None else groups_of(list(allow)),
@@ -242,7 +242,7 @@ def _systems(given: Systems) -> list[System]:
     return [each if isinstance(each, System) else load_system(each or DEFAULT) for each in several]
 
 
-def _digest(system: System) -> str:
+def system_digest(system: System) -> str:
     """sha256 of all numbers of a system."""
     return hashlib.sha256(json.dumps(system.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
 

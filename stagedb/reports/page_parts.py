@@ -149,6 +149,27 @@ class Scale:
         return [value for value in values if self.low <= value <= self.high]
 
 
+@dataclass(frozen=True)
+class LinearScale:
+    """An axis from `low` to `high`. marks: its ticks; some round values without them."""
+
+    low: float
+    high: float
+    marks: Sequence[float] = ()
+
+    def at(self, value: float) -> float:
+        """The position of a value, from 0 to 1."""
+        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+
+    def ticks(self) -> list[float]:
+        """The marks."""
+        if self.marks:
+            return list(self.marks)
+        every = nice((self.high - self.low) / 5) if self.high > self.low else self.high or 1.0
+        first = math.ceil(self.low / every)
+        return [at * every for at in range(first, math.floor(self.high / every + 1e-9) + 1)]
+
+
 def nice(value: float) -> float:
     """The next number of 1, 2, 5, 10, …"""
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,7 +1,6 @@
 """The points of a sweep as an SVG: the step along what varies first, a line for each combination of the others."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,7 +8,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
-from stagedb.reports.page_parts import Scale, nice
+from stagedb.reports.page_parts import LinearScale, Scale
 
 LINES = 10
 """Lines of a picture: each has a colour of its own."""
@@ -52,27 +51,6 @@ class _Point:
 
 
 @dataclass(frozen=True)
-class _Linear:
-    """An axis from `low` to `high`. marks: its ticks; some round values without them."""
-
-    low: float
-    high: float
-    marks: Sequence[float] = ()
-
-    def at(self, value: float) -> float:
-        """The position of a value, from 0 to 1."""
-        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
-
-    def ticks(self) -> list[float]:
-        """The marks."""
-        if self.marks:
-            return list(self.marks)
-        every = nice((self.high - self.low) / 5) if self.high > self.low else self.high or 1.0
-        first = math.ceil(self.low / every)
-        return [at * every for at in range(first, math.floor(self.high / every + 1e-9) + 1)]
-
-
-@dataclass(frozen=True)
 class _Places:
     """An axis with a place for each of some values in their order."""
 
@@ -87,7 +65,7 @@ class _Places:
         return list(self.values)
 
 
-Axis = Scale | _Linear | _Places
+Axis = Scale | LinearScale | _Places
 
 
 def sweep_chart(title: str, varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -194,7 +172,7 @@ def _horizontal(values: Sequence[Any]) -> Axis:
     steps = [after - before for before, after in itertools.pairwise(rising)]
     if max(steps) > 4 * min(steps):
         return _Places(rising)  # marks would be on top of each other
-    return _Linear(rising[0], rising[-1], rising if len(rising) <= MARKS else ())
+    return LinearScale(rising[0], rising[-1], rising if len(rising) <= MARKS else ())
 
 
 def _vertical(steps: Sequence[float]) -> Axis:
@@ -202,7 +180,7 @@ def _vertical(steps: Sequence[float]) -> Axis:
     low, high = min(steps), max(steps)
     if low > 0 and high / low > MANY:
         return Scale(low / 1.3, high * 1.3)
-    return _Linear(0.0, high * 1.08 or 1.0)
+    return LinearScale(0.0, high * 1.08 or 1.0)
 
 
 def _plain(value: Any) -> Any:

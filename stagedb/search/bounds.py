@@ -8,8 +8,11 @@ forwards under way have saved.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
 
 from stagedb.advice.trials import GraphOf
 from stagedb.expressions import evaluate
@@ -18,9 +21,25 @@ from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.stage_blocks import Block, Stage, lay_out
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER
-from stagedb.schedules import Order, splits
-from stagedb.search.miniatures import Miniature, Part, PartTimes, miniature, shortened
+from stagedb.schedules import DEFAULT, Order, splits
+from stagedb.search.miniatures import (
+    Miniature,
+    PartTimes,
+    StageMiniature,
+    TaskTransfers,
+    beginning,
+    miniature,
+    shortened,
+    stage_miniature,
+)
+from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
+from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
 from stagedb.systems import System
+from stagedb.systems.cost_model import Costs, Transfer
+from stagedb.workflows import TASK_KINDS
+
+Shorten = Callable[[SymGraph, int], SymGraph]
+"""Makes the graph of a miniature, with so many layers of each kind."""
 
 Times = Mapping[str, Mapping[Part, PartTimes]]
 """By kind of task and part of the model."""
@@ -28,10 +47,11 @@ Times = Mapping[str, Mapping[Part, PartTimes]]
 
 @dataclass(frozen=True)
 class ChunkParts:
-    """How often a chunk of a pipeline has each part of the model, and the part that it has first."""
+    """How often a chunk of a pipeline has each part of the model, the first of them, and the block of the last."""
 
     parts: tuple[tuple[Part, int], ...]
     first: Part
+    last: str
 
 
 Chunks = tuple[ChunkParts, ...]
@@ -59,6 +79,9 @@ class Bounds:
     _chunks: dict[object, Chunks] = field(default_factory=dict)
     _recomputing: dict[object, list[tuple[tuple[int, ...], Chunks]]] = field(default_factory=dict)
     _orders: dict[object, "_Orders"] = field(default_factory=dict)
+    _stages: dict[tuple[int, str], StageMiniature] = field(default_factory=dict)
+    _rehearsals: dict[object, TaskOrder] = field(default_factory=dict)
+    _costs: dict[int, Costs] = field(default_factory=dict)
 
     def bound(self, plan: Plan, chunks: Chunks) -> PlanBound:
         """The bounds of a plan whose chunks have these layers. UsageError if the system has no rate for it."""
@@ -101,7 +124,7 @@ class Bounds:
             first = min(numbers)
             each = [tasks[number] for number in numbers]
             busy = plan.microbatches * sum(one.forward + (one.halves if split else one.backward) for one in each)
-            fill = sum(one.forward for one in tasks[:first])
+            fill = sum(one.answered for one in tasks[:first])
             # A stage may end with gradients of weights, for which no other stage waits.
             drain = 0 if split else max(0, sum(one.sent for one in tasks[:first]) - tasks[first].after_sending)
             if busy + fill + drain > best:
@@ -110,6 +133,95 @@ class Bounds:
                     times, [chunks[number] for number in numbers], plan.microbatches, fill + drain, busy, waits
                 )
         return best, terms
+
+    def rehearsed(self, plan: Plan, first: PlanBound) -> PlanBound:
+        """The bounds of a plan with its tasks in their order: closer than those of `bound`, which are `first`."""
+        small = self._stage_miniature(plan)
+        times = self._miniature(plan, timed=True).times
+        tasks = _TaskMaps(self, plan, small, self._ordered(plan), times, self._waits(plan))
+        order = self._task_order(plan)
+        ends = order.ends([tasks.of(each) for each in order.sorts])
+        step, terms = first.step, first.terms
+        for stage, (computed, *streams) in enumerate(ends):
+            numbers = plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            parts = [part for number in numbers for part in tasks.chunks[number]]
+            updated = sum(small.optimizer.get(block, 0) for block, _ in parts)
+            gathered = self._update(plan, small, [block for block, _ in parts])
+            # With several chunks one is gathered while the next one is updated.
+            end = updated + gathered if plan.virtual_stages == 1 else max(updated, gathered)
+            last = max([computed + end, *(each + gathered for each in streams)])
+            if last > step:
+                step, terms = last, {**first.terms, "bubble": first.terms.get("bubble", 0) + last - first.step}
+        return PlanBound(step, first.peak, terms)
+
+    def _update(self, plan: Plan, small: StageMiniature, blocks: Sequence[str]) -> int:
+        """The ns in which a rank gathers the updated parameters of these blocks."""
+        if small.updates is None or not self._waits(plan):
+            return 0
+        kind, ranks = small.updates
+        weights = self._miniature(plan, timed=False).weights
+        costs = self._costs_of(plan.world)
+        size = sum(weights.get(block, 0) for block in blocks) // len(ranks)
+        return costs.placed(kind, size, costs.placement(ranks)).ns
+
+    def _costs_of(self, world: int) -> Costs:
+        if world not in self._costs:
+            self._costs[world] = Costs(self.system, world)
+        return self._costs[world]
+
+    def message(self, plan: Plan, stage: int, hop: int, size: int) -> int:
+        """The ns of a message of so many bytes to a stage, from that which is `hop` stages before it."""
+        if plan.rank_order != RANK_ORDER:
+            return 0
+        world, apart = plan.world, plan.world // plan.pp
+        costs = self._costs_of(world)
+        places = costs.network[0].size or 1
+        if apart % places:
+            # Messages in a domain and between two take turns: all are taken to be of the faster ones.
+            return costs.transfer(Transfer(size, 0, apart)).ns if apart < places else 0
+        return costs.transfer(Transfer(size, (stage - hop) * apart, stage * apart)).ns
+
+    def _task_order(self, plan: Plan) -> TaskOrder:
+        key = (
+            *(
+                plan.schedule,
+                plan.pp,
+                plan.microbatches,
+                plan.virtual_stages,
+                plan.options.recipe,
+                plan.overlap_experts,
+            ),
+            *(plan.chunk_placement, plan.task_order, plan.options.workflow),
+        )
+        if key not in self._rehearsals:
+            self._rehearsals[key] = TaskOrder.of(plan)
+        return self._rehearsals[key]
+
+    def _ordered(self, plan: Plan) -> tuple[tuple[Part, ...], ...]:
+        """The parts of each chunk in their order."""
+        stages = self._laid_out(
+            plan, plan.chunk_layers(self.sizes["L"]), 1 if plan.options.recompute == "none" else plan.recompute_every
+        )
+        return tuple(tuple(_parts_of(stage)) for stage in stages)
+
+    def _stage_miniature(self, plan: Plan) -> StageMiniature:
+        """The maps of a plan's layers, from chunks as deep as its own, or so deep that they have all neighbours."""
+        # All neighbours are there: of three layers in a row where some are gathered during others, otherwise of two.
+        depth = 2 * ahead_of(plan) + (1 if plan.recompute_every < 3 else 4)
+        layers = plan.chunk_layers(self.sizes["L"])
+        found = [self._of_depth(plan, each) for each in {min(depth, *layers), min(depth, max(layers))}]
+        return found[0] if len(found) == 1 else found[0].with_places_of(found[1])
+
+    def _of_depth(self, plan: Plan, depth: int) -> StageMiniature:
+        """The miniature with so many layers of each kind in a chunk."""
+        small = stage_plan(plan, depth)
+        copies = depth * small.pp * small.virtual_stages
+        key = (copies, small.to_json())
+        if key not in self._stages:
+            self._stages[key] = stage_miniature(
+                self._graph(small.options, copies, beginning), small, self.system, ahead_of(plan)
+            )
+        return self._stages[key]
 
     def _peak(self, plan: Plan, chunks: Chunks) -> int:
         held, saved = self._miniature(plan, timed=False).held, self._miniature(plan, timed=True).saved
@@ -144,17 +256,20 @@ class Bounds:
         layers = plan.chunk_layers(self.sizes["L"])
         key = (graph.blocks, layers, plan.virtual_stages, plan.placement, number)
         if key not in self._chunks:
-            blocks = [
-                Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
-                for each in graph.blocks
-            ]
-
-            def variants(layer: int) -> tuple[int, ...]:
-                return (int((layer + 1) % number == 0),)
-
-            stages = lay_out(blocks, layers, variants, (), plan.virtual_stages, plan.placement)
-            self._chunks[key] = tuple(map(_chunk_of, stages))
+            self._chunks[key] = tuple(map(_chunk_of, self._laid_out(plan, layers, number)))
         return self._chunks[key]
+
+    def _laid_out(self, plan: Plan, layers: Sequence[int], number: int) -> Sequence[Stage]:
+        """The layers of each chunk, of which every so many-th of a stage recomputes."""
+        blocks = [
+            Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
+            for each in self._graph(plan.options, 0).graph.blocks
+        ]
+
+        def variants(layer: int) -> tuple[int, ...]:
+            return (int((layer + 1) % number == 0),)
+
+        return lay_out(blocks, layers, variants, (), plan.virtual_stages, plan.placement)
 
     def recomputing(self, plan: Plan, numbers: Sequence[int]) -> list[tuple[tuple[int, ...], Chunks]]:
         """The values of `recompute_every` that give each chunk equally many layers that recompute, with its parts."""
@@ -172,11 +287,11 @@ class Bounds:
         """The graph of the model with these options."""
         return self._graph(options, 0).graph
 
-    def _graph(self, options: GraphOptions, copies: int) -> IndexedGraph:
+    def _graph(self, options: GraphOptions, copies: int, shorten: Shorten = shortened) -> IndexedGraph:
         """The graph of these options; with copies above 0, that of a miniature."""
-        key = (options, copies)
+        key = (options, copies, shorten)
         if key not in self._graphs:
-            made = self.graph_of(options) if not copies else shortened(self._graph(options, 0).graph, copies)
+            made = self.graph_of(options) if not copies else shorten(self._graph(options, 0).graph, copies)
             self._graphs[key] = IndexedGraph.of(made)
         return self._graphs[key]
 
@@ -213,15 +328,87 @@ class _Orders:
 class _TaskCosts:
     """Lower bounds of the tasks of a chunk [ns].
 
-    halves: of a backward in two halves. sent: from the beginning of a backward until its message is ready.
-    after_sending: what it computes after that.
+    answered: of a forward, from when its message has arrived. halves: of a backward in two halves. sent: from when a
+    backward has its message until its own one is ready. after_sending: what it computes after that.
     """
 
     forward: int
+    answered: int
     backward: int
     halves: int
     sent: int
     after_sending: int
+
+
+@dataclass(frozen=True)
+class _TaskMaps:
+    """What the tasks of a plan do to the clocks of their ranks.
+
+    chunks: the parts of each, in order. times: of parts on their own. waits: whether communication counts.
+    """
+
+    bounds: Bounds
+    plan: Plan
+    small: StageMiniature
+    chunks: tuple[tuple[Part, ...], ...]
+    times: Times
+    waits: bool
+    _known: dict[object, ClockMap] = field(default_factory=dict)
+
+    def of(self, sort: TaskSort) -> TaskMap:
+        """The times of the tasks of a sort."""
+        message = 0
+        if sort.hop:
+            size = self.small.messages.get(sort.kind, 0)
+            message = self.bounds.message(self.plan, sort.stage, sort.hop, size)
+        return TaskMap(message, self._transfer(sort) if self.waits else self._busy(sort))
+
+    def _busy(self, sort: TaskSort) -> ClockMap:
+        """The map of a task of which only the computing counts."""
+        parts, kind = self.chunks[sort.chunk], TASK_KINDS[sort.kind]
+        of = self.times.get(sort.kind, {})
+        busy = sum(of[part].busy for part in parts if part in of)
+        begins = parts[0 if kind.upward else -1][0]
+        early = max((each.early for (block, _), each in of.items() if block == begins), default=0)
+        after = 0
+        if sort.kind == "backward":
+            halves = self.times.get("input_gradient", {})
+            after = max(
+                0, sum(of[part].busy - halves[part].busy for part in parts[:1] if part in of and part in halves)
+            )
+        return np.array([[busy, busy - early], [busy - after, max(0, busy - after - early)]], np.int64)
+
+    def _transfer(self, sort: TaskSort) -> ClockMap:
+        parts = self.chunks[sort.chunk] if TASK_KINDS[sort.kind].upward else self.chunks[sort.chunk][::-1]
+        key = (sort.kind, sort.opened, sort.last, parts)
+        if key not in self._known:
+            of_kind = next(
+                self.small.transfers[asked]
+                for asked in (
+                    (sort.kind, sort.opened, sort.last),
+                    (sort.kind, False, sort.last),
+                    (sort.kind, sort.opened, False),
+                    (sort.kind, False, False),
+                )
+                if asked in self.small.transfers
+            )
+            self._known[key] = self._product(of_kind, parts)
+        return self._known[key]
+
+    def _product(self, of_kind: TaskTransfers, parts: Sequence[Part]) -> ClockMap:
+        found = identity(self.small.states)
+        others = frozenset(block for block, _ in parts if block not in self.small.layers)
+        ahead = 1 + ahead_of(self.plan)
+        before = [None, *parts[:-1]]
+        places = [
+            LayerPlace(part, earlier, tuple(parts[at + 1 : at + ahead]), others)
+            for at, (part, earlier) in enumerate(zip(parts, before, strict=True))
+        ]
+        for place, same in groupby(places):
+            one = of_kind.of(place)
+            if one is not None:
+                found = after(repeated(one, len(list(same))), found)
+        return found
 
 
 def _task_costs(times: Times, chunk: ChunkParts, waits: bool) -> _TaskCosts:
@@ -229,11 +416,19 @@ def _task_costs(times: Times, chunk: ChunkParts, waits: bool) -> _TaskCosts:
         of = times.get(kind, {})
         return sum(count * (of[part].chain if waits else of[part].busy) for part, count in parts if part in of)
 
+    def early(kind: str, block: str) -> int:
+        """What is over when the message arrives: all that the part then waits for, too."""
+        own = [each for (name, _), each in times.get(kind, {}).items() if name == block and each.early]
+        return max((each.early + (each.chain - each.busy if waits else 0) for each in own), default=0)
+
+    forward = cost("forward")
     backward, first = cost("backward"), [(chunk.first, 1)]
     # The gradients of the weights of the first layer may be computed after the message.
     after = max(0, cost("backward", first) - cost("input_gradient", first))
     halves = cost("input_gradient") + cost("weight_gradient")
-    return _TaskCosts(cost("forward"), backward, min(backward, halves), backward - after, after)
+    answered = forward - early("forward", chunk.first[0])
+    sent = max(0, backward - after - early("backward", chunk.last))
+    return _TaskCosts(forward, answered, backward, min(backward, halves), sent, after)
 
 
 def _terms(
@@ -276,9 +471,42 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
     return Plan.from_mapping(words)
 
 
+def ahead_of(plan: Plan) -> int:
+    """The number of later layers for which a layer issues something: parameters are gathered up to two ahead."""
+    return 2 if plan.options.zero > 1 else 1
+
+
+def stage_plan(plan: Plan, depth: int) -> Plan:
+    """The plan of the miniature with all ranks of a stage: few stages, whose layers have the words of the plan.
+
+    depth: the layers of a chunk.
+    """
+    left_out = (
+        *("layers_per_stage", "layers_per_chunk", "counted_ends", "chunk_placement", "task_order", "overlap_experts"),
+    )
+    words = {word: value for word, value in plan.to_dict().items() if word not in left_out}
+    if plan.options.zero < 2 and plan.pp > 2 and (depth > 1 or plan.recompute_every == 1):
+        # Nothing is gathered or reduced for a single task, so that all schedules have the same. Three stages have all
+        # kinds of chunks: the first one, the last one, and others.
+        words |= {"schedule": DEFAULT.name, "virtual_stages": 1}
+    chunks = min(words["virtual_stages"], 2)
+    words |= {
+        "pp": min(plan.pp, 3 if chunks == 1 else 2),
+        "virtual_stages": chunks,
+        "global_batch_size": 6 * plan.dp * plan.micro_batch_size,
+        "recompute_every": min(plan.recompute_every, ahead_of(plan) + 3, depth * chunks),
+    }
+    return Plan.from_mapping(words)
+
+
+def _parts_of(stage: Stage) -> list[Part]:
+    """The parts of a chunk in their order."""
+    return [(place.block, place.layer is not None and bool(place.variant)) for place in stage.places]
+
+
 def _chunk_of(stage: Stage) -> ChunkParts:
-    parts = [(place.block, place.layer is not None and bool(place.variant)) for place in stage.places]
-    return ChunkParts(tuple(Counter(parts).items()), parts[0])
+    parts = _parts_of(stage)
+    return ChunkParts(tuple(Counter(parts).items()), parts[0], parts[-1][0])
 
 
 def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from stagedb.advice.trials import GraphOf, Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
-from stagedb.search.bounds import OF_STAGES, Bounds, Chunks
+from stagedb.search.bounds import OF_STAGES, Bounds, Chunks, PlanBound
 from stagedb.search.candidates import Candidate, Fate
 from stagedb.search.conditions import Condition
 from stagedb.search.space import Space, Words
@@ -22,6 +22,8 @@ class SetKind(IntEnum):
     GROUP = 0
     CELL = 1
     PLAN = 2
+    REHEARSED = 3
+    """A plan whose bounds are those of its tasks in their order."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,24 @@ class SearchPlace:
             return group
 
     def opened(self, branch: PlanSet) -> Opened:
-        """The parts of a group or a cell."""
+        """The parts of a group or a cell; a plan with closer bounds."""
+        if branch.level is SetKind.PLAN:
+            return Opened((self._rehearsed(branch),))
         parts = self._cells(branch) if branch.level is SetKind.GROUP else self._plans(branch)
         found = list(parts)
         return Opened(
             tuple(each for each in found if isinstance(each, PlanSet)),
             tuple(each for each in found if isinstance(each, Candidate)),
         )
+
+    def _rehearsed(self, branch: PlanSet) -> PlanSet:
+        found = replace(branch, level=SetKind.REHEARSED)
+        try:
+            plan = Plan.from_mapping(branch.words)
+            bound = self.bounds.rehearsed(plan, PlanBound(branch.step, branch.peak, branch.terms))
+        except UsageError:
+            return found
+        return replace(found, step=bound.step, terms=bound.terms)
 
     def tried(self, branch: PlanSet, longest: int | None) -> Candidate:
         """A plan, timed if it fits. longest: ns; a plan with a longer step cannot win, and its memory is left open."""

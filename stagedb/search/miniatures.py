@@ -7,15 +7,21 @@ that of the whole model. Its figures are of one rank:
   longest path from the end of what computes before it to the end of the layer. Paths of consecutive layers follow each
   other, so that their sum is a path through a task of a stage.
 - bytes that the forward of a layer saves for its backward, and bytes of its parameters, gradients and optimizer states.
+
+A second one has two stages. It has what ranks of data parallelism communicate, the optimizer, and the messages between
+stages.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
 
+from stagedb.collectives import gathers
+from stagedb.ir.facts import Casts
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import Program, lower
@@ -25,13 +31,28 @@ from stagedb.memory.class_program import ChunkProgram, PlacedWeight, programs
 from stagedb.memory.resident_state import states_at
 from stagedb.memory.tensor_lifetimes import saved
 from stagedb.plans import Plan
+from stagedb.search.transfers import STREAMS, ClockMap, LayerPlace, Part, transfers
 from stagedb.systems import System
+from stagedb.timing.domain_straddles import placed
 from stagedb.timing.hidden_communication import DATA_AXES
+from stagedb.timing.lanes import Lane, find_lanes, group_of
 from stagedb.timing.step_profile import lane_durations
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, EVERY, RUNS, TASK_KINDS, ClassColumns, Ints
-
-Part = tuple[str, bool]
-"""A block of the model, and whether it is a layer that recomputes."""
+from stagedb.workflows import RECOMPUTE
+from stagedb.workload.instance_columns import (
+    CLOSED,
+    COLLECTIVE,
+    COMPUTE,
+    DATA,
+    EVERY,
+    LAST,
+    ONCE,
+    RUNS,
+    SEND,
+    TASK_KINDS,
+    ClassColumns,
+    Ints,
+    Workload,
+)
 
 K = TypeVar("K", tuple[str, bool], str)
 
@@ -40,11 +61,13 @@ K = TypeVar("K", tuple[str, bool], str)
 class PartTimes:
     """Lower bounds of the time of a part in a kind of task, ns: `chain` with what it waits for, `busy` without it.
 
-    exposed: by axis, the ns of `chain` in which the part waits for communication along it.
+    early: of `busy`, before it needs what it reads: it runs a forward again, or casts weights. exposed: by
+    axis, the ns of `chain` in which the part waits for communication along it.
     """
 
     chain: int
     busy: int
+    early: int
     exposed: Mapping[str, int]
 
 
@@ -53,26 +76,91 @@ class Miniature:
     """The figures of each part of a model under a plan.
 
     times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. held: by block,
-    bytes of parameters, gradients that a framework keeps, and states of the optimizer.
+    bytes of parameters, gradients that a framework keeps, and states of the optimizer. weights: by block, bytes of the
+    parameters that a rank computes with.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
     saved: Mapping[Part, int]
     held: Mapping[str, int]
+    weights: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TaskTransfers:
+    """What parts do to the clocks of a rank in a kind of task, and which parts do something in it.
+
+    transfers: by place; parts that are not there do nothing.
+    """
+
+    transfers: Mapping[LayerPlace, ClockMap]
+
+    def of(self, place: LayerPlace) -> ClockMap | None:
+        """The map of a part at a place, or the least of its maps at other places; None if it does nothing."""
+        if place in self.transfers:
+            return self.transfers[place]
+        mine = {there: one for there, one in self.transfers.items() if there.part == place.part}
+        later = {there: one for there, one in mine.items() if there.later == place.later}
+        near = {there: one for there, one in later.items() if there.earlier == place.earlier}
+        # The least of each entry: no map of a part is below that.
+        least: ClockMap | None = np.minimum.reduce(list((near or later or mine).values())) if mine else None
+        return least
+
+
+@dataclass(frozen=True)
+class StageMiniature:
+    """The maps of a plan's layers, the optimizer, and the messages between stages.
+
+    states: of a rank. transfers: by kind of task, and by `opened` and `last` of its position (`TaskPosition`).
+    parts: those that the miniature has. layers: blocks that are layers. optimizer: ns by block. updates: the kind of
+    the collective and the ranks of the group in which updated parameters are gathered at the end; None without one.
+    messages: bytes of a message by kind of task.
+    """
+
+    states: int
+    transfers: Mapping[tuple[str, bool, bool], TaskTransfers]
+    parts: frozenset[Part]
+    layers: frozenset[str]
+    optimizer: Mapping[str, int]
+    updates: tuple[str, tuple[int, ...]] | None
+    messages: Mapping[str, int]
+
+    def with_places_of(self, other: "StageMiniature") -> "StageMiniature":
+        """With the places of another miniature, whose chunks are of other depths. The least map of both counts."""
+        found = dict(self.transfers)
+        for key, of in other.transfers.items():
+            maps = dict(found[key].transfers) if key in found else {}
+            for place, one in of.transfers.items():
+                maps[place] = np.minimum(maps[place], one) if place in maps else one
+            found[key] = TaskTransfers(maps)
+        return replace(self, transfers=found)
 
 
 def shortened(graph: SymGraph, copies: int) -> SymGraph:
-    """The graph of a model with a few layers of each kind, in the order in which the kinds begin."""
-    layers = [block for block in graph.blocks if _is_layer(block)]
-    alternating = [block for block in layers if block.layers is not None]
+    """The graph of a model with so many layers of each kind, in the order in which the kinds begin."""
+    layers = [block.name for block in graph.blocks if _is_layer(block)]
+    return _with_layers(graph, [name for name in layers for _ in range(copies)])
+
+
+def beginning(graph: SymGraph, copies: int) -> SymGraph:
+    """The graph of a model with its first layers, so many for each kind. If they lack one, as `shortened` has it."""
+    kinds = {block.name: block.layers for block in graph.blocks if _is_layer(block)}
+    if any(layers is None for layers in kinds.values()):
+        return shortened(graph, copies)
+    of = {layer: name for name, layers in kinds.items() for layer in layers or ()}
+    first = [of[layer] for layer in sorted(of)][: copies * len(kinds)]
+    return _with_layers(graph, first) if {*first} == {*kinds} else shortened(graph, copies)
+
+
+def _with_layers(graph: SymGraph, names: Sequence[str]) -> SymGraph:
+    """The graph of a model with these layers. names: of their blocks."""
     blocks = []
     for block in graph.blocks:
-        if block in layers:
-            at = alternating.index(block) * copies if block.layers is not None else 0
-            numbers = tuple(range(at, at + copies)) if block.layers is not None else None
-            block = replace(block, repeat=str(copies), layers=numbers)
+        if _is_layer(block):
+            numbers = tuple(at for at, name in enumerate(names) if name == block.name)
+            block = replace(block, repeat=str(len(numbers)), layers=None if block.layers is None else numbers)
         blocks.append(block)
-    return replace(graph, blocks=tuple(blocks), sizes={**graph.sizes, "L": copies * len(layers)})
+    return replace(graph, blocks=tuple(blocks), sizes={**graph.sizes, "L": len(names)})
 
 
 def _is_layer(block: BlockSpec) -> bool:
@@ -93,9 +181,8 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
         for position, block in made.places
     }
     times = {} if system is None else _times(program, plan, system, parts)
-    return Miniature(
-        times, _least(_saved(made, parts)), _least(_held(Chunk(made, plan, plan.options.framework.memory)))
-    )
+    held = _held(Chunk(made, plan, plan.options.framework.memory))
+    return Miniature(times, _least(_saved(made, parts)), _least(held), _least(_weights(made)))
 
 
 def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
@@ -130,6 +217,13 @@ def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
         yield block, size
 
 
+def _weights(made: ChunkProgram) -> Iterator[tuple[str, int]]:
+    for position, block in made.places:
+        names = (each.name for each in made.by_block.get(block, ()) if each.role == "weight")
+        own = (name for name in names if name in made.sizes and made.resolve((name, position)) == (name, position))
+        yield block, sum(made.sizes[name] for name in own)
+
+
 def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Part]) -> dict[str, dict[Part, PartTimes]]:
     columns = program.workload.classes[0]
     ns = lane_durations(program.workload, system).ns[0]
@@ -142,6 +236,81 @@ def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Par
             if part not in of_kind or times.chain < of_kind[part].chain:
                 of_kind[part] = times
     return found
+
+
+def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int) -> StageMiniature:
+    """The figures of a shortened graph on few stages. ahead: as in `transfers`. The errors are those of `miniature`."""
+    workload = lower(graph, plan).workload
+    lanes = find_lanes(workload, placed(workload, system)[0].network(len(workload.ranks)))
+    ns_of: dict[int, Ints] = {}
+    for lane, own in zip(lanes, lane_durations(workload, system).ns, strict=True):
+        ns_of[lane.rank_class] = np.minimum(ns_of.get(lane.rank_class, own), own)
+    axes = sorted({axis for each in workload.classes for axis in each.ops.axis} - {"", "pp"})
+    streams = {axis: STREAMS + (number if system.overlap.streams == "axis" else 0) for number, axis in enumerate(axes)}
+    layers = frozenset(block.name for block in graph.graph.blocks if _is_layer(block))
+    optimizer: list[tuple[str, int]] = []
+    messages: dict[str, int] = {}
+    found: dict[tuple[str, bool, bool], dict[LayerPlace, ClockMap]] = defaultdict(dict)
+    seen = set[Part]()
+    for columns in workload.classes:
+        ops, ns = columns.ops, ns_of[columns.number]
+        parts = _parts(columns, plan)
+        seen |= set(parts.values())
+        computes = ONCE[ops.template] & (ops.type == COMPUTE)
+        for (chunk, position), (block, _) in parts.items():
+            mine = computes & (ops.chunk == chunk) & (columns.origins.position == position)
+            optimizer.append((block, int(ns[mine].sum())))
+        closes, ends = bool((ops.when == CLOSED).any()), bool((ops.when == LAST).any())
+        for kind in (kind for kind in plan.workflow.kinds if not kind.once):
+            templates = RUNS[TASK_KINDS.index(kind.name)]
+            mine = np.isin(ops.template, templates) & (ops.type == SEND) & ~ops.rings
+            if mine.any():
+                messages[kind.name] = min(int(ops.size[mine].min()), messages.get(kind.name, 1 << 62))
+            for opened, last in product((False, True), repeat=2):
+                if (opened and not closes) or (last and not ends):
+                    continue
+                maps = transfers(
+                    columns, ns, templates, streams, parts, layers=layers, ahead=ahead, opened=opened, last=last
+                )
+                for place, one in maps.items():
+                    of = found[kind.name, opened, last]
+                    of[place] = np.minimum(of[place], one) if place in of else one
+    states = STREAMS + len(set(streams.values()))
+    return StageMiniature(
+        states,
+        {key: TaskTransfers(each) for key, each in found.items()},
+        frozenset(seen),
+        layers,
+        _least(optimizer),
+        _updates(workload, lanes) if not system.overlap.gathered else None,
+        messages,
+    )
+
+
+def _updates(workload: Workload, lanes: Sequence[Lane]) -> tuple[str, tuple[int, ...]] | None:
+    """The collective that gathers updated parameters, and its group, if there is one for all of them."""
+    found = set[tuple[str, tuple[int, ...]]]()
+    by_number = {each.number: each for each in workload.classes}
+    for lane in lanes:
+        ops = by_number[lane.rank_class].ops
+        for row in np.flatnonzero(ONCE[ops.template] & (ops.type == COLLECTIVE)).tolist():
+            if ops.axis[row] in DATA_AXES and gathers(ops.kind[row]):
+                ranks = group_of(workload.groups, ops.axis[row], lane.rank)
+                found.add((ops.kind[row], tuple(rank - ranks[0] for rank in ranks)))
+    return found.pop() if len(found) == 1 else None
+
+
+def _parts(columns: ClassColumns, plan: Plan) -> dict[tuple[int, int], Part]:
+    """The part of the model at each chunk and position of a stage."""
+    origins = columns.origins
+    rows = zip(
+        columns.ops.chunk.tolist(), origins.position.tolist(), origins.block, origins.layer.tolist(), strict=True
+    )
+    return {
+        (chunk, at): (block, layer >= 0 and plan.recomputes(layer))
+        for chunk, at, block, layer in rows
+        if block not in PSEUDO_BLOCKS
+    }
 
 
 def _segments(
@@ -163,7 +332,7 @@ def _segments(
             before[target].append(source)
     ends: dict[int, int] = {}
     found: dict[int, PartTimes] = {}
-    clock, busy, exposed = 0, 0, Counter[str]()
+    clock, busy, ahead, leads, exposed = 0, 0, 0, True, Counter[str]()
     last = {int(origins.position[row]): row for row in rows.tolist() if ops.type[row] == COMPUTE}
     for row in rows.tolist():
         computes = ops.type[row] == COMPUTE
@@ -177,9 +346,11 @@ def _segments(
         if begin > clock:
             exposed[ops.axis[awaited]] += begin - clock
         clock, busy = ends[row], busy + int(ns[row])
+        leads = leads and (ops.phase[row] == RECOMPUTE or ops.facts[row].casts in (Casts.WEIGHT, Casts.WEIGHT_AGAIN))
+        ahead = busy if leads else ahead
         position = int(origins.position[row])
         if last[position] == row and position in parts:
-            found[position] = PartTimes(clock, busy, dict(exposed))
-            clock, busy, exposed = 0, 0, Counter[str]()
+            found[position] = PartTimes(clock, busy, ahead, dict(exposed))
+            clock, busy, ahead, leads, exposed = 0, 0, 0, True, Counter[str]()
             ends.clear()
     return found

@@ -114,7 +114,7 @@ def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
         return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
     branch = _branch(question["branch"])
     place = places[branch.place]
-    if branch.level is SetKind.PLAN:
+    if branch.level is SetKind.REHEARSED:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
     return _plain(place.opened(branch))
 
@@ -237,7 +237,7 @@ class _Search:
 
     def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
-        if branch.level is SetKind.PLAN:
+        if branch.level >= SetKind.PLAN:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
                 self._take(branch, _plain(Opened(settled=(there,))))
@@ -278,7 +278,7 @@ class _Search:
             self._push(_branch(row))
         for row in answer["settled"]:
             self._settle(_candidate(row))
-        if branch.level is SetKind.PLAN and branch.alike:
+        if branch.alike and answer["settled"]:
             self._push_alike(branch, _candidate(answer["settled"][0]))
 
     def _push_alike(self, branch: PlanSet, first: Candidate) -> None:

@@ -26,7 +26,7 @@ def show(request: Request) -> Response:
     """The page of a graph, an instance, a profile or a search, by id, start of an id, or name."""
     found = request.app.state.shared.read(lambda db: db.show(request.path_params["word"]))
     kind = api.kind_of(found)
-    return RedirectResponse(page_frames.page_of("searches" if kind == "search" else f"{kind}s", found.id), 303)
+    return RedirectResponse(page_frames.address("searches" if kind == "search" else f"{kind}s", found.id), 303)
 
 
 def graph(request: Request) -> Response:

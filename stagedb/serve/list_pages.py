@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stagedb import api
-from stagedb.api import Rows, Stagedb
+from stagedb.api import Rows, Stagedb, catalog, search_views
 from stagedb.api.listing import KINDS, SORTS
 from stagedb.api.listing_pages import ListedPage, page
 from stagedb.errors import UsageError
@@ -16,6 +16,7 @@ from stagedb.inputs import shown
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named
+from stagedb.store import unfinished
 
 SIZE = 50
 """Rows of a page."""
@@ -36,17 +37,26 @@ HEADS: Mapping[str, str] = {
     "tags": "tags",
     "created": "created (UTC)",
     "state": "state",
+    "best": "best plan",
+    "plans": "plans",
+    "timed": "timed",
 }
 """Columns of a listing, and their headers."""
 
 SORTED_BY = {"created": "created", "name": "name", "ranks": "ranks", "step": "step", "mfu": "mfu", "peak": "memory"}
 """Columns that sort a listing, and the word of the address for each."""
 
+STATES = ("running", "stopped", "being removed")
+"""States of searches that are not complete, and have no page."""
+
 _BY_KIND: Mapping[str, tuple[str, ...]] = {
     "graphs": ("name", "id", "plan", "tags", "made_by", "created"),
     "instances": ("name", "id", "model", "ranks", "plan", "peak", "tags", "made_by", "created"),
     "profiles": ("name", "id", "model", "ranks", "plan", "system", "step", "mfu", "peak", "tags", "made_by", "created"),
-    "searches": ("name", "id", "ranks", "plan", "system", "step", "peak", "tags", "made_by", "created"),
+    "searches": (
+        *("name", "id", "state", "ranks", "system", "step", "peak", "best", "plans", "timed", "tags", "made_by"),
+        "created",
+    ),
     "unfinished": ("name", "id", "state", "made_by", "created"),
 }
 
@@ -56,9 +66,10 @@ def home(request: Request) -> Response:
 
     def read(db: Stagedb) -> list[tuple[str, int, Rows]]:
         found = []
-        for kind in ("instances", "profiles", "graphs"):
+        for kind in ("instances", "profiles", "searches", "graphs"):
             rows = db.ls(kind)
-            found.append((kind, len(rows), Rows(rows.columns, rows.rows[:NEWEST])))
+            some = Rows(rows.columns, rows.rows[:NEWEST])
+            found.append((kind, len(rows), with_searches(db, some) if kind == "searches" else some))
         return found
 
     found = request.app.state.shared.read(read)
@@ -84,7 +95,11 @@ def listing(request: Request) -> Response:
 
     every, chosen = request.app.state.shared.read(read)
     found = page(chosen, text, number, SIZE)
-    columns, rows = table(kind, found.rows)
+    shown_rows = found.rows
+    if kind == "searches":
+        first = number == 1 and not (model or system or tag or text)
+        shown_rows = request.app.state.shared.read(lambda db: with_searches(db, found.rows, running=first))
+    columns, rows = table(kind, shown_rows)
     asked = {"model": model, "system": system, "tag": tag, "text": text}
     return page_frames.page(
         request,
@@ -137,6 +152,37 @@ def model(request: Request) -> Response:
     )
 
 
+def with_searches(db: Stagedb, listed: Rows, *, running: bool = False) -> Rows:
+    """Searches of a list with what only their list shows: the state, the best plan in words, how many plans.
+
+    running: with those before them that are not complete.
+    """
+    infos = {each.id: each for each in db.searches()}
+    best = search_views.best_plans(db.store, [row["id"] for row in listed])
+    rows: list[dict[str, Any]] = _running(db) if running else []
+    for row in listed:
+        info = infos.get(row["id"])
+        if info is not None:
+            ranks = ", ".join(f"{each:,}" for each in info.ranks)
+            state = "finished" if info.covered else "unfinished"
+            row |= {"state": state, "ranks": ranks, "plans": info.size, "timed": info.timed}
+        rows.append({**row, "best": best.get(row["id"])})
+    columns = (*listed.columns, "best", "plans", "timed")
+    return Rows(columns, tuple(tuple(row.get(name) for name in columns) for row in rows))
+
+
+def _running(db: Stagedb) -> list[dict[str, Any]]:
+    """Searches that run or were stopped, as rows."""
+    found = []
+    for each in unfinished(db.store):
+        if each.kind == "Search":
+            running, stopped, removed = STATES
+            state = removed if each.state == "deleting" else stopped if each.dead else running
+            created = None if each.created is None else catalog.time_of(each.created)
+            found.append({"id": each.id, "name": each.name, "state": state, "created": created, "made_by": each.user})
+    return found
+
+
 def table(kind: str, listed: Rows) -> tuple[list[str], list[list[Cell]]]:
     """The columns of a kind that have a value in some row, and the rows as cells."""
     rows = list(listed)
@@ -146,7 +192,7 @@ def table(kind: str, listed: Rows) -> tuple[list[str], list[list[Cell]]]:
 
 def _cell(kind: str, name: str, row: Mapping[str, Any]) -> Cell:
     value = row[name]
-    to = None if kind == "unfinished" else page_frames.page_of(kind, row["id"])
+    to = None if kind == "unfinished" or row["state"] in STATES else address(kind, row["id"])
     if name == "name":
         return cell(row["name"] or row["id"][:SHORT_ID], to)
     if value is None:

@@ -75,11 +75,6 @@ def origin(found: Any) -> dict[str, Any]:
     return {"made": made, "command": "" if first is None else first["command"], "columns": columns, "rows": rows}
 
 
-def page_of(kind: str, id: str) -> str:
-    """The address of a thing's page; for a search, the one that shows its node. kind: of a listing."""
-    return address("explore", node=f"Search/{id}") if kind == "searches" else address(kind, id)
-
-
 def gigabytes(size: float) -> str:
     """Bytes in GB, with two digits."""
     return f"{size / GB:,.2f} GB"

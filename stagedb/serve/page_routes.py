@@ -16,7 +16,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
-from stagedb.serve import instance_pages, list_pages, page_frames, query_pages, step_pages, subgraph_page, team_pages
+from stagedb.serve import (
+    instance_pages,
+    list_pages,
+    page_frames,
+    query_pages,
+    search_pages,
+    step_pages,
+    subgraph_page,
+    team_pages,
+)
 from stagedb.serve.access import AccessGate, AccessRules, given_token
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
@@ -57,6 +66,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/instances/{word}/memory", instance_pages.memory),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
+    ("/searches/{word}", search_pages.search),
     ("/find", team_pages.find),
     ("/log", team_pages.log),
     ("/compare", step_pages.compare),
@@ -67,6 +77,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/explore", subgraph_page.explore),
 )
 """Every page that reads the store, by its path."""
+
+SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
+"""Folders of other packages whose files pages have too."""
 
 ASKING = frozenset({query_pages.named_query, query_pages.cypher})
 """Pages that answer queries of users, which may take as long as a query may."""
@@ -92,7 +105,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         routes=[
             *routes,
             Route("/login", login, methods=["GET", "POST"]),
-            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static")),
+            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static", packages=SHARED)),
         ],
         exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(AccessGate, rules=rules, login=login_page)],

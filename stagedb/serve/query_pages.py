@@ -20,7 +20,7 @@ SHOWN = 500
 """Rows of an answer on a page. Downloads have more."""
 LONGEST = 20_000
 """Characters of a query: an address has it, and browsers and proxies have bounds."""
-CHOSEN = ("instance", "profile")
+CHOSEN = ("instance", "profile", "search")
 """Parameters with an id of something in the store. Without a value it is the newest."""
 
 EXAMPLE = """MATCH (i:Instance {state: 'ready'})-[:OF]->(g:Graph)
@@ -29,7 +29,7 @@ ORDER BY ranks DESC LIMIT 20"""
 
 
 def queries(request: Request) -> Response:
-    """The named queries by subject. An instance or a profile of the address is that of their forms."""
+    """The named queries by subject. An instance, a profile or a search of the address is that of their forms."""
     known: list[QueryInfo] = request.app.state.shared.read(lambda db: db.queries())
     given = {name: value for name in CHOSEN if (value := named(request.query_params, name))}
     subjects: dict[str, list[tuple[QueryInfo, str]]] = {}
@@ -63,6 +63,8 @@ def named_query(request: Request) -> Response:
         return page_frames.page(request, "query.html", answer=None, **form)
     params = {field.name: value_of(field, texts[field.name] or "") for field in needed}
     chosen = {name: texts.get(name) for name in CHOSEN}
+    if chosen["search"] is not None:
+        params["search"] = chosen["search"]
     given = {"ask": 1, **texts}
 
     def ask(db: Stagedb, most: int) -> Rows:
@@ -82,7 +84,7 @@ def cypher(request: Request) -> Response:
     """Free Cypher that only reads, with the guard and the time-out of `stagedb query`."""
     words = request.query_params
     text = words.get("query", "").replace("\r\n", "\n").strip()
-    chosen = {name: named(words, name) for name in CHOSEN}
+    chosen = {name: named(words, name) for name in CHOSEN if name != "search"}
     form: dict[str, Any] = {"text": text, "example": EXAMPLE, "chosen": chosen}
     form["names"] = request.app.state.shared.read(suggestions)
     if not text:

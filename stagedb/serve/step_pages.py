@@ -86,12 +86,13 @@ def compare(request: Request) -> Response:
 
 
 def suggestions(db: Stagedb) -> list[tuple[str, str]]:
-    """Ids of the newest instances and profiles, each with a description, for forms."""
+    """Ids of the newest instances, profiles and searches, each with a description, for forms."""
     found = [(each.id[:SHORT_ID], f"instance {each.name}, {each.ranks:,} ranks") for each in db.instances()]
     found += [
         (each.id[:SHORT_ID], f"profile {each.name or each.instance_name} on {each.system}, {each.ranks:,} ranks")
         for each in db.profiles()
     ]
+    found += [(each.id[:SHORT_ID], f"search of {each.model}, {each.size:,} plans") for each in db.searches()]
     return [(id, cell(text).text) for id, text in found[:CHOICES]]
 
 

@@ -127,6 +127,9 @@ def test_no_plan_is_better_than_its_bounds(model: str, ranks: int, seed: int) ->
         assert bound.step <= exact.step, words
         assert bound.peak <= exact.peak, words
         assert sum(bound.terms.values()) == bound.step
+        closer = bounds.rehearsed(plan, bound)
+        assert bound.step <= closer.step <= exact.step, words
+        assert sum(closer.terms.values()) == closer.step
 
 
 def test_what_is_refused_has_the_reason_of_the_plan() -> None:

@@ -13,6 +13,7 @@ from tests.browsing import Browser, browsing
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 from tests.serve.test_answers import asked, paths
+from tests.store.made_up_searches import made_up_search
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>\"'`{{7*7}}\u202e\x1b[31m"
 WIDTHS = (1280, 400)
@@ -26,6 +27,11 @@ OUTSIDE = """JSON.stringify([...document.querySelectorAll("body *")].filter((nod
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with browsing(tmp_path_factory.mktemp("browser")) as found:
         yield found
+
+
+def hostile_search(store: Store) -> str:
+    """The id of a search whose names are hostile texts."""
+    return made_up_search(store, model=HOSTILE, systems=(HOSTILE,), where=HOSTILE).id
 
 
 def checked(browser: Browser, served: Served, path: str, width: int, *, status: int = 200) -> None:
@@ -43,7 +49,15 @@ def test_every_page_is_sound(embedded_store: Store, browser: Browser, width: int
     db.instantiate(card("llama"), name="wide", tp=2, dp=2)
     db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
     found = db.profile("wide", name="first"), db.profile("deep", name="second")
-    more = ["/list/graphs", "/list/profiles", "/list/unfinished", "/compare", "/queries/fastest_plans"]
+    made_up_search(embedded_store)
+    more = [
+        "/list/graphs",
+        "/list/profiles",
+        "/list/searches",
+        "/list/unfinished",
+        "/compare",
+        "/queries/fastest_plans",
+    ]
     with serving(embedded_store) as served:
         for path in (*paths(found), *more, asked(query="MATCH (i:Instance) RETURN i")):
             checked(browser, served, path, width)
@@ -72,10 +86,15 @@ def test_an_empty_store_and_the_form_for_the_token(embedded_store: Store, browse
 def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, width: int) -> None:
     db = Stagedb(embedded_store)
     made = db.profile(model=card("llama"), tp=2, name="mine")
-    for thing in (made.instance.id, made.info.id, made.instance.graph):
+    search = hostile_search(embedded_store)
+    for thing in (made.instance.id, made.info.id, made.instance.graph, search):
         db.tag(thing, "plain")
         db.note(thing, "plain")
     with embedded_store._session("WRITE") as session:  # as another program could write it
+        session.run(
+            "MATCH (c:Candidate) SET c += $texts", texts=dict.fromkeys(("system", "code", "why"), HOSTILE)
+        ).consume()
+        session.run("MATCH (c:Candidate) SET c.schedule = $text", text=HOSTILE).consume()
         for label in ("Graph", "Instance", "Profile", "Name"):
             session.run(f"MATCH (n:{label}) SET n.name = $name", name=HOSTILE).consume()
         for label, property_ in (("Note", "text"), ("Tag", "id"), ("User", "id"), ("Input", "name")):
@@ -93,6 +112,8 @@ def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, wi
         f"/profiles/{one}",
         f"/profiles/{one}/report",
         f"/graphs/{made.instance.graph}",
+        f"/searches/{search}",
+        "/list/searches",
         f"/list/instances?{urlencode({'tag': HOSTILE})}",
         "/log",
         f"/log?{urlencode({'word': made.instance.id, 'user': HOSTILE})}",
@@ -148,3 +169,72 @@ def test_a_page_with_an_error_is_found(browser: Browser, tmp_path: Path) -> None
     visit = browser.visit(page.as_uri(), 1280)
     assert any("missing is not defined" in line for line in visit.console)
     assert visit.elsewhere("http://127.0.0.1") == ["http://127.0.0.2:1/x"]
+
+
+PLACE = """(() => {
+  const field = document.querySelector(".area:not([hidden]) .field"), box = field.getBoundingClientRect();
+  const mark = field.querySelector(".marks .best"), share = (name) => parseFloat(mark.getAttribute(name)) / 100;
+  const at = { clientX: box.x + share("cx") * box.width + 4, clientY: box.y + share("cy") * box.height - 4 };
+  for (const [kind, name] of [[PointerEvent, "pointermove"], [MouseEvent, "click"]])
+    field.dispatchEvent(new kind(name, { ...at, bubbles: true }));
+})()"""
+"""Points at the best plan, a few pixels next to its middle, and clicks."""
+
+
+def choose(name: str, value: str) -> str:
+    """Chooses a value of a control of the picture."""
+    return f"""(() => {{
+      const field = document.querySelector("[name={name}]");
+      field.value = "{value}";
+      field.dispatchEvent(new Event("change", {{ bubbles: true }}));
+    }})()"""
+
+
+def keys(*names: str) -> str:
+    """Presses keys in the picture."""
+    return f"""(() => {{
+      const field = document.querySelector(".area:not([hidden]) .field");
+      field.focus();
+      for (const key of {json.dumps(names)})
+        field.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true }}));
+    }})()"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_picture_of_a_search_is_used_with_a_pointer_and_with_keys(
+    embedded_store: Store, browser: Browser, width: int
+) -> None:
+    search = made_up_search(embedded_store).id
+    command = Stagedb(embedded_store).searched(search).candidates.rows[0][-1]
+    best = "dp 4, zero 0\nstep 100.0 ms, peak 70.0 GB\nthe best plan"
+    picked, tip = "document.querySelector('.picked').textContent", "document.querySelector('.tip')"
+    with serving(embedded_store) as served:
+        checked(browser, served, f"/searches/{search}", width)
+        assert browser.run(f"getComputedStyle({tip}).display") == "none"
+        browser.run(PLACE)
+        assert browser.run(f"{tip}.textContent") == best and browser.run(f"getComputedStyle({tip}).display") == "block"
+        assert browser.run(f"{tip}.getBoundingClientRect().right <= innerWidth")
+        assert browser.run(picked) == f"{best}{command}\nits row"
+        assert browser.run("document.querySelector('tr.picked').id") == "plan-0"
+        # The first key goes to the best plan, the next ones to what is smaller, and to what is longer.
+        browser.run(keys("Escape"))
+        checked(browser, served, f"/searches/{search}?show=timed", width)
+        browser.run(keys("ArrowRight"))
+        assert browser.run(picked) == best
+        browser.run(keys("ArrowLeft"))
+        assert "step 130.0 ms, peak 35.0 GB" in browser.run(picked)
+        browser.run(keys("ArrowUp", "Enter"))
+        assert "step 150.0 ms, peak 20.0 GB" in browser.run(picked) and "stagedb profile" in browser.run(picked)
+        assert browser.run("document.querySelector('tr.picked') === null"), "only the three best have a row"
+        colors = "[...document.querySelectorAll('.area:not([hidden]) .marks circle')].map((each) => each.classList[0])"
+        before = browser.run(colors)
+        browser.run(choose("color", "dp"))
+        assert browser.run(colors) == ["k1", "k0", "k0", "k1"] != before
+        assert browser.run("document.querySelector('.legend').textContent") == "24none"
+        browser.run(choose("show", "all"))
+        assert browser.run(f"{colors}.length") == 7
+        assert browser.run("location.search") == "?color=dp&show=all"
+        # The address alone gives the same picture.
+        shown = browser.run(colors)
+        checked(browser, served, f"/searches/{search}?color=dp&show=all", width)
+        assert browser.run(colors) == shown

@@ -17,8 +17,18 @@ CARD: Card = dataclasses.replace(load_card("llama3.2-1b"), layers=4, name="llama
 def small_request(**more: Any) -> SearchRequest:
     """A search over plans of four layers on four ranks, or what is changed of it."""
     words = {"global_batch_size": 8, "seq_len": 1024, "recipe": "megatron"}
-    asked: dict[str, Any] = {"ranks": (4,), "allow": ("recompute",), "top": 3, **more}
-    return SearchRequest(CARD.name, CARD.digest, ("h100",), ("0" * 64,), words=words, **asked)
+    asked: dict[str, Any] = {
+        "model": CARD.name,
+        "card": CARD.digest,
+        "systems": ("h100",),
+        "digests": ("0" * 64,),
+        "ranks": (4,),
+        "words": words,
+        "allow": ("recompute",),
+        "top": 3,
+        **more,
+    }
+    return SearchRequest(**asked)
 
 
 def working(request: SearchRequest, seconds: float | None = None, **more: Any) -> Work:

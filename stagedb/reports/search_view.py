@@ -1,0 +1,186 @@
+"""A search with all data of its pages: its plans in words, fronts of step against memory and ranks, why plans lose."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
+
+MAY_WIN = (Fate.SLOWER, Fate.UNTRIED)
+"""Fates of sets whose plans may fit, and have no known step."""
+
+
+@dataclass(frozen=True)
+class MadePlan:
+    """An instance of the store that has a plan of a search, and its profiles on the system of the plan.
+
+    name: of the instance. profiles: their ids, the newest first.
+    """
+
+    instance: str
+    name: str
+    profiles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FrontPlan:
+    """A plan of a front. bound: no other plan that may be as small, or has as many ranks, has a shorter step [ns].
+
+    place: of the plan among the candidates. bound is None where every such plan has been timed.
+    """
+
+    place: int
+    candidate: Candidate
+    bound: int | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether no plan that was not timed can be better."""
+        return self.bound is None or self.bound >= self.candidate.step
+
+
+@dataclass(frozen=True)
+class RanksBest:
+    """The best plan on so many ranks of a system. best: None if none was timed. bound: as that of `FrontPlan`."""
+
+    system: str
+    ranks: int
+    best: FrontPlan | None
+    bound: int | None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why plans lose: how many, in how many candidates, and how many of these were timed.
+
+    step: the shortest step or bound [ns]; None where none is known. why: of the candidate with it.
+    """
+
+    code: str
+    plans: int
+    candidates: int
+    timed: int
+    step: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """A search, for pages and reports.
+
+    model: as people name it. plans: each candidate in words, in the order of the result. commands: by place, the
+    command that profiles a plan. rooms: by system, bytes of an accelerator for tensors; None without a limit, absent
+    where it is not known. made: by place, the instances that plans became.
+    """
+
+    result: SearchResult
+    model: str
+    plans: Sequence[str]
+    commands: Mapping[int, str] = field(default_factory=dict)
+    rooms: Mapping[str, int | None] = field(default_factory=dict)
+    made: Mapping[int, Sequence[MadePlan]] = field(default_factory=dict)
+
+    @property
+    def request(self) -> SearchRequest:
+        """What was asked."""
+        return self.result.request
+
+    @property
+    def title(self) -> str:
+        """What was searched, in a few words."""
+        ranks = [f"{each:,}" for each in self.request.ranks]
+        worlds = ranks[0] if len(ranks) == 1 else f"{', '.join(ranks[:-1])} and {ranks[-1]}"
+        return f"{self.model} on {worlds} × {', '.join(self.request.systems)}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first plan is the best, and what may be left, in a sentence."""
+        best, size = self.result.best, self.result.size
+        if self.result.covered:
+            end = "so the first is the best" if best is not None else "and none fits"
+            return f"All {size:,} plans were tried or ruled out by a bound, {end}."
+        untried = sum(each.plans for each in self.result.candidates if each.fate is Fate.UNTRIED)
+        left = self.result.left
+        if left is None:
+            return f"Not all of {size:,} plans were tried."
+        text = f"{untried:,} of {size:,} plans were not tried: they take {left / 1e6:,.1f} ms or more"
+        if best is None:
+            return f"{text}, and no plan that fits was found."
+        if self.request.by is not Objective.STEP:
+            return f"{text}."
+        if left >= best.step:
+            return f"{text}, so the first is the best, and others may be missing."
+        return f"{text}, so the best may be up to {100 * (1 - left / best.step):.1f}% shorter than the first."
+
+    @cached_property
+    def winners(self) -> tuple[tuple[int, Candidate], ...]:
+        """The best plans that were asked for with their places: one of each layout."""
+        best = {id(each) for each in self.result.winners}
+        return tuple((place, each) for place, each in enumerate(self.result.candidates) if id(each) in best)
+
+    @cached_property
+    def places(self) -> dict[tuple[str, int], list[tuple[int, Candidate]]]:
+        """The candidates of each system and number of ranks, with their places."""
+        found: dict[tuple[str, int], list[tuple[int, Candidate]]] = {}
+        for place, each in enumerate(self.result.candidates):
+            found.setdefault((each.system, each.ranks), []).append((place, each))
+        order = {
+            system: at for at, system in enumerate(dict.fromkeys((*self.request.systems, *(row[0] for row in found))))
+        }
+        return dict(sorted(found.items(), key=lambda row: (order[row[0][0]], row[0][1])))
+
+    @cached_property
+    def several(self) -> bool:
+        """Whether it has several systems or numbers of ranks."""
+        return len(self.request.systems) * len(self.request.ranks) > 1
+
+    def memory_front(self, system: str, ranks: int) -> list[FrontPlan]:
+        """The timed plans of a system and a number of ranks of which no other one is both as short and as small, the
+        shortest first."""
+        candidates = self.places.get((system, ranks), [])
+        found: list[FrontPlan] = []
+        for place, each in sorted(_timed(candidates), key=lambda row: (row[1].step, row[1].peak, row[0])):
+            if not found or each.peak < found[-1].candidate.peak:
+                found.append(FrontPlan(place, each, _bound(candidates, each.peak)))
+        return found
+
+    def ranks_front(self) -> list[RanksBest]:
+        """The plan with the shortest step of each number of ranks on each system; fewer ranks first."""
+        found = []
+        for (system, ranks), candidates in self.places.items():
+            timed = sorted(_timed(candidates), key=lambda row: (row[1].step, row[1].peak, row[0]))
+            bound = _bound(candidates)
+            best = FrontPlan(*timed[0], bound) if timed else None
+            found.append(RanksBest(system, ranks, best, bound))
+        return found
+
+    def losses(self) -> list[Loss]:
+        """Why plans lose, the reason of the most plans first. The best plan is not among them."""
+        groups: dict[str, list[Candidate]] = {}
+        for each in self.result.candidates:
+            if each.code != "best":
+                groups.setdefault(each.code or each.fate.value, []).append(each)
+        rows = [_loss(code, candidates) for code, candidates in groups.items()]
+        return sorted(rows, key=lambda row: (-row.plans, row.code))
+
+
+def _timed(candidates: Sequence[tuple[int, Candidate]]) -> Iterator[tuple[int, Candidate]]:
+    return (row for row in candidates if row[1].fate is Fate.TIMED)
+
+
+def _bound(candidates: Sequence[tuple[int, Candidate]], room: int | None = None) -> int | None:
+    """The shortest step that a plan without a known one may have; room: only plans that may need no more bytes."""
+    steps = (each.step for _, each in candidates if each.fate in MAY_WIN and (room is None or each.peak <= room))
+    return min(steps, default=None)
+
+
+def _loss(code: str, candidates: Sequence[Candidate]) -> Loss:
+    first = min(candidates, key=lambda each: (each.step == 0, each.step))
+    return Loss(
+        code,
+        sum(each.plans for each in candidates),
+        len(candidates),
+        sum(each.fate is Fate.TIMED for each in candidates),
+        first.step or None,
+        first.why,
+    )
