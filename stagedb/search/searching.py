@@ -86,12 +86,12 @@ def search(
 ) -> SearchResult:
     """The best plans of a model, exactly timed, and why others lose.
 
-    systems: those of the request, in its order. seconds: when to end with what is found; None: when all plans are tried
-    or ruled out. processes: that try plans; None: one on each core. shards: those that are searched; None: all plans.
-    found: what the other shards found, which becomes a part of the result. elsewhere: called now and then for what
-    other shards have timed, which rules out plans of this one. known: plans that were timed before by the same request.
-    progress: called as plans are tried and ruled out. settled: called with each candidate as soon as it is known, also
-    with those of `known` and `found`.
+    systems: those of the request, in its order. seconds: when to end with what is found; 0: as soon as all sets have
+    bounds; None: when all plans are tried or ruled out. processes: that try plans; None: one on each core. shards:
+    those that are searched; None: all plans. found: what the other shards found, which becomes a part of the result.
+    elsewhere: called now and then for what other shards have timed, which rules out plans of this one. known: plans
+    that were timed before by the same request. progress: called as plans are tried and ruled out. settled: called with
+    each candidate as soon as it is known, also with those of `known` and `found`.
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
@@ -171,7 +171,7 @@ class _Search:
         while self.heap or self.copies.busy:
             self.rivals = self.elsewhere()
             late = self.seconds is not None and time.monotonic() - began > self.seconds
-            while not late and self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit:
+            while self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit and self._is_due(late):
                 self._open(heappop(self.heap)[2])
             if not self.copies.busy:
                 break
@@ -186,6 +186,11 @@ class _Search:
         found = explained(self.request, self.settled, self.value)
         seconds = time.monotonic() - began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
+
+    def _is_due(self, late: bool) -> bool:
+        """Whether the first set is opened: also late if only bounds are wanted, and it has none of its step yet."""
+        first = self.heap[0][2]
+        return not late or (self.seconds == 0 and first.step == 0 and first.level is not SetKind.PLAN)
 
     @property
     def limit(self) -> float:
