@@ -22,7 +22,7 @@ HEADINGS = {
     "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
     "Graphs, instances, memory, profiles and searches": (
         *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
-        *("searches", "search_rows"),
+        *("searches", "search_rows", "search_shards"),
     ),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),

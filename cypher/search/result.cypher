@@ -3,7 +3,7 @@
 // mode: writes
 // param search: string — the search's id
 // param owner: string — who runs it
-// param properties: map — size, timed, covered, step, peak, left, seconds, content
+// param properties: map — size, timed, covered, step, peak, left, seconds, content; shards and finished, or limits
 // column id: string — the search's id
 MATCH (s:Search {id: $search})
 WHERE s.owner = $owner

@@ -169,7 +169,7 @@ def _searches(content: _Content) -> list[_Row]:
             "ranks": each.ranks[0] if len(each.ranks) == 1 else None,
             "step": each.step,
             "peak": each.peak,
-            "plan": f"best of {each.size:,} plans" + ("" if each.covered else ", not all tried"),
+            "plan": each.extent,
             "system": ", ".join(each.systems),
             "created": each.created,
             "made_by": each.made_by,

@@ -13,7 +13,7 @@ from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
-from stagedb.mentions import call
+from stagedb.mentions import Word, call
 from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces
 
@@ -162,9 +162,14 @@ def the_search(store: Store, word: str | None) -> SearchInfo:
         raise UsageError(
             f"no search {shown(word)} in the store{near(word, names)}; {call('ls', 'searches')} lists them"
         )
-    if not there:
-        raise UsageError(f"the store has no search yet: make one with {call('search')}")
-    return there[0]
+    whole = next((each for each in there if each.shard is None), None)
+    if whole is not None:
+        return whole
+    if there:
+        raise UsageError(
+            f"the store has only shards of searches: {call('search')} without {Word('shard')} puts them together"
+        )
+    raise UsageError(f"the store has no search yet: make one with {call('search')}")
 
 
 def find(store: Store, word: str) -> Thing:

@@ -87,8 +87,10 @@ def _remove_search(store: Store, search: SearchInfo, force: bool) -> list[Remove
             f"search {search.id[:SHORT_ID]} is not yours (made by {search.made_by}): add {Word('force', True)} to "
             "remove it for all"
         )
-    delete(store, "Search", search.id, search.name)
-    return [search]
+    shards = [each for each in catalog.searches(store) if each.whole == search.id]
+    for each in (*shards, search):
+        delete(store, "Search", each.id, each.name)
+    return [*shards, search]
 
 
 def _name_of(store: Store, found: InstanceInfo | ProfileInfo, word: str) -> Name | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stagedb.api import html_tables
+from stagedb.outputs.number_texts import spans_of
 from stagedb.plans.written_words import short_plan
 
 if TYPE_CHECKING:
@@ -292,7 +293,9 @@ class SearchInfo:
     none. words: those of all plans. size: plans whose degrees divide. timed: plans that were timed. covered: whether
     every plan was tried or ruled out, so that the first is the best. step, peak: of the best plan, in ns and bytes;
     None if none that fits was found. left: a lower bound of the step of plans that were not tried [ns]. seconds: of the
-    work. made_by, tags, notes, loaded: as of a graph.
+    work. shard: of a shard, `3/8`; whole: id of the search that it is a part of. shards: how many shards the search is
+    cut into. finished: of a search that was put together from shards, the numbers of those that are finished. made_by,
+    tags, notes, loaded: as of a graph.
     """
 
     id: str
@@ -313,6 +316,10 @@ class SearchInfo:
     left: int | None
     seconds: float
     created: str
+    whole: str | None = None
+    shard: str | None = None
+    shards: int | None = None
+    finished: tuple[int, ...] | None = None
     made_by: str | None = None
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -322,6 +329,17 @@ class SearchInfo:
     def name(self) -> str:
         """The name of the model."""
         return self.model
+
+    @property
+    def extent(self) -> str:
+        """How much of its plans it covers, such as `best of 460 plans, not all tried, shards 1, 3 of 4 finished`."""
+        plans = f"best of {self.size:,} plans"
+        if self.shard is not None:
+            return f"{plans}, shard {self.shard} of {(self.whole or '')[:12]}"
+        if self.covered:
+            return plans
+        finished = f", shards {spans_of(self.finished)} of {self.shards} finished" if self.finished else ""
+        return f"{plans}, not all tried{finished}"
 
     def __str__(self) -> str:
         ranks, systems = ", ".join(map(str, self.ranks)), ", ".join(self.systems)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.plans.written_words import typed_words
-from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, searching
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, searching, shards
 from stagedb.search.conditions import Condition
 from stagedb.search.space import USUAL, groups_of
 from stagedb.systems.system import System
@@ -133,26 +134,66 @@ class SearchAsked:
             return None
 
 
-def search_in(store: "Store", asked: SearchAsked, seconds: float | None, progress: Report | None) -> Searched:
-    """The result of a search that the store keeps: one that is there is read, one that was stopped goes on."""
+def search_in(
+    store: "Store", asked: SearchAsked, seconds: float | None, progress: Report | None, shard: str | None = None
+) -> Searched:
+    """The result of a search that the store keeps: one that is there is read, one that was stopped goes on.
+
+    shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished.
+    """
+    from stagedb.store.contents.search_shards import record_shard, remove_shards
     from stagedb.store.contents.searches import record_search
 
-    report = _reporting(asked.request, progress)
-    found, new = record_search(
-        store,
+    run = partial(
+        searching.search,
         asked.request,
-        lambda known, settled: searching.search(
+        asked.card,
+        asked.systems,
+        seconds=seconds,
+        progress=_reporting(asked.request, progress),
+    )
+    if shard is None:
+        found, new = record_search(store, asked.request, partial(_go_on, store, asked, run), asked.instance_of)
+        if found.covered:
+            remove_shards(store, asked.request)
+    else:
+        one = shards.shard_of(shard)
+        found, new = record_shard(
+            store,
+            asked.request,
+            one,
+            lambda known, settled, elsewhere: run(shards=one, known=known, settled=settled, elsewhere=elsewhere),
+            partial(shards.merged, asked.request, asked.card, asked.systems),
+            asked.instance_of,
+        )
+    return searched(found, asked.name, kept=True, new=new)
+
+
+def _go_on(
+    store: "Store",
+    asked: SearchAsked,
+    run: Callable[..., SearchResult],
+    known: Sequence[Candidate],
+    settled: searching.Settle,
+) -> SearchResult:
+    """A search without shards, which goes on with what shards of it have found in the store."""
+    from stagedb.store.contents.search_shards import finished_parts, known_of
+
+    parts, of = finished_parts(store, asked.request)
+    known = [*known, *known_of(store, asked.request)]
+    if len(parts) < of:
+        return shards.rest(
             asked.request,
             asked.card,
-            asked.systems,
-            settled=settled,
-            seconds=seconds,
-            known=known,
-            progress=report,
-        ),
-        asked.instance_of,
-    )
-    return searched(found, asked.name, kept=True, new=new)
+            parts,
+            of,
+            lambda others, found: run(shards=others, found=found, known=known, settled=settled),
+        )
+    whole = shards.merged(asked.request, asked.card, asked.systems, parts, of)
+    if whole.covered:
+        return whole
+    # A shard ruled out plans because of one that no part has: it was removed, and another version searched it again.
+    return run(known=[*known, *whole.timed], settled=settled)
 
 
 def searched_in(store: "Store", word: str | None) -> Searched:

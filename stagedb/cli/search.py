@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -16,6 +17,7 @@ from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable
+from stagedb.outputs.number_texts import spans_of
 
 if TYPE_CHECKING:
     from stagedb.api import Searched
@@ -56,6 +58,10 @@ class Choices:
         str, typer.Option(metavar="CONDITION", help='Only plans such as "tp <= 8 and peak < 76e9".', show_default=False)
     ] = ""
     top: Annotated[int, typer.Option(metavar="K", help="Best plans; no two differ only in what recomputes.")] = 5
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store puts them together."),
+    ] = None
     for_: Annotated[
         str | None,
         typer.Option("--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far."),
@@ -101,6 +107,7 @@ def search(
     Every plan of the search is timed, or ruled out by a bound of its step or memory that it cannot beat, so that the
     first one is the best. With --for it ends early, with a bound on what may be left. The store keeps the search: asked
     again it is read, one that was stopped goes on, and `stagedb query best-plan-by-memory` and others ask about it.
+    With --shard many machines search parts of it, and the store has the search when all of them are finished.
     """
     from stagedb import api
 
@@ -109,6 +116,8 @@ def search(
     words |= {word.replace("-", "_"): _typed(text) for word, text in fixed.items()}
     if seq_len is not None:
         words["seq_len"] = seq_len
+    if choices.shard is not None and not keep:
+        raise UsageError("what shards find is put together in the store: leave out --no-keep, or --shard")
     asked, systems = _ranks(ranks), [each.strip() for each in system.split(",")]
     with (
         progress(common, "searching", "plans", before="counting plans") as report,
@@ -121,7 +130,7 @@ def search(
                 if best:
                     report.line(best)
 
-        run = api.search if db is None else db.search
+        run = api.search if db is None else partial(db.search, shard=choices.shard)
         found = run(model, asked, systems, progress=report_on, words=words, **choices.words())
     common.profile({"search": found.seconds})
     _write(found, output, common)
@@ -167,11 +176,20 @@ def _verdict(found: "Searched") -> str:
     timed = sum(1 for each in found.candidates if each["fate"] == "timed")
     there = "" if found.new else ", found in the store"
     text = f"{found.size:,} plans of {found.model}, {timed} timed, in {found.seconds:.1f} s{there}"
-    if not timed:
-        return f"{text}: none fits" if found.covered else f"{text}: none that fits was found"
+    if not timed and found.covered:
+        return f"{text}: none fits"
     if found.covered:
         return f"{text}: all tried or ruled out, so the first is the best"
-    return f"{text}: not all tried; what is left takes {(found.left or 0) / 1e6:,.1f} ms or more"
+    shards = found.result.shards
+    if shards is not None and shards.others.numbers:
+        done, missing = spans_of(shards.numbers) or "none", spans_of(shards.others.numbers)
+        parts = f"shards {done} of {shards.of} finished, {missing} missing"
+    else:
+        parts = "not all tried"
+    if not timed:
+        parts = f"none that fits was found, {parts}" if shards is not None else "none that fits was found"
+    left = "" if found.left is None else f"; what is left takes {found.left / 1e6:,.1f} ms or more"
+    return f"{text}: {parts}{left}"
 
 
 def _ranks(text: str) -> Sequence[int]:

@@ -83,10 +83,13 @@ class Bounds:
     _rehearsals: dict[object, TaskOrder] = field(default_factory=dict)
     _costs: dict[int, Costs] = field(default_factory=dict)
 
-    def bound(self, plan: Plan, chunks: Chunks) -> PlanBound:
-        """The bounds of a plan whose chunks have these layers. UsageError if the system has no rate for it."""
+    def bound(self, plan: Plan, chunks: Chunks, largest: Chunks | None = None) -> PlanBound:
+        """The bounds of a plan whose chunks have these layers. largest: in their place for the peak, if given.
+
+        UsageError if the system has no rate for it.
+        """
         step, terms = self._step(plan, chunks)
-        return PlanBound(step, self._peak(plan, chunks), terms)
+        return PlanBound(step, self.peak(plan, largest or chunks), terms)
 
     def work(self, plan: Plan, waits: bool) -> int:
         """The least ns of a micro-batch on the whole model. plan: one stage. waits: for communication, too."""
@@ -223,7 +226,8 @@ class Bounds:
             )
         return self._stages[key]
 
-    def _peak(self, plan: Plan, chunks: Chunks) -> int:
+    def peak(self, plan: Plan, chunks: Chunks) -> int:
+        """A lower bound of the bytes of the fullest rank of a plan whose chunks have these layers."""
         held, saved = self._miniature(plan, timed=False).held, self._miniature(plan, timed=True).saved
         size = {
             chunk: (
@@ -443,6 +447,9 @@ def _terms(
             found.update({f"exposed {axis}": microbatches * count * ns for axis, ns in exposed.items()})
     return {"compute": busy - sum(found.values()), **found, "bubble": bubble}
 
+
+NEVER_AGAIN = 1 << 30
+"""A value of `recompute_every` with which no layer recomputes."""
 
 OF_STAGES = frozenset(
     (

@@ -1,6 +1,6 @@
 """Sets of plans that a search opens one after the other: their bounds, and the smaller sets that they consist of."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -9,7 +9,7 @@ from stagedb.advice.trials import GraphOf, Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
-from stagedb.search.bounds import OF_STAGES, Bounds, Chunks, PlanBound
+from stagedb.search.bounds import NEVER_AGAIN, OF_STAGES, Bounds, PlanBound
 from stagedb.search.candidates import Candidate, Fate
 from stagedb.search.conditions import Condition
 from stagedb.search.space import Space, Words
@@ -21,9 +21,9 @@ class SetKind(IntEnum):
 
     GROUP = 0
     CELL = 1
-    PLAN = 2
-    REHEARSED = 3
-    """A plan whose bounds are those of its tasks in their order."""
+    ORDER = 2
+    PLAN = 3
+    """Its bound is that of its tasks in their order."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PlanSet:
     """Plans that share words, with lower bounds of their step [ns] and peak [bytes].
 
     place: the index of the system and the world in a search. plans: how many. terms: ns of the step's bound. alike:
-    values of `recompute_every` with which as many layers of each chunk recompute as in the plan of the branch.
+    values of `recompute_every` with which the plan of the branch is no faster.
     """
 
     place: int
@@ -112,25 +112,27 @@ class SearchPlace:
         except UsageError:
             return group
 
-    def opened(self, branch: PlanSet) -> Opened:
-        """The parts of a group or a cell; a plan with closer bounds."""
-        if branch.level is SetKind.PLAN:
-            return Opened((self._rehearsed(branch),))
-        parts = self._cells(branch) if branch.level is SetKind.GROUP else self._plans(branch)
-        found = list(parts)
+    def opened(self, branch: PlanSet, by_step: bool) -> Opened:
+        """The parts of a set. by_step: whether the search looks for the shortest step."""
+        match branch.level:
+            case SetKind.GROUP:
+                found = list(self._cells(branch))
+            case SetKind.CELL:
+                found = list(self._orders(branch))
+            case _:
+                found = list(self._plans(branch, by_step))
         return Opened(
             tuple(each for each in found if isinstance(each, PlanSet)),
             tuple(each for each in found if isinstance(each, Candidate)),
         )
 
     def _rehearsed(self, branch: PlanSet) -> PlanSet:
-        found = replace(branch, level=SetKind.REHEARSED)
         try:
             plan = Plan.from_mapping(branch.words)
             bound = self.bounds.rehearsed(plan, PlanBound(branch.step, branch.peak, branch.terms))
-        except UsageError:
-            return found
-        return replace(found, step=bound.step, terms=bound.terms)
+        except UsageError:  # a trial has the reason
+            return branch
+        return replace(branch, step=bound.step, terms=bound.terms)
 
     def tried(self, branch: PlanSet, longest: int | None) -> Candidate:
         """A plan, timed if it fits. longest: ns; a plan with a longer step cannot win, and its memory is left open."""
@@ -175,30 +177,67 @@ class SearchPlace:
         except UsageError:
             return 0
 
-    def _plans(self, cell: PlanSet) -> Iterator[PlanSet | Candidate]:
-        """The plans of a cell. Those in which as many layers recompute are one branch."""
+    def _orders(self, cell: PlanSet) -> Iterator[PlanSet | Candidate]:
+        """The plans of a cell by the order of their tasks: those that differ only in which layers recompute are one."""
         large: list[PlanSet] = []
         for words in self.space.orders(cell.words):
             numbers = list(self.space.numbers(words))
-            one = replace(cell, level=SetKind.PLAN, words=words, plans=len(numbers))
+            one = replace(cell, level=SetKind.ORDER, words=words, plans=len(numbers))
             if not self._may_hold(words):
                 yield self.set_of(one, Fate.FILTERED)
                 continue
             try:
-                # With the second number some layers recompute and others do not, so that its figures have both.
-                plan = Plan.from_mapping({**words, "recompute_every": numbers[min(1, len(numbers) - 1)]})
+                plan = self._of_some_layers(words, numbers)
                 plan.check(self.space.sizes)
-                for every, chunks in self.bounds.recomputing(plan, numbers):
-                    branch = self._bounded_plan(replace(one, plans=len(every), alike=every[1:]), plan, every[0], chunks)
-                    if self.room is None or branch.peak <= self.room:
-                        yield branch
-                    else:
-                        large.append(branch)
+                # No layer recomputes in the bound of the step, and every layer in that of the peak.
+                least, most = (self.bounds.chunks(plan, every) for every in (NEVER_AGAIN, 1))
+                if len(numbers) == 1:
+                    least = most
+                bound = self.bounds.bound(plan, least, most)
+                step, peak = max(one.step, bound.step), max(one.peak, bound.peak)
+                one = replace(one, step=step, peak=peak, terms=bound.terms)
             except UsageError as error:
                 yield self._refused(one, error)
+                continue
+            if self.room is None or one.peak <= self.room:
+                yield one
+            else:
+                large.append(one)
+        yield from self._too_large(cell, large)
+
+    def _plans(self, order: PlanSet, by_step: bool) -> Iterator[PlanSet | Candidate]:
+        """The plans with an order of tasks, with the bounds of a rehearsal.
+
+        by_step: of plans that may fit, the one in which fewest layers recompute is the best. The others are in `alike`:
+        they are tried if it does not fit.
+        """
+        numbers = list(self.space.numbers(order.words))
+        plan = self._of_some_layers(order.words, numbers)
+        fit: list[PlanSet] = []
+        large: list[PlanSet] = []
+        for every, chunks in self.bounds.recomputing(plan, numbers):
+            peak = max(order.peak, self.bounds.peak(plan, chunks))
+            words = {**order.words, **({"recompute_every": every[0]} if every[0] > 1 else {})}
+            one = replace(order, level=SetKind.PLAN, words=words, plans=len(every), alike=every[1:], peak=peak)
+            (fit if self.room is None or peak <= self.room else large).append(one)
+        yield from self._too_large(order, large)
+        if by_step and fit:
+            values = [(each.words.get("recompute_every", 1), *each.alike) for each in fit]
+            first, *others = sorted((value for own in values for value in own), reverse=True)
+            one = next(each for each, own in zip(fit, values, strict=True) if first in own)
+            words = {**order.words, **({"recompute_every": first} if first > 1 else {})}
+            fit = [replace(one, words=words, plans=1 + len(others), alike=tuple(others))]
+        yield from map(self._rehearsed, fit)
+
+    def _of_some_layers(self, words: Words, numbers: Sequence[int]) -> Plan:
+        """A plan of which some layers recompute and others do not, so that its figures have both."""
+        return Plan.from_mapping({**words, "recompute_every": numbers[min(1, len(numbers) - 1)]})
+
+    def _too_large(self, of: PlanSet, large: Sequence[PlanSet]) -> Iterator[Candidate]:
+        """Plans that do not fit, as one set. of: the set to which they belong."""
         if large:
             step, peak = min(each.step for each in large), min(each.peak for each in large)
-            whole = replace(cell, plans=sum(each.plans for each in large), step=step, peak=peak, terms=large[0].terms)
+            whole = replace(of, plans=sum(each.plans for each in large), step=step, peak=peak, terms=large[0].terms)
             yield self.set_of(whole, Fate.MEMORY)
 
     def _may_hold(self, words: Words) -> bool:
@@ -206,12 +245,6 @@ class SearchPlace:
         if self.condition is None or self.condition.names & {"step", "peak", "recompute_every", "dp"}:
             return True
         return self.condition.holds({**words, "ranks": self.space.ranks})
-
-    def _bounded_plan(self, branch: PlanSet, plan: Plan, every: int, chunks: Chunks) -> PlanSet:
-        bound = self.bounds.bound(plan, chunks)
-        words = {**branch.words, **({"recompute_every": every} if every > 1 else {})}
-        step, peak = max(branch.step, bound.step), max(branch.peak, bound.peak)
-        return replace(branch, words=words, step=step, peak=peak, terms=bound.terms)
 
     def _that_fits(self, branch: PlanSet) -> Iterator[PlanSet | Candidate]:
         if self.room is None or branch.peak <= self.room:

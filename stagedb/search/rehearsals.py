@@ -41,8 +41,8 @@ class TaskMap:
 class TaskOrder:
     """The tasks of all stages, in an order in which each comes after those that it waits for.
 
-    sorts: each once. sort: the index of each task's. source: the task whose message it receives, or -1. joined: whether it
-    runs together with the task before it on its stage.
+    sorts: each once. sort: the index of each task's. source: the task whose message it receives, or -1. joined: whether
+    it runs together with the task before it on its stage.
     """
 
     stages: int

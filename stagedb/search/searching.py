@@ -86,12 +86,12 @@ def search(
 ) -> SearchResult:
     """The best plans of a model, exactly timed, and why others lose.
 
-    systems: those of the request, in its order. seconds: when to end with what is found; None: when all plans are tried
-    or ruled out. processes: that try plans; None: one on each core. shards: those that are searched; None: all plans.
-    found: what the other shards found, which becomes a part of the result. elsewhere: called now and then for what
-    other shards have timed, which rules out plans of this one. known: plans that were timed before by the same request.
-    progress: called as plans are tried and ruled out. settled: called with each candidate as soon as it is known, also
-    with those of `known` and `found`.
+    systems: those of the request, in its order. seconds: when to end with what is found; 0: as soon as all sets have
+    bounds; None: when all plans are tried or ruled out. processes: that try plans; None: one on each core. shards:
+    those that are searched; None: all plans. found: what the other shards found, which becomes a part of the result.
+    elsewhere: called now and then for what other shards have timed, which rules out plans of this one. known: plans
+    that were timed before by the same request. progress: called as plans are tried and ruled out. settled: called with
+    each candidate as soon as it is known, also with those of `known` and `found`.
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
@@ -114,9 +114,9 @@ def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
         return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
     branch = _branch(question["branch"])
     place = places[branch.place]
-    if branch.level is SetKind.REHEARSED:
+    if branch.level is SetKind.PLAN:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
-    return _plain(place.opened(branch))
+    return _plain(place.opened(branch, question["by_step"]))
 
 
 def _plain(found: PlanSet | Opened) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class _Search:
         while self.heap or self.copies.busy:
             self.rivals = self.elsewhere()
             late = self.seconds is not None and time.monotonic() - began > self.seconds
-            while not late and self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit:
+            while self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit and self._is_due(late):
                 self._open(heappop(self.heap)[2])
             if not self.copies.busy:
                 break
@@ -186,6 +186,11 @@ class _Search:
         found = explained(self.request, self.settled, self.value)
         seconds = time.monotonic() - began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
+
+    def _is_due(self, late: bool) -> bool:
+        """Whether the first set is opened: also late if only bounds are wanted, and it has none of its step yet."""
+        first = self.heap[0][2]
+        return not late or (self.seconds == 0 and first.step == 0 and first.level is not SetKind.PLAN)
 
     @property
     def limit(self) -> float:
@@ -232,7 +237,7 @@ class _Search:
 
     def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
-        if branch.level >= SetKind.PLAN:
+        if branch.level is SetKind.PLAN:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
                 self._take(branch, _plain(Opened(settled=(there,))))
@@ -241,10 +246,9 @@ class _Search:
             if known is not None and self._is_beaten(branch, known):
                 self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
                 return
-        longest = None
-        if self.request.by is Objective.STEP and self.limit < float("inf"):
-            longest = int(self.limit)
-        self.copies.ask({"branch": _plain(branch), "longest": longest})
+        by_step = self.request.by is Objective.STEP
+        longest = int(self.limit) if by_step and self.limit < float("inf") else None
+        self.copies.ask({"branch": _plain(branch), "longest": longest, "by_step": by_step})
 
     def _is_beaten(self, branch: PlanSet, known: Candidate) -> bool:
         """Whether a plan is no better than a known one that differs only in what recomputes.
@@ -277,10 +281,11 @@ class _Search:
             self._push_alike(branch, _candidate(answer["settled"][0]))
 
     def _push_alike(self, branch: PlanSet, first: Candidate) -> None:
-        """The plans in which as many layers recompute as in one that was tried: they take as long, or do not fit."""
+        """The plans that are no faster than one that was tried."""
         step = max(branch.step, first.step)
+        others = {word: value for word, value in branch.words.items() if word != "recompute_every"}
         for every in branch.alike:
-            words = {**branch.words, "recompute_every": every}
+            words = {**others, **({"recompute_every": every} if every > 1 else {})}
             self._push(replace(branch, words=words, plans=1, alike=(), step=step))
 
     def _settle(self, candidate: Candidate) -> None:

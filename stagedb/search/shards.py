@@ -8,7 +8,7 @@ timed depends on what was known at that time, as it does with several processes.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stagedb.errors import UsageError
@@ -47,13 +47,7 @@ def merged(
 
     Raises UsageError for a part that does not have the plans of its shard.
     """
-    sizes = sizes_of(request, card, of)
-    for number, part in parts.items():
-        if part.size != (size := sizes[number - 1]):
-            raise UsageError(
-                f"shard {number}/{of} of search {request.id} has {part.size:,} plans, and {size:,} in this stagedb: "
-                "another version searched it; remove it from the store, and search it again"
-            )
+    _check_sizes(request, card, parts, of)
     candidates = [each for part in parts.values() for each in part.candidates]
     missing = Shards(tuple(parts), of).others
     found = search(request, card, systems, seconds=0.0, processes=processes, shards=missing, found=candidates)
@@ -66,6 +60,32 @@ def merged(
         seconds=sum(part.seconds for part in parts.values()),
         shards=finished,
     )
+
+
+def rest(
+    request: SearchRequest,
+    card: Card,
+    parts: Mapping[int, SearchResult],
+    of: int,
+    searched: Callable[[Shards, Sequence[Candidate]], SearchResult],
+) -> SearchResult:
+    """The search, of which finished shards have searched a part. Raises UsageError as `merged`.
+
+    parts, of: as of `merged`, each finished. searched: searches shards, and takes what the others found.
+    """
+    _check_sizes(request, card, parts, of)
+    found = searched(Shards(tuple(parts), of).others, [each for part in parts.values() for each in part.candidates])
+    return replace(found, seconds=found.seconds + sum(part.seconds for part in parts.values()))
+
+
+def _check_sizes(request: SearchRequest, card: Card, parts: Mapping[int, SearchResult], of: int) -> None:
+    sizes = sizes_of(request, card, of) if parts else []
+    for number, part in parts.items():
+        if part.size != (size := sizes[number - 1]):
+            raise UsageError(
+                f"shard {number}/{of} of search {request.id} has {part.size:,} plans, and {size:,} in this stagedb: "
+                "another version searched it; remove it from the store, and search it again"
+            )
 
 
 def _left(candidates: Sequence[Candidate]) -> int | None:

@@ -28,7 +28,8 @@ SEARCH_LABELS = (
     Label(
         "Search",
         "A search over the plans of a model: what was asked, and what came out. One that ended before its time is "
-        "unfinished, and the same search goes on with what it has.",
+        "unfinished, and the same search goes on with what it has. A shard of a search is one, too, of a part of the "
+        "plans.",
         (
             id_of("digest of what was asked"),
             Property("model", "string", "the model's name"),
@@ -51,6 +52,15 @@ SEARCH_LABELS = (
             Property("left", "integer?", "no plan that was not tried has a shorter step; absent if all were", "ns"),
             Property("seconds", "float", "time of the search", "s"),
             Property("content", "string", "digest of its candidates as they were found"),
+            Property(
+                "shards", "integer?", "of a shard, and of a search that was put together: how many shards there are"
+            ),
+            Property(
+                "finished", "integer[]?", "of a search that was put together: numbers of the finished shards, from 1"
+            ),
+            Property("whole", "string?", "of a shard: id of the search; `covered` and what was found are of its plans"),
+            Property("shard", "integer?", "of a shard: its number, from 1"),
+            Property("limits", "float[]?", "of a shard: what its best plans have of what is to be small, ascending"),
             *OWNED,
         ),
         indexes=(("model",),),

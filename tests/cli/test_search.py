@@ -63,6 +63,7 @@ def test_options_choose_the_plans(offline: Run) -> None:
         (("--for", "soon"), "is no time"),
         (("--top", "0"), "--top takes 1 or more"),
         (("--fix", "tp"), "is no NAME=VALUE"),
+        (("--shard", "1/2"), "put together in the store: leave out --no-keep"),
         (("--fix", "tensor=2"), "tensor"),
         (("--model", "llama9"), "unknown model"),
         (("--system", "h10"), "did you mean h100"),
@@ -105,6 +106,35 @@ def test_a_search_is_kept_read_again_and_asked(run: Run) -> None:
     assert "has no name" in run("name", id, "best").err
     assert f"removed search {id} llama3.2-1b" in run("rm", id).out
     assert json.loads(run("ls", "searches", "-f", "json").out) == []
+
+
+def test_shards_are_put_together(run: Run) -> None:
+    first = run(*KEPT, "--shard", "1/2")
+    assert first.status == 0, first.err
+    state = first.out.splitlines()[1]
+    assert state.startswith("shards 1 of 2 finished, 2 missing; what is left takes ") and len(state) <= 80
+    listed = json.loads(run("ls", "searches", "-f", "json").out)
+    assert {row["plan"].split(" plans, ")[1].split(" of ")[0] for row in listed} == {
+        "not all tried, shards 1",
+        "shard 1/2",
+    }
+    refused = run(*KEPT, "--shard", "1/3")
+    assert refused.status == 2 and "cut into 2 shards" in refused.err.replace("\n", " ")
+    assert run(*KEPT, "--shard", "3/2").status == 2
+    last = run(*KEPT, "--shard", "2/2")
+    assert last.out.splitlines()[1] == "all tried or ruled out, so the first is the best"
+    alone = run("search", "--no-keep", *ASKED, "--allow", "none")
+    assert last.out.splitlines()[2:8] == alone.out.splitlines()[2:8]
+    assert [row["plan"] for row in json.loads(run("ls", "searches", "-f", "json").out)] == ["best of 39 plans"]
+    again = run(*KEPT, "-f", "json")
+    assert "found in the store" in again.err
+
+
+def test_a_search_goes_on_with_what_shards_found(run: Run) -> None:
+    assert run(*KEPT, "--shard", "2/3").status == 0
+    whole, alone = run(*KEPT), run("search", "--no-keep", *ASKED, "--allow", "none")
+    assert whole.out.splitlines()[1:8] == alone.out.splitlines()[1:8]
+    assert len(json.loads(run("ls", "searches", "-f", "json").out)) == 1
 
 
 def test_python_has_the_same_rows() -> None:

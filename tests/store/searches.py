@@ -31,8 +31,8 @@ def small_request(**more: Any) -> SearchRequest:
     return SearchRequest(**asked)
 
 
-def working(request: SearchRequest, seconds: float | None = None) -> Work:
-    """What runs the search in this process."""
+def working(request: SearchRequest, seconds: float | None = None, **more: Any) -> Work:
+    """What runs the search in this process. more: further arguments of it, such as its shards."""
 
     def work(known: Sequence[Candidate], settled: Settle) -> SearchResult:
         return search(
@@ -44,12 +44,13 @@ def working(request: SearchRequest, seconds: float | None = None) -> Work:
             processes=1,
             known=known,
             progress=lambda each: None,
+            **more,
         )
 
     return work
 
 
-def slowly(request: SearchRequest) -> Work:
+def slowly(request: SearchRequest, **more: Any) -> Work:
     """The same, with a pause after each plan that was timed, which is longer than a writer waits for more of them."""
 
     def work(known: Sequence[Candidate], settled: Settle) -> SearchResult:
@@ -58,6 +59,6 @@ def slowly(request: SearchRequest) -> Work:
                 time.sleep(OFTEN)
             settled(candidate)
 
-        return working(request)(known, paused)
+        return working(request, **more)(known, paused)
 
     return work

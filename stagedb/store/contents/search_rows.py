@@ -12,7 +12,7 @@ from typing import Any
 
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
-from stagedb.search import Candidate, Fate, Objective, SearchRequest
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, Shards
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
 
@@ -69,6 +69,26 @@ def request_properties(request: SearchRequest) -> dict[str, Any]:
             "format": FORMAT,
         }
     )
+
+
+def shard_id(request: SearchRequest, shard: Shards) -> str:
+    """The id of one shard of a search, the same on all machines."""
+    content = json.dumps({"search": request.id, "shard": shard.numbers, "of": shard.of})
+    return hashlib.sha256(content.encode()).hexdigest()[:20]
+
+
+def shard_properties(request: SearchRequest, shard: Shards) -> dict[str, Any]:
+    """What one shard of a search is asked, as properties of its node."""
+    return {**request_properties(request), "whole": request.id, "shard": shard.numbers[0], "shards": shard.of}
+
+
+def limits_of(request: SearchRequest, timed: Iterable[Candidate]) -> list[float]:
+    """What the best plans have of what the search makes small, at most one of each layout, ascending."""
+    best: dict[str, float] = {}
+    for each in timed:
+        value = float(request.value(each.system, each.ranks, each.step, each.peak))
+        best[each.layout] = min(value, best.get(each.layout, value))
+    return sorted(best.values())[: request.top]
 
 
 def chosen_words(request: SearchRequest, words: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,12 +151,11 @@ def content_digest(rows: Iterable[Row]) -> str:
 def search_problems(own: Row, candidates: Iterable[Row]) -> Iterator[str]:
     """What is wrong with a search, by its own digest and request. own: its properties. candidates: theirs."""
     request = request_of(own["request"])
-    if request.id != own["id"]:
-        yield f"its request gives the id {request.id}"
+    rows = list(candidates)
+    yield from _shard_problems(request, own, rows)
     for name, value in request_properties(request).items():
         if own.get(name) != value:
             yield f"{name} of it is {shown(own.get(name))} and must be {shown(value)}"
-    rows = list(candidates)
     if content_digest(rows) != own["content"]:
         yield "its content does not match its digest"
     timed = sum(1 for row in rows if row["fate"] == Fate.TIMED)
@@ -146,3 +165,21 @@ def search_problems(own: Row, candidates: Iterable[Row]) -> Iterator[str]:
     for name in ("step", "peak"):
         if own.get(name) != best.get(name):
             yield f"{name} of it is {shown(own.get(name))} and that of its best plan {shown(best.get(name))}"
+
+
+def _shard_problems(request: SearchRequest, own: Row, rows: Iterable[Row]) -> Iterator[str]:
+    """What is wrong with the id of a search, and with what it has of shards."""
+    number, of, finished = own.get("shard"), own.get("shards"), own.get("finished")
+    if number is None and own.get("whole") is None:
+        if request.id != own["id"]:
+            yield f"its request gives the id {request.id}"
+        if finished is not None and own["covered"] and finished != list(range(1, (of or 0) + 1)):
+            yield f"it is covered, and of its {of} shards those that are finished are {finished}"
+        return
+    if number is None or of is None or own.get("whole") != request.id:
+        yield f"it is no shard of search {request.id}, which its request gives"
+    elif shard_id(request, Shards((number,), of)) != own["id"]:
+        yield f"as shard {number}/{of} of search {request.id} it has another id"
+    timed = (candidate_of(request, row) for row in rows if row["fate"] == Fate.TIMED)
+    if own.get("limits") != limits_of(request, timed):
+        yield "its limits are not those of its plans"

@@ -15,7 +15,7 @@ from typing import Any
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import call
-from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
+from stagedb.search import Candidate, Fate, SearchRequest, SearchResult, Shards
 from stagedb.store import Input, Lease, Store, building, read_whole, reading
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.contents.search_rows import (
@@ -23,6 +23,7 @@ from stagedb.store.contents.search_rows import (
     candidate_of,
     candidate_values,
     content_digest,
+    limits_of,
     request_of,
     request_properties,
     with_ids,
@@ -59,11 +60,12 @@ def record_search(
         return read_search(store, request.id), False
     if there:
         store.write("search/reopen", search=request.id, owner=new_claim())
-    properties = request_properties(request)
-    inputs = _inputs(request)
+    # One that was put together from some of its shards is one without shards from now on.
+    properties = {**request_properties(request), "shards": None, "finished": None}
+    inputs = inputs_of(request)
     with building(store, "Search", request.id, properties, inputs, resumes=True) as lease:
         if lease is not None:
-            found = _SearchWriting(store, lease, request, work, instance_of).run()
+            found = SearchWriting(store, lease, request.id, request, work, instance_of).run()
     if lease is None:
         return read_search(store, request.id), False
     store.write("search/join_instances", search=request.id)
@@ -85,10 +87,12 @@ def _read(store: Store, search: str) -> SearchResult:
     with reading(f"search {shown(search)}"):
         request = request_of(row["request"])
         candidates = [candidate_of(request, each["values"]) for each in store.read("search/candidates", search=search)]
-    return SearchResult(request, row["size"], tuple(candidates), row["covered"], row["left"], row["seconds"])
+    shards = None if row["finished"] is None else Shards(tuple(row["finished"]), row["shards"])
+    return SearchResult(request, row["size"], tuple(candidates), row["covered"], row["left"], row["seconds"], shards)
 
 
-def _inputs(request: SearchRequest) -> list[Input]:
+def inputs_of(request: SearchRequest) -> list[Input]:
+    """What a search is made from."""
     systems = zip(request.systems, request.digests, strict=True)
     return [
         Input("card", request.card[:20], request.model),
@@ -98,24 +102,28 @@ def _inputs(request: SearchRequest) -> list[Input]:
 
 
 @dataclass
-class _SearchWriting:
-    """A search under way, with its place in the store.
+class SearchWriting:
+    """A search or a shard of one under way, with its place in the store.
 
-    there: ids of the candidates that the store has. new: plans that were timed and are not written yet. written: when
-    plans were written last.
+    id: of its node. shard: whether it is a shard, so that others read what its best plans have while it runs. there:
+    ids of the candidates that the store has. timed: plans that were timed. new: those that are not written yet.
+    written: when plans were written last.
     """
 
     store: Store
     lease: Lease
+    id: str
     request: SearchRequest
     work: Work
     instance_of: Callable[[Candidate], str | None]
+    shard: bool = False
     there: set[str] = field(default_factory=set)
+    timed: list[Candidate] = field(default_factory=list)
     new: list[Candidate] = field(default_factory=list)
     written: float = field(default_factory=time.monotonic)
 
     def run(self) -> SearchResult:
-        rows = [each["values"] for each in self.store.read("search/candidates", search=self.request.id)]
+        rows = [each["values"] for each in self.store.read("search/candidates", search=self.id)]
         self.there = {row["id"] for row in rows}
         known = [candidate_of(self.request, row) for row in rows if row["fate"] == Fate.TIMED]
         self.lease.keeps = bool(known)
@@ -130,6 +138,7 @@ class _SearchWriting:
 
     def _settle(self, candidate: Candidate) -> None:
         if candidate.fate is Fate.TIMED:
+            self.timed.append(candidate)
             self.new.append(candidate)
             if len(self.new) >= AT_ONCE or time.monotonic() - self.written > OFTEN:
                 self._flush()
@@ -137,9 +146,12 @@ class _SearchWriting:
     def _flush(self) -> None:
         """Write the plans that were timed since the last write."""
         new, self.new, self.written = self.new, [], time.monotonic()
-        running = [(id, replace(each, code="", why="")) for id, each in with_ids(self.request.id, self.request, new)]
+        running = [(id, replace(each, code="", why="")) for id, each in with_ids(self.id, self.request, new)]
         rows = {id: candidate_values(self.request, each) for id, each in running if id not in self.there}
-        self._write("add", [{"id": id, "values": values} for id, values in rows.items()], search=self.request.id)
+        self._write("add", [{"id": id, "values": values} for id, values in rows.items()], search=self.id)
+        if self.shard:
+            limits = limits_of(self.request, self.timed)
+            self.store.write("search/limits", search=self.id, owner=self.lease.owner, limits=limits)
         self.there |= rows.keys()
         self.lease.keeps = self.lease.keeps or bool(rows)
 
@@ -147,12 +159,12 @@ class _SearchWriting:
         """Write all candidates with their places, then delete those that the search has no more."""
         winners = found.winners
         rows: list[dict[str, Any]] = []
-        for place, (id, each) in enumerate(with_ids(self.request.id, self.request, found.candidates)):
+        for place, (id, each) in enumerate(with_ids(self.id, self.request, found.candidates)):
             instance = self.instance_of(each) if each in winners else None
             values = {**candidate_values(self.request, each), "place": place, "instance": instance}
             rows.append({"id": id, "values": {"id": id, **without_none(values)}})
         self._write("change", [row for row in rows if row["id"] in self.there])
-        self._write("add", [row for row in rows if row["id"] not in self.there], search=self.request.id)
+        self._write("add", [row for row in rows if row["id"] not in self.there], search=self.id)
         gone = self.there - {row["id"] for row in rows}
         self._write("drop", [{"id": id} for id in sorted(gone)])
         properties = {
@@ -164,8 +176,10 @@ class _SearchWriting:
             "left": found.left,
             "seconds": found.seconds,
             "content": content_digest(row["values"] for row in rows),
+            **({} if found.shards is None else {"shards": found.shards.of, "finished": list(found.shards.numbers)}),
+            **({"limits": limits_of(self.request, found.timed)} if self.shard else {}),
         }
-        self.store.write("search/result", search=self.request.id, owner=self.lease.owner, properties=properties)
+        self.store.write("search/result", search=self.id, owner=self.lease.owner, properties=properties)
 
     def _write(self, name: str, rows: Sequence[Any], **params: Any) -> None:
         for start in range(0, len(rows), AT_ONCE):
