@@ -1,6 +1,7 @@
 """The generated parts of the documentation: cog calls these functions (`cog -r docs/*.md README.md`)."""
 
 import atexit
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -10,6 +11,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -622,12 +624,20 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
 
 def on_one_core(page: str, *words: str, most: int | None = None) -> str:
     """The same on one core: several may time a few plans more, so that other machines would print other counts."""
-    if not hasattr(os, "sched_setaffinity"):
+    with _one_core():
         return first(page, *words, most=most)
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Only one core for this process and those that it starts."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        return first(page, *words, most=most)
+        yield
     finally:
         os.sched_setaffinity(0, cores)
 
@@ -639,12 +649,16 @@ README_QUERY = (
 )
 
 
-def readme(*words: str, most: int | None = None) -> str:
-    """The output of a command in a terminal of 80 columns, in the README's own store, which begins empty."""
+def readme(*words: str, most: int | None = None, one_core: bool = False) -> str:
+    """The output of a command in a terminal of 80 columns, in the README's own store, which begins empty.
+
+    one_core: as that of `on_one_core`.
+    """
     environment = _first_store("README")
     folder = environment["STAGEDB_HOME"] + "/written"
     Path(folder).mkdir(exist_ok=True)
-    text = _in_terminal(environment, folder, *words)
+    with _one_core() if one_core else contextlib.nullcontext():
+        text = _in_terminal(environment, folder, *words)
     return _shown(text, words, most, "scripts/stagedb")
 
 

@@ -346,14 +346,15 @@ def _grid(x: Axis, y: Axis) -> str:
 def _rooms(view: SearchView, x: Axis) -> str:
     """A line at the memory of an accelerator of each system."""
     found = []
-    for name, room in view.rooms.items():
+    for number, (name, room) in enumerate(list(view.rooms.items())[:COLORS]):
         if room is not None and x.low < room / GB < x.high:
             at = percent(x.at(room / GB), 1)
             text = f"{room / GB:,.1f} GB" if len(view.rooms) == 1 else f"{room / GB:,.1f} GB, {name}"
             near = "end" if x.at(room / GB) > 0.5 else "start"
             found.append(
                 f'<line class="room" x1="{at}" x2="{at}" y1="0" y2="100%"/>'
-                f'<text class="note" text-anchor="{near}" x="{at}" y="0" dx="{-5 if near == "end" else 5}" dy="11">'
+                f'<text class="note" text-anchor="{near}" x="{at}" y="0" dx="{-5 if near == "end" else 5}" '
+                f'dy="{-6 - 14 * number}">'
                 f"{escape(_short(text))}</text>"
             )
     return "".join(found)
@@ -361,7 +362,7 @@ def _rooms(view: SearchView, x: Axis) -> str:
 
 def _fronts(view: SearchView, x: Axis, y: Axis) -> str:
     """The front of each system and number of ranks, as stairs: with a plan's memory, no timed plan is shorter."""
-    found = []
+    found, named = list[str](), list[str]()
     for system, ranks in view.places:
         room = view.rooms.get(system)
         end = "100%" if room is None else percent(min(x.at(room / GB), 1), 1)
@@ -373,7 +374,18 @@ def _fronts(view: SearchView, x: Axis, y: Axis) -> str:
         for (right, top), (left, bottom) in itertools.pairwise(corners):
             found += [_line(right, top, right, bottom), _line(right, bottom, left, bottom)]
         found += [_line(*corners[-1], corners[-1][0], "0")] if corners else []
-    return "".join(found)
+        if corners and view.several:
+            named.append(
+                f'<text class="named" text-anchor="end" x="{end}" y="{corners[0][1]}" dx="-6" dy="-5">'
+                f"{escape(_world(view, system, ranks))}</text>"
+            )
+    return "".join([*found, *named[:COLORS]])
+
+
+def _world(view: SearchView, system: str, ranks: int) -> str:
+    """The system and the number of ranks, where these differ from plan to plan."""
+    parts = [system] * (len(view.request.systems) > 1) + [f"{ranks:,} ranks"] * (len(view.request.ranks) > 1)
+    return _short(", ".join(parts))
 
 
 def _line(x1: str, y1: str, x2: str, y2: str) -> str:
@@ -397,7 +409,7 @@ def _title(view: SearchView, place: int, each: Candidate) -> str:
     """The plan of a mark and its figures, a line each."""
     least = "" if each.fate is Fate.TIMED else "≥ "
     many = f"{each.plans:,} plans: " if each.plans > 1 else ""
-    world = [each.system] * (len(view.request.systems) > 1) + [f"{each.ranks:,} ranks"] * (len(view.request.ranks) > 1)
+    world = [_world(view, each.system, each.ranks)] if view.several else []
     lines = [
         f"{many}{', '.join([*world, view.plans[place]])}",
         f"step {least}{each.step / MS:,.1f} ms, peak {least}{each.peak / GB:,.1f} GB",

@@ -87,7 +87,7 @@ def _best(view: SearchView) -> str:
 
 def _command(text: str, command: str | None) -> str:
     return (
-        f'<p class="small">{escape(text)}</p><pre class="command" tabindex="0">'
+        f'<p class="small">{escape(text)}</p><pre class="command">'
         f"{escape(command or 'no command has these words')}</pre>"
     )
 

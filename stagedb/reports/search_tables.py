@@ -7,7 +7,7 @@ from typing import Any
 from stagedb.outputs import GB, readable_cell
 from stagedb.reports.page_parts import Cell, TableColumn
 from stagedb.reports.search_view import FrontPlan, RanksBest, SearchView
-from stagedb.search import Candidate
+from stagedb.search import Candidate, Objective
 
 MOST = 100
 """Rows of a table. Files of all candidates have the others."""
@@ -27,12 +27,15 @@ class SearchTable:
 
 def best_table(view: SearchView) -> SearchTable:
     """The best plans, each with why it loses."""
-    first = view.winners[0][1].step if view.winners else 0
+    by = view.request.by
+    tokens = {Objective.TOKENS_PER_DOLLAR: "tokens a dollar", Objective.TOKENS_PER_JOULE: "tokens a joule"}
+    worse = {Objective.STEP: "longer %", Objective.MEMORY: "larger %"}
     columns = [
         TableColumn("plan", wraps=True),
         *_world_columns(view),
         TableColumn("step ms", True),
-        TableColumn("longer %", True),
+        *([TableColumn(tokens[by], True)] if by in tokens else []),
+        TableColumn(worse.get(by, "fewer %"), True),
         TableColumn("peak GB", True),
         TableColumn("why it loses", wraps=True),
     ]
@@ -42,13 +45,26 @@ def best_table(view: SearchView) -> SearchTable:
             view.plans[place],
             *_world(view, each),
             _ms(each.step),
-            _number(100 * (each.step / first - 1), 1),
+            *_worse(view, each),
             _gb(each.peak),
             "the best" if each.code == "best" else each.why or each.code,
         ]
         for place, each in some
     ]
     return SearchTable(columns, rows, [place for place, _ in some])
+
+
+def _worse(view: SearchView, each: Candidate) -> Iterator[Cell]:
+    """How much worse a plan is than the best, by what the search makes best."""
+    first = view.winners[0][1]
+    ours, best = view.tokens_per(each), view.tokens_per(first)
+    if view.request.by is Objective.MEMORY:
+        yield _number(100 * (each.peak / first.peak - 1), 1)
+    elif ours is None or best is None:
+        yield _number(100 * (each.step / first.step - 1), 1)
+    else:
+        yield f"{ours:,.4g}" if ours < 1000 else f"{ours:,.0f}", ours
+        yield _number(100 * (1 - ours / best), 1)
 
 
 def memory_table(view: SearchView) -> SearchTable:

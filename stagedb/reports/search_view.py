@@ -112,6 +112,17 @@ class SearchView:
             return f"{text}, so the first is the best, and others may be missing."
         return f"{text}, so the best may be up to {100 * (1 - left / best.step):.1f}% shorter than the first."
 
+    def tokens_per(self, each: Candidate) -> float | None:
+        """Tokens for a dollar, or for a joule, of a timed plan; None if the search makes something else best."""
+        asked = self.request
+        costs = {Objective.TOKENS_PER_DOLLAR: (asked.prices, 3600), Objective.TOKENS_PER_JOULE: (asked.watts, 1)}
+        if asked.by not in costs:
+            return None
+        rates, seconds = costs[asked.by]
+        tokens = asked.words["global_batch_size"] * asked.words["seq_len"]
+        cost: float = each.step / 1e9 / seconds * each.ranks * rates[each.system]
+        return tokens / cost if cost else None
+
     @cached_property
     def winners(self) -> tuple[tuple[int, Candidate], ...]:
         """The best plans that were asked for with their places: one of each layout."""

@@ -45,7 +45,7 @@ class Limits:
     timeout: seconds after which a query is ended; a request waits for its turn for at most twice as long. rows: rows of
     a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
     queries at the same time, half as many as cores up to `MOST_ASKING`, which take no place of other pages. kept:
-    reports and memory tables that are kept.
+    reports and memory tables that are kept. searches: those whose candidates are kept, which may be many.
     """
 
     timeout: float = 60.0
@@ -53,6 +53,7 @@ class Limits:
     working: int = 8
     asking: int = field(default_factory=lambda: min(MOST_ASKING, max(2, (os.cpu_count() or 1) // 2)))
     kept: int = 32
+    searches: int = 4
 
 
 PAGES: tuple[tuple[str, Page], ...] = (
@@ -96,6 +97,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     state = {
         "shared": shared,
         "kept": KeptResults(limits.kept),
+        "kept_searches": KeptResults(limits.searches),
         "limits": limits,
         "working": asyncio.Semaphore(limits.working),
         "asking": asyncio.Semaphore(limits.asking),

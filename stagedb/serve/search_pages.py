@@ -75,13 +75,13 @@ def _search(request: Request) -> SearchInfo:
 
 def _searched(request: Request, info: SearchInfo) -> Searched:
     """A search with its candidates, of which the server keeps some."""
-    shared, kept = request.app.state.shared, request.app.state.kept
+    shared, kept = request.app.state.shared, request.app.state.kept_searches
 
     def read(db: Stagedb) -> Searched:
         return db.searched(info.id)
 
     # A search that goes on has another number of timed plans, or another time.
-    key = ("search", info.id, info.covered, info.timed, info.seconds)
+    key = (info.id, info.covered, info.timed, info.seconds)
     found: Searched = kept.get(key, lambda: shared.read(read))
     return found
 

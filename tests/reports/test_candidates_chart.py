@@ -120,6 +120,7 @@ def test_each_number_of_ranks_has_its_front() -> None:
     ]
     found = area(candidates_chart(view_of(rows, ranks=(4, 8))), "all")
     assert found.count('class="front"') == 2 + 4
+    assert re.findall(r'<text class="named"[^>]*>([^<]*)<', found) == ["4 ranks", "8 ranks"]
     assert "8 ranks, dp 8\n" in "\n".join(data_of(candidates_chart(view_of(rows, ranks=(4, 8))))["texts"])
 
 

@@ -16,7 +16,8 @@ from stagedb.cli.application import application
 from stagedb.errors import UsageError
 from stagedb.models import load_card
 from stagedb.reports.search_page import render_search
-from stagedb.search import Fate, SearchRequest
+from stagedb.reports.search_tables import best_table
+from stagedb.search import Fate, Objective, SearchRequest
 from stagedb.store import Store
 from stagedb.traces.output_places import TakenError
 from tests.browsing import Browser, browsing
@@ -140,3 +141,23 @@ def test_what_no_command_names_is_shown_again(store: Store) -> None:
     assert search_views.provenance_of(request).commands == (f"stagedb report {request.id}",)
     asked = SearchAsked.of(card, [8, 12], None, None, None, "step", "", 5, None, None, {"global_batch_size": 64})
     assert search_views.search_command(asked.request) is None, "12 ranks are not twice 8"
+
+
+@pytest.mark.parametrize(
+    ("by", "column", "value", "worse"),
+    [
+        # A step of 8 x 1024 tokens takes 100 ms on 4 accelerators, of 2 dollars an hour or of 500 W.
+        ("tokens_per_dollar", "tokens a dollar", "36,864,000", "50.0"),
+        ("tokens_per_joule", "tokens a joule", "40.96", "50.0"),
+    ],
+)
+def test_plans_are_compared_by_what_is_best(by: str, column: str, value: str, worse: str) -> None:
+    rows = [candidate(Fate.TIMED, 100, 50, "best", tp=1), candidate(Fate.TIMED, 200, 25, "compute", tp=2)]
+    view = view_of(rows, by=Objective(by), prices={"h100": 2.0}, watts={"h100": 500.0})
+    found = best_table(view)
+    names = [each.name for each in found.columns]
+    assert names == ["plan", "step ms", column, "fewer %", "peak GB", "why it loses"]
+    assert found.rows[0][names.index(column)][0] == value
+    assert [row[names.index("fewer %")][0] for row in found.rows] == ["0.0", worse]
+    smaller = best_table(view_of(rows[::-1], by=Objective.MEMORY))
+    assert [row[2][0] for row in smaller.rows] == ["0.0", "100.0"] and smaller.columns[2].name == "larger %"

@@ -175,6 +175,7 @@ def test_plans_lead_to_what_they_became(store: Store, served: Served) -> None:
     # Another system's step, and one with other durations, are not those of the plan.
     db.profile(made.instance.id, system="a100-80gb")
     db.profile(made.instance.id, scale=["compute=0.5"])
+    db.profile(made.instance.id, blocking="dp")
     assert section(served.get(f"/searches/{found.id}").text, "The best plans")[0][-1] == made.info.id[:12]
 
 
@@ -191,10 +192,11 @@ def test_all_candidates_are_a_file(store: Store, served: Served) -> None:
 
 
 def test_a_search_that_goes_on_is_read_again(store: Store, served: Served) -> None:
-    request = made_up_search(store, FOUND[1:], covered=False, left=90 * MS)
-    assert section(served.get(f"/searches/{request.id}").text, "The best plans")[0][0] == "tp 2, dp 2, zero 0"
-    made_up_search(store)
-    assert section(served.get(f"/searches/{request.id}").text, "The best plans")[0][0] == "dp 4, zero 0"
+    request = made_up_search(store, FOUND[2:], covered=False, left=90 * MS)
+    for found, covered in ((FOUND[2:], False), (FOUND[1:], False), (FOUND, True)):
+        made_up_search(store, found, covered=covered, left=None if covered else 90 * MS)
+        best = section(served.get(f"/searches/{request.id}").text, "The best plans")[0]
+        assert best[1] == f"{found[0].step / MS:.1f}"
 
 
 def test_questions_about_a_search_are_forms(store: Store, served: Served) -> None:
