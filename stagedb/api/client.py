@@ -314,6 +314,7 @@ class Stagedb:
         seconds: float | None = None,
         prices: Mapping[str, float] | None = None,
         watts: Mapping[str, float] | None = None,
+        framework: str | None = None,
         progress: "Report | None" = None,
         words: Mapping[str, Any] | None = None,
         shard: str | None = None,
@@ -325,7 +326,9 @@ class Stagedb:
         this call searches, such as `3/8` for the third of eight; the result is what all finished shards have found, and
         the whole search when they all are.
         """
-        asked = searching.SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
+        asked = searching.SearchAsked.of(
+            model, ranks, system, allow, room, by, where, top, prices, watts, framework, words
+        )
         return searching.search_in(self.store, asked, seconds, progress, shard)
 
     def searched(self, search: str | None = None, /) -> Searched:

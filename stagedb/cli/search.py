@@ -13,7 +13,7 @@ from stagedb.cli.help_groups import OWN
 from stagedb.cli.memory import size_of
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, option_groups, print_line
+from stagedb.cli.shared_options import Common, FrameworkName, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable
@@ -94,6 +94,7 @@ def search(
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [the model's]", show_default=False)
     ] = None,
     system: Annotated[str, typer.Option(metavar="NAME|FILE,…", help="Accelerators and networks.")] = "h100",
+    framework: FrameworkName = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep all candidates in the store, or write nothing.")
     ] = True,
@@ -131,7 +132,7 @@ def search(
                     report.line(best)
 
         run = api.search if db is None else partial(db.search, shard=choices.shard)
-        found = run(model, asked, systems, progress=report_on, words=words, **choices.words())
+        found = run(model, asked, systems, framework=framework, progress=report_on, words=words, **choices.words())
     common.profile({"search": found.seconds})
     _write(found, output, common)
     if found.kept:
@@ -147,18 +148,27 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     for line in _verdict(found).split(": ", 1):
         print_line(line)
     rows = [row for row, each in zip(found.candidates, found.result.candidates, strict=True) if each in winners]
-    best = rows[0]["step"] if rows else 0
+    by, values = (
+        found.by,
+        [found.result.request.value(each.system, each.ranks, each.step, each.peak) for each in winners],
+    )
     output.write(
-        ["plan", "step ms", "longer %", "peak GB", "loses by"],
+        [
+            "plan",
+            "step ms",
+            "longer %" if by == "step" else "larger %" if by == "memory" else "fewer %",
+            "peak GB",
+            "loses by",
+        ],
         [
             [
                 each["plan"],
                 round(each["step"] / 1e6, 1),
-                round(100 * (each["step"] / best - 1), 1),
+                round(100 * (value / values[0] - 1 if by in ("step", "memory") else 1 - values[0] / value), 1),
                 round(each["peak"] / GB, 1),
                 each["code"],
             ]
-            for each in rows
+            for each, value in zip(rows, values, strict=True)
         ],
     )
     lost: dict[str, int] = {}

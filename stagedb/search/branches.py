@@ -80,7 +80,8 @@ class SearchPlace:
         check_tp: Callable[[int], None],
     ) -> "SearchPlace":
         bounds = Bounds(graph_of, space.sizes, system)
-        trials = Trials(bounds.graph, space.sizes, system)
+        waits = () if space.framework is None else space.framework.hiding.blocking
+        trials = Trials(bounds.graph, space.sizes, system, waits)
         limit = system.accelerator.room
         return cls(number, space, bounds, trials, limit if room is None else room, condition, check_tp)
 
@@ -142,7 +143,7 @@ class SearchPlace:
             plan.check(self.space.sizes)
             program = self.trials.copied(plan)
             step = self.trials.step(program)
-            one = replace(one, step=step, terms={**branch.terms, "other": step - sum(branch.terms.values())})
+            one = replace(one, step=step)
             if longest is not None and step > longest:
                 return self.set_of(one, Fate.SLOWER)
             one = replace(one, peak=peak_of(memory_of(program)))
@@ -152,7 +153,9 @@ class SearchPlace:
             return self.set_of(one, Fate.MEMORY)
         values = {**plan.to_dict(), "step": one.step, "peak": one.peak, "ranks": self.space.ranks}
         holds = self.condition is None or self.condition.holds(values)
-        return self.set_of(one, Fate.TIMED if holds else Fate.FILTERED)
+        if not holds:
+            return self.set_of(one, Fate.FILTERED)
+        return self.set_of(replace(one, terms=self.trials.terms(program)), Fate.TIMED)
 
     def _cells(self, group: PlanSet) -> Iterator[PlanSet | Candidate]:
         for words in self.space.cells(group.words):

@@ -12,6 +12,7 @@ from stagedb.advice.copied_processes import Copies, copies
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.cores import usable_cores
+from stagedb.frameworks.profiles import find_profile
 from stagedb.models import Card
 from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards, layout_of
@@ -58,7 +59,8 @@ def _alone() -> Sequence[float]:
 def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
     """The plans of each world that a search asks about. UsageError if the request names no batch."""
     sizes = model_sizes(card, framework_of(request.words))
-    return [Space(sizes, request.words, ranks, request.allow) for ranks in request.ranks]
+    profile = find_profile(request.framework) if request.framework else None
+    return [Space(sizes, request.words, ranks, request.allow, profile) for ranks in request.ranks]
 
 
 def sizes_of(request: SearchRequest, card: Card, of: int) -> list[int]:

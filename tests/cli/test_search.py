@@ -13,8 +13,11 @@ ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "
 SMALL = ("search", "--no-keep", *ASKED)
 
 
-def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run) -> None:
-    found = offline(*SMALL, "--allow", "none", "-f", "json")
+@pytest.mark.parametrize(
+    "more", [(), ("--framework", "torchtitan", "--allow", "zero,recompute")], ids=["plain", "framework"]
+)
+def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run, more: tuple[str, ...]) -> None:
+    found = offline(*SMALL, "--allow", "none", *more, "-f", "json")
     assert found.status == 0, found.err
     best = json.loads(found.out)[0]
     assert (best["fate"], best["code"]) == ("timed", "best")
