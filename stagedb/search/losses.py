@@ -1,25 +1,20 @@
 """Why each plan of a search loses: the term in which it differs most from the best one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stagedb.outputs import GB
-from stagedb.search.candidates import Candidate, Fate, SearchRequest
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, Worth
 
-Value = Callable[[str, int, int, int], float]
-"""What a search makes small, by system, ranks, step and peak."""
+BYTES = "bytes"
+"""Why plans lose that send more, if that is what a search makes small."""
 
 
-def explained(request: SearchRequest, settled: Sequence[Candidate], value: Value) -> tuple[Candidate, ...]:
-    """All candidates, each with why it loses: the timed ones by value, then sets, those with the best bounds first."""
+def explained(request: SearchRequest, settled: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """All candidates, each with why it loses: the timed ones by worth, then sets, those with the best bounds first."""
 
-    def order(each: Candidate) -> tuple[bool, float, int, str]:
-        return (
-            each.fate is not Fate.TIMED,
-            value(each.system, each.ranks, each.step, each.peak),
-            each.peak,
-            repr(each.words),
-        )
+    def order(each: Candidate) -> tuple[bool, Worth, int, str]:
+        return each.fate is not Fate.TIMED, request.worth_of(each), each.peak, repr(each.words)
 
     found = sorted(settled, key=order)
     best = found[0] if found and found[0].fate is Fate.TIMED else None
@@ -39,8 +34,11 @@ def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) 
         return replace(each, code="untried", why="the search ended before it was tried")
     if best is None:
         return each
-    term, more = lost_by(each, best)
     at_least = "" if each.fate is Fate.TIMED else " or more"
+    if request.by is Objective.BYTES and (more := (each.sent or 0) - (best.sent or 0)) > 0:
+        why = f"a rank sends {more / GB:,.3f} GB{at_least} more in a step than in the best plan"
+        return replace(each, code=BYTES, why=why)
+    term, more = lost_by(each, best)
     return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
 
 

@@ -95,7 +95,7 @@ def strategy_text(chosen: list[RegionChoice]) -> str:
 
 
 def chosen_in(text: str) -> list[RegionChoice]:
-    """The choices of a strategy of the grammar; an empty list for the built-in one and for a strategy of another form."""
+    """The choices of a strategy of the grammar; an empty list for the built-in one and for any other strategy."""
     if not text:
         return []
     given = parse_strategy(text)

@@ -10,6 +10,7 @@ own reason.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
@@ -21,6 +22,7 @@ from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.layer_split import uneven_chunks
 from stagedb.schedules import DEFAULT, SCHEDULES
+from stagedb.search.region_choices import Regions, strategies
 
 Words = Mapping[str, Any]
 """Words of a plan."""
@@ -37,6 +39,7 @@ GROUPS: Mapping[str, str] = {
     "dispatch": "how tokens are sent to experts: once a choice, a rank or a node",
     "expert_tp": "experts that tp cuts, or whole experts on the ranks of tp",
     "order": "the order of mesh axes on the machine",
+    "strategies": "sharding rules of each region of the model, where tp is above 1, which move weights or activations",
     "splits": "layers dealt to stages with the embedding and the loss counted, and chunks of unequal depth",
 }
 """Words that a search may vary beyond tp, pp, dp, ep, the micro-batch and chunks of stages."""
@@ -51,10 +54,14 @@ NODE = 8
 """Accelerators of a node, to which tokens of experts may be sent once."""
 
 
+ONLY_NAMED = ("strategies", "splits")
+"""Groups that `all` leaves out: each multiplies the plans."""
+
+
 def groups_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The groups of these names, in one order; `all` but splits, `none`. Raises UsageError for an unknown one."""
+    """The groups of these names, in one order; `all` but `ONLY_NAMED`, `none`. Raises UsageError for an unknown one."""
     if list(names) in (["all"], ["none"]):
-        return tuple(name for name in GROUPS if name != "splits") if names[0] == "all" else ()
+        return tuple(name for name in GROUPS if name not in ONLY_NAMED) if names[0] == "all" else ()
     for name in names:
         if name not in GROUPS:
             raise UsageError(
@@ -68,12 +75,14 @@ class Space:
     """All plans of a model on so many ranks.
 
     sizes: of the model. words: those that every plan has, `global_batch_size` among them. allow: groups that vary.
+    regions: of the model, each with the axes of its weights; strategies are rules of these.
     """
 
     sizes: Mapping[str, int]
     words: Words
     ranks: int
     allow: tuple[str, ...] = USUAL
+    regions: Regions = field(default_factory=dict)
     _counts: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,6 +90,11 @@ class Space:
             raise UsageError(
                 f"a search needs the sequences of a step, which all its plans have: {Word('global_batch_size', 'N')}"
             )
+
+    @cached_property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies of the model, the built-in one first as an empty text."""
+        return tuple(strategies(self.regions))
 
     @property
     def batch(self) -> int:
@@ -223,6 +237,13 @@ def _sequences(space: Space, words: Words) -> Iterator[Words]:
         yield {"sp": False}
 
 
+def _strategies(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    # On one rank of tp all of them are the built-in one.
+    if words["tp"] > 1 and space.is_open("strategy", "strategies"):
+        yield from ({"strategy": text} for text in space.strategies if text)
+
+
 def _sharding(space: Space, words: Words) -> Iterator[Words]:
     framework = framework_of(words)
     stages: list[Words] = [{}]
@@ -312,6 +333,8 @@ def _pairs(space: Space, words: Words) -> Iterator[Words]:
         yield {"overlap_experts": True}
 
 
-_GROUP_AXES: tuple[_Axis, ...] = (_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences)
+_GROUP_AXES: tuple[_Axis, ...] = (
+    *(_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences, _strategies),
+)
 _CELL_AXES: tuple[_Axis, ...] = (_sharding, _recomputing, _messages, _orders)
 _PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _every)
