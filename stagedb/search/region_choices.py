@@ -63,18 +63,25 @@ def cut_by_tp(region: str) -> Mapping[str, tuple[str, ...]]:
     return {axis: over for axis, over in _BUILT_IN[region].items() if axis in AXES[region] and over == ("tp",)}
 
 
-def strategies(regions: Regions) -> Iterator[str]:
-    """The strategies of a model as texts of `stagedb.plans.strategy_files`, the built-in one first as an empty text."""
-    options = [[None, *choices] for choices in choices_of(regions)]
+def strategies(regions: Regions, cp: int = 1) -> Iterator[str]:
+    """The strategies of a model as texts of `stagedb.plans.strategy_files`, the built-in one first as an empty text.
+
+    cp: the degree of context parallelism.
+    """
+    options = [[None, *choices] for choices in choices_of(regions, cp)]
     for chosen in product(*options):
         yield strategy_text([each for each in chosen if each is not None])
 
 
-def choices_of(regions: Regions) -> list[list[RegionChoice]]:
-    """The choices of each part that a model has. Weights are gathered only if they have the axes that tp cuts."""
+def choices_of(regions: Regions, cp: int = 1) -> list[list[RegionChoice]]:
+    """The choices of each part that a model has. Weights are gathered only if they have the axes that tp cuts.
+
+    Rules of attention have no sequence: with cp above 1 all of its ranks would compute the same, so that it has none.
+    """
     found = []
     for part, kinds in CHOICES.items():
-        if not all(region in regions for region in _REGIONS.get(part, (part,))):
+        alone = cp > 1 and "seq" not in AXES.get(part, ("seq",))
+        if alone or not all(region in regions for region in _REGIONS.get(part, (part,))):
             continue
         whole = part == TOKENS or cut_by_tp(part).keys() <= regions[part]
         found.append([RegionChoice(part, kind) for kind in kinds if whole or kind != "gathered"])
@@ -101,6 +108,14 @@ def chosen_in(text: str) -> list[RegionChoice]:
     given = parse_strategy(text)
     found = [each for each in _EVERY if _names(given, each)]
     return found if strategy_text(found) == canonical_strategy(text) else []
+
+
+def short_words(text: str) -> str:
+    """The choices of a strategy in few words, such as `attention copied, ffn+head gathered`; empty for another one."""
+    parts: dict[str, list[str]] = {}
+    for each in chosen_in(text):
+        parts.setdefault(each.kind, []).append(each.part)
+    return ", ".join(f"{'+'.join(own)} {kind}" for kind, own in parts.items())
 
 
 def _names(given: Strategy, choice: RegionChoice) -> bool:

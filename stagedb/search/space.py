@@ -10,7 +10,6 @@ own reason.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import permutations
 from typing import Any
 
@@ -84,17 +83,13 @@ class Space:
     allow: tuple[str, ...] = USUAL
     regions: Regions = field(default_factory=dict)
     _counts: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _strategies: dict[int, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.words.get("global_batch_size"), int):
             raise UsageError(
                 f"a search needs the sequences of a step, which all its plans have: {Word('global_batch_size', 'N')}"
             )
-
-    @cached_property
-    def strategies(self) -> tuple[str, ...]:
-        """The strategies of the model, the built-in one first as an empty text."""
-        return tuple(strategies(self.regions))
 
     @property
     def batch(self) -> int:
@@ -142,6 +137,12 @@ class Space:
             return
         for change in axes[0](self, words):
             yield from self._product({**words, **change}, axes[1:])
+
+    def strategies(self, cp: int) -> Sequence[str]:
+        """The strategies of the model but for the built-in one. cp: the degree of context parallelism."""
+        if cp not in self._strategies:
+            self._strategies[cp] = list(strategies(self.regions, cp))[1:]
+        return self._strategies[cp]
 
     def is_open(self, word: str, group: str = "") -> bool:
         """Whether the search chooses a word."""
@@ -241,7 +242,7 @@ def _strategies(space: Space, words: Words) -> Iterator[Words]:
     yield {}
     # On one rank of tp all of them are the built-in one.
     if words["tp"] > 1 and space.is_open("strategy", "strategies"):
-        yield from ({"strategy": text} for text in space.strategies if text)
+        yield from ({"strategy": text} for text in space.strategies(words["cp"]))
 
 
 def _sharding(space: Space, words: Words) -> Iterator[Words]:
