@@ -103,6 +103,7 @@ class SearchPlace:
         space, words = self.space, group.words
         try:
             plan = _of_one_stage(words, space, zero=0)
+            check_strategy(plan, space.sizes)  # before the graph is built
             # Another order of ranks may have faster communication, and two tasks at once hide it.
             waits = not any(space.is_open(*each) for each in (("rank_order", "order"), ("overlap_experts", "overlap")))
             # A micro-batch takes so long on all stages together, and the slowest one is no faster than their mean.

@@ -1,5 +1,5 @@
-// Why the plans of a search lose: by memory, by the bytes that a rank sends where these are what is best, by a term of the step that takes longer than in the best plan, or because
-// they are no plans of the model.
+// Why the plans of a search lose: by memory, by a term of the step that takes longer than in the best plan, by the bytes
+// that a rank sends if these are what is to be small, or because they are no plans of the model.
 //
 // mode: reads
 // param search: string — id of the search
