@@ -462,8 +462,10 @@ class Searched:
     id: the digest of what was asked. size: plans of the search. covered: whether every one was tried or ruled out, so
     that the first candidate is the best. left: a lower bound of the step of those that were not [ns]; None if there are
     none. seconds: of the work. by: what is best. allow: the groups of words that varied. candidates: a row for each
-    plan that was tried, and for each set that was ruled out; the best first. result: the same as objects. kept: whether
-    a store has it. new: whether this call searched; False if the store had the result.
+    plan that was tried, and for each set that was ruled out; the best first. regions: if strategies vary, the best plan
+    with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
+    bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
+    objects. kept: whether a store has it. new: whether this call searched; False if the store had the result.
     """
 
     id: str
@@ -475,6 +477,7 @@ class Searched:
     by: str
     allow: tuple[str, ...]
     candidates: Rows
+    regions: Rows
     result: SearchResult
     kept: bool = False
     new: bool = True

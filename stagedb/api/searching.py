@@ -3,16 +3,18 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagedb.advice import Trials
 from stagedb.advice.commands import needed_words, profile_command
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows, Searched
 from stagedb.build.graph_identity import graph_key, model_sizes
+from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
 from stagedb.frameworks.profiles import find_profile
@@ -20,10 +22,12 @@ from stagedb.inputs import shown
 from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
-from stagedb.plans import Plan
+from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.written_words import typed_words
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, searching, shards
 from stagedb.search.conditions import Condition
+from stagedb.search.region_changes import RegionChange, region_changes
+from stagedb.search.region_choices import short_words
 from stagedb.search.space import USUAL, groups_of
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
@@ -32,7 +36,9 @@ from stagedb.timing.framework_timing import as_used_by
 if TYPE_CHECKING:
     from stagedb.store import Store
 
-COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "plans", "code", "why", "terms", "command")
+COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "sent", "plans", "code", "why", "terms", "command")
+
+REGION_COLUMNS = tuple(each.name for each in fields(RegionChange))
 
 SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks"}
 """Words as a table has them, where they are long."""
@@ -70,7 +76,8 @@ def search(
     model: a name of the library, a card's file or a card. ranks: numbers of accelerators. system: presets or files.
     allow: groups of words that may vary in addition to tp, pp, dp, ep, the micro-batch and chunks of stages
     (`stagedb.search.space.GROUPS`, `all` or `none`). room: bytes of an accelerator; None takes the system's. by:
-    `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts) or `memory`. where: a condition, such as
+    `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts), `memory` or `bytes` (that a rank sends
+    at most in a step). where: a condition, such as
     `tp <= 8 and peak < 76e9`. top: best plans that are found, no two of which differ only in what recomputes. seconds:
     when to end with what is found; None: when every plan is tried or ruled out. prices: by system, what an accelerator
     costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
@@ -83,7 +90,7 @@ def search(
     found = searching.search(
         asked.request, asked.card, asked.systems, seconds=seconds, progress=_reporting(asked.request, progress)
     )
-    return searched(found, asked.name)
+    return searched(found, asked.name, asked.regions(found))
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,18 @@ class SearchAsked:
         card.check_sequence(request.words["seq_len"])
         return cls(request, card, systems, model if isinstance(model, str) else card.name)
 
+    def regions(self, found: SearchResult) -> tuple[RegionChange, ...]:
+        """The best plan with the rules of one region exchanged, if strategies vary: computed, not read from a store."""
+        best = found.best
+        if best is None or "strategies" not in self.request.allow:
+            return ()
+        system = next(each for each in self.systems if each.name == best.system)
+        sizes = model_sizes(self.card, find_framework(best.words.get("recipe", GraphOptions().recipe)))
+        graph_of, regions = partial(build_graph, self.card), weight_axes(self.card, GraphOptions())
+        trials = Trials(graph_of, sizes, system)
+        room = system.accelerator.room if self.request.room is None else self.request.room
+        return region_changes(trials, room, regions, best.words)
+
     def instance_of(self, each: Candidate) -> str | None:
         """The id of the instance of a plan; None if it is no plan of the model."""
         try:
@@ -180,7 +199,7 @@ def search_in(
             partial(shards.merged, asked.request, asked.card, asked.systems),
             asked.instance_of,
         )
-    return searched(found, asked.name, kept=True, new=new)
+    return searched(found, asked.name, asked.regions(found), kept=True, new=new)
 
 
 def _go_on(
@@ -246,6 +265,8 @@ def described(each: Candidate, request: SearchRequest) -> str:
 def _named(word: str, value: Any) -> str:
     if word == "schedule":
         return str(value)
+    if word == "strategy":
+        return short_words(value) or "another strategy"
     if isinstance(value, bool):
         return word if value else f"no-{word}".replace("_", "-")
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -297,8 +318,17 @@ def _check(request: SearchRequest) -> None:
                 raise UsageError(f"{Word('by', request.by)} needs {what}: {Word(word, f'{name}=NUMBER')}")
 
 
-def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool = True) -> Searched:
-    """A result as rows. model: as it was given. kept: the store has it. new: this call searched."""
+def searched(
+    found: SearchResult,
+    model: str,
+    changes: Sequence[RegionChange] = (),
+    *,
+    kept: bool = False,
+    new: bool = True,
+) -> Searched:
+    """A result as rows. model: as it was given. changes: of the best plan. kept: the store has it. new: this call
+    searched.
+    """
     request = found.request
     rows = tuple(
         (
@@ -308,6 +338,7 @@ def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool =
             each.ranks,
             each.step,
             each.peak,
+            each.sent,
             each.plans,
             each.code,
             each.why,
@@ -316,7 +347,7 @@ def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool =
         )
         for each in found.candidates
     )
-    units = {"step": "ns", "peak": "B"}
+    units = {"step": "ns", "peak": "B", "sent": "B"}
     return Searched(
         id=request.id,
         model=request.model,
@@ -327,6 +358,7 @@ def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool =
         by=request.by.value,
         allow=request.allow,
         candidates=Rows(COLUMNS, rows, units=units),
+        regions=Rows(REGION_COLUMNS, tuple(astuple(each) for each in changes), units=units),
         result=found,
         kept=kept,
         new=new,

@@ -1,6 +1,6 @@
 """`search`: which plan of a model is best on so many accelerators, and why the others lose."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -41,15 +41,16 @@ class Choices:
         typer.Option(
             metavar="GROUP,…",
             help="Words that vary beyond tp, pp, dp, ep, micro-batch and chunks: cp, zero, hsdp, sp, recompute, "
-            "schedule, recipe, overlap, dispatch, expert_tp, order, splits; all; none.  [zero,recompute,schedule]",
+            "schedule, recipe, overlap, dispatch, expert_tp, order, strategies, splits; all (but the last two); none.  "
+            "[zero,recompute,schedule]",
         ),
     ] = None
     fits: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of an accelerator, as 80GB.  [the system's]")
     ] = None
-    by: Annotated[str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule or memory.")] = (
-        "step"
-    )
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule, memory or bytes.")
+    ] = "step"
     price: Annotated[list[str] | None, typer.Option(metavar="SYSTEM=N", help="What an accelerator costs an hour.")] = (
         None
     )
@@ -148,15 +149,15 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     for line in _verdict(found).split(": ", 1):
         print_line(line)
     rows = [row for row, each in zip(found.candidates, found.result.candidates, strict=True) if each in winners]
-    by, values = (
-        found.by,
-        [found.result.request.value(each.system, each.ranks, each.step, each.peak) for each in winners],
-    )
+    by = found.by
+    worths = [found.result.request.worth_of(each)[0] for each in winners]
+    counts = by == "bytes" or "strategies" in found.allow
     output.write(
         [
             "plan",
             "step ms",
-            "longer %" if by == "step" else "larger %" if by == "memory" else "fewer %",
+            {"step": "longer %", "memory": "larger %", "bytes": "more %"}.get(by, "fewer %"),
+            *(["sent GB"] if counts else []),
             "peak GB",
             "loses by",
         ],
@@ -164,11 +165,12 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
             [
                 each["plan"],
                 round(each["step"] / 1e6, 1),
-                round(100 * (value / values[0] - 1 if by in ("step", "memory") else 1 - values[0] / value), 1),
+                _worse(by, worth, worths[0]),
+                *([_gb(each["sent"])] if counts else []),
                 round(each["peak"] / GB, 1),
                 each["code"],
             ]
-            for each, value in zip(rows, values, strict=True)
+            for each, worth in zip(rows, worths, strict=True)
         ],
     )
     lost: dict[str, int] = {}
@@ -178,8 +180,43 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     parts = [f"{code} {plans:,}" for code, plans in sorted(lost.items(), key=lambda each: -each[1])[:LOSERS]]
     if parts:
         print_line(f"why the others lose: {', '.join(parts)}")
+    if rows and found.regions:
+        _write_regions(found, output, rows[0])
     if rows:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+
+
+def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -> None:
+    """The best plan with other rules in one region, line by line."""
+    print_line("\nthe best plan with other rules in one region:")
+    rows = []
+    for each in found.regions:
+        own: list[Any] = [None] * 4
+        if each["step"] is not None:
+            own = [
+                round(each["step"] / 1e6, 1),
+                _longer(each["step"], best["step"]),
+                _gb(each["sent"]),
+                round(each["peak"] / GB, 1),
+            ]
+        refused = "refused" if each["step"] is None else each["why"]
+        rows.append([each["part"], each["rules"], each["instead"], *own, refused])
+    output.write(["region", "rules", "instead", "step ms", "longer %", "sent GB", "peak GB", ""], rows)
+
+
+def _worse(by: str, worth: float, best: float) -> float:
+    """How much worse a plan is than the best one by what the search makes best, in percent."""
+    share = worth / best - 1 if by in ("step", "memory", "bytes") else 1 - best / worth
+    return round(100 * share, 1) + 0.0  # -0.0 is 0.0
+
+
+def _longer(step: int, best: int) -> float:
+    """How much longer a step is than that of the best plan, in percent."""
+    return round(100 * (step / best - 1), 1) + 0.0  # -0.0 is 0.0
+
+
+def _gb(size: int | None) -> float | None:
+    return None if size is None else round(size / GB, 3)
 
 
 def _verdict(found: "Searched") -> str:

@@ -174,6 +174,43 @@ class Bounds:
             self._costs[world] = Costs(self.system, world)
         return self._costs[world]
 
+    def sent_by_all(self, plan: Plan, runs: int, whole: bool) -> int:
+        """Bytes that ranks with all stages together send at least, in so many micro-batches. plan: one stage.
+
+        whole: with what is reduced and gathered once a step.
+        """
+        chunk = self.chunks(plan, NEVER_AGAIN)[0]
+        of_step = self._reduced(plan, chunk) if whole else 0
+        return runs * self._sent_in_micro_batch(plan, chunk) + of_step
+
+    def sent(self, plan: Plan, chunks: Chunks) -> int:
+        """A lower bound of the bytes that the rank that sends most sends in a step of a plan with these chunks."""
+        messages, most, last = self._stage_miniature(plan).messages if plan.pp > 1 else {}, 0, len(chunks) - 1
+        for stage in range(plan.pp):
+            numbers = plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            often = sum(self._sent_in_micro_batch(plan, chunks[number]) for number in numbers)
+            for number in numbers:
+                for kind, towards in (("forward", 1), ("backward", -1)):
+                    within = 0 <= number + towards <= last
+                    if within and plan.placement.route(number, towards, plan.pp).hop:
+                        often += messages.get(kind, messages.get("input_gradient", 0) if towards < 0 else 0)
+            once = sum(self._reduced(plan, chunks[number]) for number in numbers)
+            most = max(most, plan.microbatches * often + once)
+        return most
+
+    def _sent_in_micro_batch(self, plan: Plan, chunk: ChunkParts) -> int:
+        sent = self._miniature(plan, timed=True).sent
+
+        def of(kind: str) -> int:
+            return sum(count * sent.get(kind, {}).get(part, 0) for part, count in chunk.parts)
+
+        halves = of("input_gradient") + of("weight_gradient")
+        return of("forward") + (min(of("backward"), halves) if "input_gradient" in sent else of("backward"))
+
+    def _reduced(self, plan: Plan, chunk: ChunkParts) -> int:
+        reduced = self._miniature(plan, timed=False).reduced
+        return sum(count * reduced.get(block, 0) for (block, _), count in chunk.parts)
+
     def message(self, plan: Plan, stage: int, hop: int, size: int) -> int:
         """The ns of a message of so many bytes to a stage, from that which is `hop` stages before it."""
         if plan.rank_order != RANK_ORDER:
@@ -468,7 +505,7 @@ _RECOMPUTING = ("recompute", "recompute_every", "recompute_operators", "recomput
 
 def small_plan(plan: Plan, timed: bool) -> Plan:
     """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
-    out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and one sequence."""
+    out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and few sequences."""
     words = {word: value for word, value in plan.to_dict().items() if word not in OF_STAGES}
     words |= {"scatter_gather": False, "recompute_every": min(plan.recompute_every, 2)}
     if timed:
@@ -478,7 +515,8 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
         words |= {"dp": math.lcm(plan.ep, inner) // inner}
     else:
         words = {word: value for word, value in words.items() if word not in _RECOMPUTING}
-        words["micro_batch_size"] = 1
+        # A strategy may deal whole sequences to the ranks of tp and cp.
+        words["micro_batch_size"] = plan.tp * plan.cp if plan.options.strategy else 1
     return Plan.from_mapping(words)
 
 

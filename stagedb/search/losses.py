@@ -1,25 +1,20 @@
 """Why each plan of a search loses: the term in which it differs most from the best one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stagedb.outputs import GB
-from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, Worth
 
-Value = Callable[[str, int, int, int], float]
-"""What a search makes small, by system, ranks, step and peak."""
+BYTES = "bytes"
+"""Why plans lose that send more, if that is what a search makes small."""
 
 
-def explained(request: SearchRequest, settled: Sequence[Candidate], value: Value) -> tuple[Candidate, ...]:
-    """All candidates, each with why it loses: the timed ones by value, then sets, those with the best bounds first."""
+def explained(request: SearchRequest, settled: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """All candidates, each with why it loses: the timed ones by worth, then sets, those with the best bounds first."""
 
-    def order(each: Candidate) -> tuple[bool, float, int, str]:
-        return (
-            each.fate is not Fate.TIMED,
-            value(each.system, each.ranks, each.step, each.peak),
-            each.peak,
-            repr(each.words),
-        )
+    def order(each: Candidate) -> tuple[bool, Worth, int, str]:
+        return each.fate is not Fate.TIMED, request.worth_of(each), each.peak, repr(each.words)
 
     found = sorted(settled, key=order)
     best = found[0] if found and found[0].fate is Fate.TIMED else None
@@ -42,13 +37,17 @@ def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) 
     if request.by is Objective.MEMORY:
         return replace(each, code="memory", why=f"a rank holds {(each.peak - best.peak) / GB:,.1f} GB more")
     at_least = "" if each.fate is Fate.TIMED else " or more"
-    own, least = (request.value(one.system, one.ranks, one.step, one.peak) for one in (each, best))
+    if request.by is Objective.BYTES and (sent := (each.sent or 0) - (best.sent or 0)) > 0:
+        why = f"a rank sends {sent / GB:,.3f} GB{at_least} more in a step than in the best plan"
+        return replace(each, code=BYTES, why=why)
+    own, least = request.worth_of(each), request.worth_of(best)
     if own == least:
         return replace(each, code="equal", why="it is as good as the best plan")
-    term, more = lost_by(each, best, own / max(each.step, 1), least / max(best.step, 1))
-    if request.by is Objective.STEP:
+    if request.by in (Objective.STEP, Objective.BYTES):
+        term, more = lost_by(each, best)
         return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
-    why = f"{term} costs {more / least:.1%}{at_least} of the best plan's step in addition"
+    term, more = lost_by(each, best, own[0] / max(each.step, 1), least[0] / max(best.step, 1))
+    why = f"{term} costs {more / least[0]:.1%}{at_least} of the best plan's step in addition"
     return replace(each, code=term, why=why)
 
 

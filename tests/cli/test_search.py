@@ -39,6 +39,27 @@ def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
     assert max(map(len, lines[:5])) <= 80
 
 
+def test_strategies_are_in_the_table_and_in_the_command(offline: Run, run: Run) -> None:
+    long = ("--seq-len", "32768", "--fix", "tp=4", "--fix", "micro_batch_size=1", "--fits", "1TB")
+    found = offline(*SMALL[:-2], *long, "--allow", "strategies", "--by", "bytes", "--top", "3")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    assert lines[2].split() == ["plan", "step", "ms", "more", "%", "sent", "GB", "peak", "GB", "loses", "by"]
+    assert lines[3].startswith("sp, ffn copied ") and lines[3].endswith("best")
+    at = lines.index("the best plan with other rules in one region:")
+    assert lines[at + 1].split()[:3] == ["region", "rules", "instead"]
+    rows = [line.split() for line in lines[at + 2 : at + 9]]
+    assert [row[0] for row in rows] == ["tokens", "attention", "attention", "ffn", "ffn", "head", "embedding"]
+    assert [row[-1] for row in rows[:3]] == ["refused"] * 3
+    command = lines[-1].strip()
+    assert "--strategy" in command
+    profiled = run(*shlex.split(command)[1:], "--no-keep", "-f", "json")
+    assert profiled.status == 0, profiled.err
+    row = json.loads(profiled.out)[0]
+    step = sum(row[each] for each in ("busy", "exposed", "bubble", "idle"))
+    assert f"{round(step / 1e6, 1):,}" in lines[3].split()
+
+
 def test_options_choose_the_plans(offline: Run) -> None:
     fixed = offline(*SMALL, "--allow", "none", "--fix", "tp=2", "--fix", "recipe=megatron", "-f", "json")
     assert fixed.status == 0, fixed.err

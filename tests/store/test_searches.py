@@ -208,7 +208,9 @@ def test_a_search_of_another_format_names_the_way(store: Store) -> None:
     record_search(store, PLAIN, working(PLAIN))
     with store._session("WRITE") as session:
         session.run("MATCH (s:Search) SET s.format = 0").consume()
-    with pytest.raises(UsageError, match=f"reads format {FORMAT}: remove it with `stagedb rm {PLAIN.id}`, and search again"):
+    with pytest.raises(
+        UsageError, match=f"reads format {FORMAT}: remove it with `stagedb rm {PLAIN.id}`, and search again"
+    ):
         read_search(store, PLAIN.id)
 
 
