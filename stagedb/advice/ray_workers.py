@@ -30,8 +30,6 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.outputs import printable
 
-SCHEME: Final = "ray://"
-
 PATIENCE: Final = 60.0
 """Seconds without any worker that runs, after which the cluster counts as lost."""
 
@@ -50,12 +48,24 @@ Make = Callable[..., Answer]
 
 def check_address(address: str) -> None:
     """Raise UsageError for what is no address of a Ray cluster, and where the package `ray` is missing."""
-    if not address.startswith(SCHEME) or address == SCHEME:
-        raise UsageError(
-            f"{Word('on', shown(address))} is no address of a Ray cluster: it takes {SCHEME}HOST:PORT, with the "
-            "port of Ray's client server (10001 unless the cluster was started with another)"
-        )
+    _host_and_port(address)
     _ray()
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    with suppress(ValueError):
+        found = urlsplit(address)
+        if (
+            found.scheme == "ray"
+            and found.hostname
+            and found.port
+            and not (found.path or found.query or found.fragment)
+        ):
+            return found.hostname, found.port
+    raise UsageError(
+        f"{shown(address)} is no address of a Ray cluster: {Word('on')} takes ray://HOST:PORT, with the port of Ray's "
+        "client server (10001 unless the cluster was started with another)"
+    )
 
 
 @dataclass
@@ -92,12 +102,19 @@ class RayWorkers:
         """Questions without an answer."""
         return len(self._asked) + len(self._again)
 
-    def start(self, count: int) -> None:
-        """Ask the cluster for so many more workers. They answer questions as soon as they run."""
-        kind = self.ray.remote(num_cpus=1, max_restarts=0)(_Worker)
-        for _ in range(count):
-            worker = kind.remote()
-            self._starting[worker.begin.remote(_code(), self.make, *self.arguments).future()] = worker
+    def start_all(self) -> None:
+        """Ask the cluster for a worker on each of its CPUs; for one if it has none yet, because it grows by itself."""
+        with self._connection():
+            count = int(self.ray.cluster_resources().get("CPU", 0))
+        self._start(max(1, count))
+
+    def _start(self, count: int) -> None:
+        """Ask for so many more workers. They answer questions as soon as they run."""
+        with self._connection():
+            kind = self.ray.remote(num_cpus=1, max_restarts=0)(_Worker)
+            for _ in range(count):
+                worker = kind.remote()
+                self._starting[worker.begin.remote(_code(), self.make, *self.arguments).future()] = worker
 
     def wait_for_one(self) -> None:
         """Return as soon as a worker runs. Raises StagedbError if none does in time."""
@@ -112,7 +129,8 @@ class RayWorkers:
     def ask(self, question: Any) -> None:
         """Give a question to an idle worker."""
         worker = self._ready.pop()
-        self._asked[worker.answer.remote(json.dumps(question)).future()] = worker, question
+        with self._connection():
+            self._asked[worker.answer.remote(json.dumps(question)).future()] = worker, question
 
     def answers(self) -> Iterator[tuple[Any, Any]]:
         """Questions with their answers, as soon as there is one; nothing if only a worker has come or gone.
@@ -137,12 +155,6 @@ class RayWorkers:
             self._ready.append(worker)
             yield question, self.answer(question) if "failed" in found else found["answer"]
 
-    def end(self) -> None:
-        """End the workers; those of a lost cluster have ended."""
-        for worker in [*self._ready, *self._starting.values(), *(worker for worker, _ in self._asked.values())]:
-            with suppress(Exception):
-                self.ray.kill(worker)
-
     def _begun(self, future: Future[Any]) -> None:
         """A worker that runs. One that the cluster could not start is not replaced."""
         worker = self._starting.pop(future)
@@ -154,15 +166,27 @@ class RayWorkers:
 
     def _found(self, future: Future[Any]) -> dict[str, Any] | None:
         """What a worker returned; None if it is lost. Raises StagedbError if the whole cluster is."""
+        with self._connection():
+            try:
+                return dict(json.loads(future.result()))
+            except self.ray.exceptions.RayTaskError as error:
+                raise StagedbError(f"a worker of {self.address} failed: {_line(error.cause or error)}") from None
+            except self.ray.exceptions.RayError as error:
+                self._why = _line(error)
+                return None
+
+    @contextmanager
+    def _connection(self) -> Iterator[None]:
+        """What Ray's client raises once the cluster does not answer any more becomes an error for people."""
         try:
-            return dict(json.loads(future.result()))
-        except self.ray.exceptions.RayTaskError as error:
-            raise StagedbError(f"a worker of {self.address} failed: {_line(error.cause or error)}") from None
-        except self.ray.exceptions.RayError as error:
-            self._why = _line(error)
-            return None
-        except Exception as error:  # noqa: BLE001 - Ray's client raises errors of gRPC, and others of its own
-            raise StagedbError(f"the connection to {self.address} is lost ({_line(error)}), {self.lost}") from None
+            yield
+        except StagedbError:
+            raise
+        except Exception as error:  # noqa: BLE001 - errors of gRPC, and others of its own
+            raise StagedbError(
+                f"the connection to {self.address} is lost, {self.lost}. See on its head whether it runs "
+                f"(`ray status`), and ask again: {_line(error)}"
+            ) from None
 
     def _lose(self, question: Any) -> None:
         """Ask a question again, with a new worker in the place of the one that is lost."""
@@ -174,14 +198,13 @@ class RayWorkers:
                 f"If their machines are short of memory, start Ray with fewer CPUs on each. The last: {self._why}"
             )
         self._again.append(question)
-        self.start(1)
+        self._start(1)
 
     def _none_left(self) -> StagedbError:
-        with_cpus = f"the cluster has {_cpus(self.ray)} CPUs; `ray status` shows what they do"
         why = f" The last worker that ended: {self._why}" if self._why else ""
         return StagedbError(
-            f"no worker of {self.address} runs, {self.lost}: {with_cpus}. Give it machines with CPUs, and with this "
-            f"stagedb, and ask again; or leave out {Word('on')} to use this machine.{why}"
+            f"no worker of {self.address} runs, {self.lost}. Give the cluster machines with free CPUs (`ray status` "
+            f"shows them) and with this stagedb, and ask again; or leave out {Word('on')} to use this machine.{why}"
         )
 
 
@@ -221,13 +244,9 @@ def ray_workers(
     ray = _ray()
     with _connected(ray, address):
         found = RayWorkers(ray, address, answer, make, arguments, name, lost)
-        try:
-            # The head of a cluster that grows by itself may have no CPU yet.
-            found.start(max(1, _cpus(ray)))
-            found.wait_for_one()
-            yield found
-        finally:
-            found.end()
+        found.start_all()
+        found.wait_for_one()
+        yield found
 
 
 @contextmanager
@@ -244,28 +263,27 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - errors of gRPC, of versions that differ, of names: all end it here
         raise UsageError(
             f"{address} answers, and Ray's client cannot use it: {_line(error)}. The port is that of its client "
-            "server (10001 unless the cluster was started with another)"
+            "server (10001 unless the cluster was started with another), and a cluster with a token needs "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here"
         ) from None
     finally:
         if main:
             signal.signal(signal.SIGTERM, handler)
+    # The cluster ends the workers of a connection with it. To end them one by one is not safe: without a connection,
+    # Ray starts a cluster on this machine to do so.
     with context:
         yield
 
 
 def _check_reachable(address: str) -> None:
     """Raise UsageError at once if nothing listens there: Ray's client would try for half a minute."""
-    found = urlsplit(address)
-    with suppress(ValueError):
-        if found.hostname is None or found.port is None:
-            raise UsageError(f"{address} has no port: {Word('on')} takes {SCHEME}HOST:PORT, usually with port 10001")
-        try:
-            socket.create_connection((found.hostname, found.port), REACH).close()
-        except OSError as error:
-            raise UsageError(
-                f"{address} cannot be reached ({error.strerror or error}): is `ray start --head` there, with this port "
-                "of its client server, and is the port open to this machine?"
-            ) from None
+    try:
+        socket.create_connection(_host_and_port(address), REACH).close()
+    except OSError as error:
+        raise UsageError(
+            f"{address} cannot be reached ({error.strerror or error}): is `ray start --head` there, with this port of "
+            "its client server, and is the port open to this machine?"
+        ) from None
 
 
 def _ray() -> Any:
@@ -276,13 +294,6 @@ def _ray() -> Any:
             f'{Word("on")} needs the package `ray`: `pip install "stagedb[ray]"`, with the version of the cluster'
         ) from None
     return ray
-
-
-def _cpus(ray: Any) -> int:
-    try:
-        return int(ray.cluster_resources().get("CPU", 0))
-    except Exception:  # noqa: BLE001 - of a lost cluster, for an error that names this already
-        return 0
 
 
 @cache
