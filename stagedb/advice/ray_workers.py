@@ -39,6 +39,9 @@ REACH: Final = 10.0
 LOSSES: Final = 3
 """Workers that one question may cost: it may be what ends them."""
 
+FAILED_STARTS: Final = 10
+"""Workers in a row that end before they run, after which no other one is asked for."""
+
 LONGEST: Final = 400
 """Characters of an error of Ray, which may have the output of a worker."""
 
@@ -90,6 +93,7 @@ class RayWorkers:
     _asked: dict[Future[Any], tuple[Any, Any]] = field(default_factory=dict)
     _again: deque[Any] = field(default_factory=deque)
     _losses: Counter[str] = field(default_factory=Counter)
+    _failed_starts: int = 0
     _why: str = ""
 
     @property
@@ -156,13 +160,18 @@ class RayWorkers:
             yield question, self.answer(question) if "failed" in found else found["answer"]
 
     def _begun(self, future: Future[Any]) -> None:
-        """A worker that runs. One that the cluster could not start is not replaced."""
+        """A worker that runs; another one is asked for in the place of one that has ended before."""
         worker = self._starting.pop(future)
         found = self._found(future)
         if found is not None and "refused" in found:
             raise UsageError(found["refused"])
         if found is not None:
+            self._failed_starts = 0
             self._ready.append(worker)
+            return
+        self._failed_starts += 1
+        if self._failed_starts < FAILED_STARTS:
+            self._start(1)
 
     def _found(self, future: Future[Any]) -> dict[str, Any] | None:
         """What a worker returned; None if it is lost. Raises StagedbError if the whole cluster is."""
