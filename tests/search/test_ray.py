@@ -48,7 +48,13 @@ class Cluster:
         """What a process prints that connects to the cluster, whose `address` it knows."""
         text = f"address = {self.address!r}\nfrom tests.search.test_ray import *\n{code}"
         return subprocess.run(
-            [sys.executable, "-c", text], env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False
+            [sys.executable, "-c", text],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
         )
 
 
@@ -80,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
     options |= {"object-store-memory": 80_000_000, "include-dashboard": "false", "temp-dir": home}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": home, "PYTHONPATH": str(ROOT), "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "3"}
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    environment |= {"RAY_TMPDIR": f"{home}/own", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     command = ["--head", "--block", "--disable-usage-stats", *(f"--{name}={each}" for name, each in options.items())]
     with (Path(home) / "out").open("wb") as out:
         process = subprocess.Popen(
@@ -122,9 +128,10 @@ def workers() -> list[psutil.Process]:
     return found
 
 
-def rows(**more: Any) -> list[dict[str, Any]]:
-    """The best plans of the search with all that is known of them."""
-    return [asdict(each) for each in run(REQUEST, LLAMA, **more).winners]
+def rows(**more: Any) -> list[Any]:
+    """What a search finds: its best plans with all that is known of them, and how many plans have an answer."""
+    found = run(REQUEST, LLAMA, **more)
+    return [[asdict(each) for each in found.winners], found.covered, sum(each.plans for each in found.candidates)]
 
 
 def ended(_: Any) -> Any:
@@ -175,7 +182,7 @@ def test_a_cluster_that_ends_is_an_error(cluster: Cluster) -> None:
     ran = cluster.run(f"rows(on=address, settled=lambda _: kill_all({cluster.process.pid}))")
     assert "StagedbError: the connection to ray://127.0.0.1" in ran.stderr and "so that the search ended" in ran.stderr
     # Ray's client, asked for anything more, starts a cluster of its own here.
-    assert not (Path(cluster.environment["HOME"]) / ".ray").exists()
+    assert not Path(cluster.environment["RAY_TMPDIR"]).exists()
 
 
 def test_a_cluster_that_cannot_be_reached_is_named() -> None:
