@@ -36,6 +36,9 @@ PATIENCE: Final = 60.0
 REACH: Final = 10.0
 """Seconds in which the head of a cluster accepts a connection."""
 
+CONNECTIONS: Final = 4
+"""Connections that are tried, of which the head of a cluster may lose some."""
+
 LOSSES: Final = 3
 """Workers that one question may cost: it may be what ends them."""
 
@@ -179,6 +182,8 @@ class RayWorkers:
             try:
                 return dict(json.loads(future.result()))
             except self.ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ImportError | AttributeError):
+                    raise self._other_stagedb("a worker", error.cause) from None
                 raise StagedbError(f"a worker of {self.address} failed: {_line(error.cause or error)}") from None
             except self.ray.exceptions.RayError as error:
                 self._why = _line(error)
@@ -191,6 +196,8 @@ class RayWorkers:
             yield
         except StagedbError:
             raise
+        except (ImportError, AttributeError) as error:
+            raise self._other_stagedb("the head", error) from None
         except Exception as error:  # noqa: BLE001 - errors of gRPC, and others of its own
             raise StagedbError(
                 f"the connection to {self.address} is lost, {self.lost}. See on its head whether it runs "
@@ -208,6 +215,12 @@ class RayWorkers:
             )
         self._again.append(question)
         self._start(1)
+
+    def _other_stagedb(self, where: str, error: BaseException) -> UsageError:
+        return UsageError(
+            f"{where} of {self.address} has no stagedb, or another one ({_line(error)}): install the one that is here "
+            "on all machines of the cluster, and start Ray again there"
+        )
 
     def _none_left(self) -> StagedbError:
         why = f" The last worker that ended: {self._why}" if self._why else ""
@@ -264,11 +277,7 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with warnings.catch_warnings():
-            # It warns of what the error names.
-            warnings.simplefilter("ignore")
-            # A connection of the caller's own remains as it is.
-            context = ray.init(address, allow_multiple=True, log_to_driver=False, logging_level=logging.ERROR)
+        context = _connect(ray, address)
     except Exception as error:  # noqa: BLE001 - errors of gRPC, of versions that differ, of names: all end it here
         raise UsageError(
             f"{address} answers, and Ray's client cannot use it: {_line(error)}. The port is that of its client "
@@ -282,6 +291,20 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     # Ray starts a cluster on this machine to do so.
     with context:
         yield
+
+
+def _connect(ray: Any, address: str, tries: int = CONNECTIONS) -> Any:
+    """Ray's context of a new connection; one of the caller's own remains as it is."""
+    try:
+        with warnings.catch_warnings():
+            # It warns of what the error names.
+            warnings.simplefilter("ignore")
+            return ray.init(address, allow_multiple=True, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionAbortedError:
+        # The process that a head starts for a connection dies now and then: github.com/ray-project/ray/issues/63202
+        if tries == 1:
+            raise
+    return _connect(ray, address, tries - 1)
 
 
 def _check_reachable(address: str) -> None:
