@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.advice import Trials
 from stagedb.advice.commands import needed_words, profile_command
+from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows, Searched
@@ -70,6 +71,7 @@ def search(
     framework: str | None = None,
     progress: Report | None = None,
     words: Mapping[str, Any] | None = None,
+    on: str | None = None,
 ) -> Searched:
     """The best plans of a model on so many accelerators, and why the others lose. No store is read or written.
 
@@ -81,14 +83,17 @@ def search(
     `tp <= 8 and peak < 76e9`. top: best plans that are found, no two of which differ only in what recomputes. seconds:
     when to end with what is found; None: when every plan is tried or ruled out. prices: by system, what an accelerator
     costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
-    waits for. progress: called as plans are tried. words: those that all plans
-    have; `global_batch_size` is needed.
+    waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is needed. on:
+    the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it takes
+    `stagedb[ray]` here, and the same stagedb on all of them.
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
+    if on is not None:
+        check_address(on)
     asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, framework, words)
     found = searching.search(
-        asked.request, asked.card, asked.systems, seconds=seconds, progress=_reporting(asked.request, progress)
+        asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
     )
     return searched(found, asked.name, asked.regions(found))
 
@@ -168,12 +173,20 @@ class SearchAsked:
 
 
 def search_in(
-    store: "Store", asked: SearchAsked, seconds: float | None, progress: Report | None, shard: str | None = None
+    store: "Store",
+    asked: SearchAsked,
+    seconds: float | None,
+    progress: Report | None,
+    shard: str | None = None,
+    on: str | None = None,
 ) -> Searched:
     """The result of a search that the store keeps: one that is there is read, one that was stopped goes on.
 
     shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished.
+    on: the address of a Ray cluster whose machines try plans.
     """
+    if on is not None:
+        check_address(on)
     from stagedb.store.contents.search_shards import record_shard, remove_shards
     from stagedb.store.contents.searches import record_search
 
@@ -183,6 +196,7 @@ def search_in(
         asked.card,
         asked.systems,
         seconds=seconds,
+        on=on,
         progress=_reporting(asked.request, progress),
     )
     if shard is None:

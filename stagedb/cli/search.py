@@ -63,6 +63,10 @@ class Choices:
         str | None,
         typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store puts them together."),
     ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ray://HOST:PORT", help="Try plans on a Ray cluster.  [this machine]", show_default=False),
+    ] = None
     for_: Annotated[
         str | None,
         typer.Option("--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far."),
@@ -77,6 +81,7 @@ class Choices:
             "where": self.where,
             "top": self.top,
             "seconds": _seconds(self.for_),
+            "on": self.on,
             "prices": _numbers(self.price, "--price"),
             "watts": _numbers(self.watts, "--watts"),
         }
@@ -110,6 +115,7 @@ def search(
     first one is the best. With --for it ends early, with a bound on what may be left. The store keeps the search: asked
     again it is read, one that was stopped goes on, and `stagedb query best-plan-by-memory` and others ask about it.
     With --shard many machines search parts of it, and the store has the search when all of them are finished.
+    With --on the CPUs of a Ray cluster try plans instead of this machine's; only this machine needs the store.
     """
     from stagedb import api
 
