@@ -456,6 +456,31 @@ class Advised:
 
 
 @dataclass(frozen=True)
+class ComparedPlan:
+    """A given plan next to the best one of a search.
+
+    plan: what its words are beyond those of the search. step: ns. peak: bytes of its fullest rank. sent: bytes that the
+    rank that sends most sends. fits: whether an accelerator holds it. worse: by which share it is worse than the best
+    plan, by what the search makes best; below 0 if it is better, None if the search has found no plan. code, why: the
+    term by which it loses. terms: ns of its step. drawn: plans of the search that fit, drawn with equal chances.
+    better: those of them that are better than this one. command: profiles it.
+    """
+
+    plan: str
+    step: int
+    peak: int
+    sent: int
+    fits: bool
+    worse: float | None
+    code: str
+    why: str
+    terms: Mapping[str, int]
+    drawn: int
+    better: int
+    command: str | None
+
+
+@dataclass(frozen=True)
 class Searched:
     """What a search over the plans of a model found.
 
@@ -465,7 +490,8 @@ class Searched:
     plan that was tried, and for each set that was ruled out; the best first. regions: if strategies vary, the best plan
     with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
     bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
-    objects. kept: whether a store has it. new: whether this call searched; False if the store had the result.
+    objects. kept: whether a store has it. new: whether this call searched; False if the store had the result. compared:
+    the plan that was to be compared with the best one.
     """
 
     id: str
@@ -481,6 +507,7 @@ class Searched:
     result: SearchResult
     kept: bool = False
     new: bool = True
+    compared: ComparedPlan | None = None
 
     def to_pandas(self) -> pd.DataFrame:
         """The candidates as a data frame."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from stagedb.advice.commands import needed_words, profile_command
 from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
-from stagedb.api.results import Rows, Searched
+from stagedb.api.results import ComparedPlan, Rows, Searched
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.errors import UsageError
@@ -25,7 +25,8 @@ from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.written_words import typed_words
-from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, searching, shards
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, comparisons, searching, shards
+from stagedb.search.branches import SearchPlace
 from stagedb.search.conditions import Condition
 from stagedb.search.region_changes import RegionChange, region_changes
 from stagedb.search.region_choices import short_words
@@ -72,6 +73,7 @@ def search(
     progress: Report | None = None,
     words: Mapping[str, Any] | None = None,
     on: str | None = None,
+    compare: Mapping[str, Any] | None = None,
 ) -> Searched:
     """The best plans of a model on so many accelerators, and why the others lose. No store is read or written.
 
@@ -85,17 +87,19 @@ def search(
     costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
     waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is needed. on:
     the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it takes
-    `stagedb[ray]` here, and the same stagedb on all of them.
+    `stagedb[ray]` here, and the same stagedb on all of them. compare: words of a plan that is timed too, and compared
+    with the best one and with drawn ones (`Searched.compared`).
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
     if on is not None:
         check_address(on)
     asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, framework, words)
+    asked.check_compared(compare)
     found = searching.search(
         asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
     )
-    return searched(found, asked.name, asked.regions(found))
+    return asked.compare(searched(found, asked.name, asked.regions(found)), compare, progress)
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,52 @@ class SearchAsked:
         room = system.accelerator.room if self.request.room is None else self.request.room
         return region_changes(trials, room, regions, best.words)
 
+    def check_compared(self, words: Mapping[str, Any] | None) -> None:
+        """Raise UsageError if a plan with these words cannot be compared."""
+        if words is not None:
+            plan = Plan.from_mapping(self._compared_words(words))
+            plan.check(self._place.space.sizes)
+
+    def compare(self, found: Searched, words: Mapping[str, Any] | None, progress: Report | None) -> Searched:
+        """A result with a plan of these words next to its best one; None: as it is."""
+        if words is None:
+            return found
+        best, request = found.result.best, self.request
+        report = progress or (lambda done, of, text: None)
+        each = comparisons.compared(
+            self._place, request, self._compared_words(words), best, lambda done, of: report(done, of, "")
+        )
+        mine = each.plan
+        compared = ComparedPlan(
+            plan=described(mine, request),
+            step=mine.step,
+            peak=mine.peak,
+            sent=mine.sent or 0,
+            fits=each.fits,
+            worse=None if best is None else request.worth_of(mine)[0] / request.worth_of(best)[0] - 1,
+            code=mine.code,
+            why=mine.why,
+            terms=dict(mine.terms),
+            drawn=each.drawn,
+            better=each.better,
+            command=_command(mine, request, self.name),
+        )
+        return replace(found, compared=compared)
+
+    @property
+    def _place(self) -> SearchPlace:
+        """Where a plan is compared. Raises UsageError for several systems or numbers of ranks."""
+        if len(self.systems) > 1 or len(self.request.ranks) > 1:
+            raise UsageError(
+                f"{Word('compare')} takes one system and one number of ranks: search each of them on its own, or leave "
+                f"{Word('compare')} out"
+            )
+        return searching.places_of(self.request, self.card, self.systems)[0]
+
+    def _compared_words(self, words: Mapping[str, Any]) -> dict[str, Any]:
+        given = comparisons.whole_words(self.request, self.request.ranks[0], typed_words(words))
+        return find_profile(self.request.framework).plan_words(given) if self.request.framework else given
+
     def instance_of(self, each: Candidate) -> str | None:
         """The id of the instance of a plan; None if it is no plan of the model."""
         try:
@@ -179,12 +229,14 @@ def search_in(
     progress: Report | None,
     shard: str | None = None,
     on: str | None = None,
+    compare: Mapping[str, Any] | None = None,
 ) -> Searched:
     """The result of a search that the store keeps: one that is there is read, one that was stopped goes on.
 
     shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished.
-    on: the address of a Ray cluster whose machines try plans.
+    on: the address of a Ray cluster whose machines try plans. compare: as `search` has it.
     """
+    asked.check_compared(compare)
     if on is not None:
         check_address(on)
     from stagedb.store.contents.search_shards import record_shard, remove_shards
@@ -213,7 +265,7 @@ def search_in(
             partial(shards.merged, asked.request, asked.card, asked.systems),
             asked.instance_of,
         )
-    return searched(found, asked.name, asked.regions(found), kept=True, new=new)
+    return asked.compare(searched(found, asked.name, asked.regions(found), kept=True, new=new), compare, progress)
 
 
 def _go_on(

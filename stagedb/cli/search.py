@@ -20,7 +20,7 @@ from stagedb.outputs import GB, printable
 from stagedb.outputs.number_texts import spans_of
 
 if TYPE_CHECKING:
-    from stagedb.api import Searched
+    from stagedb.api import ComparedPlan, Searched
 
 LOSERS = 5
 """Reasons that are printed, with how many plans lose by each."""
@@ -59,6 +59,14 @@ class Choices:
         str, typer.Option(metavar="CONDITION", help='Only plans such as "tp <= 8 and peak < 76e9".', show_default=False)
     ] = ""
     top: Annotated[int, typer.Option(metavar="K", help="Best plans; no two differ only in what recomputes.")] = 5
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD=VALUE,…",
+            help="A plan of yours, such as tp=8,pp=2,micro-batch-size=2: why it loses, and which share it beats.",
+            show_default=False,
+        ),
+    ] = None
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store puts them together."),
@@ -82,6 +90,7 @@ class Choices:
             "top": self.top,
             "seconds": _seconds(self.for_),
             "on": self.on,
+            "compare": None if self.compare is None else _plan_words(self.compare),
             "prices": _numbers(self.price, "--price"),
             "watts": _numbers(self.watts, "--watts"),
         }
@@ -121,7 +130,7 @@ def search(
 
     words: dict[str, Any] = {"global_batch_size": global_batch_size}
     fixed = _pairs(choices.fix, "--fix", "tp=8")
-    words |= {word.replace("-", "_"): _typed(text) for word, text in fixed.items()}
+    words |= _as_words(fixed)
     if seq_len is not None:
         words["seq_len"] = seq_len
     if choices.shard is not None and not keep:
@@ -188,8 +197,26 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
         print_line(f"why the others lose: {', '.join(parts)}")
     if rows and found.regions:
         _write_regions(found, output, rows[0])
+    if found.compared is not None:
+        _write_compared(found.compared, by)
     if rows:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+
+
+def _write_compared(each: "ComparedPlan", by: str) -> None:
+    """A plan next to the best one."""
+    better = {"step": "shorter", "memory": "smaller", "bytes": "smaller", "": "cheaper"}
+    print_line(f"\ncompared: {each.plan}")
+    parts = [f"{each.step / 1e6:,.1f} ms", f"{each.peak / GB:,.1f} GB{'' if each.fits else ', which does not fit'}"]
+    if by == "bytes":
+        parts.append(f"sends {_gb(each.sent)} GB")
+    if each.worse is not None:
+        parts.append(f"{abs(each.worse):.1%} {'worse' if each.worse >= 0 else 'better'} than the best plan")
+    print_line(f"  {', '.join(parts)}")
+    if each.why:
+        print_line(f"  {each.why}")
+    if each.drawn:
+        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better.get(by, 'cheaper')}")
 
 
 def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -> None:
@@ -263,6 +290,21 @@ def _pairs(given: Sequence[str] | None, option: str, example: str) -> dict[str, 
             raise UsageError(f"{shown(text)} is no NAME=VALUE: {option} takes such as {example}")
         found[name.strip()] = value.strip()
     return found
+
+
+def _as_words(given: Mapping[str, str]) -> dict[str, Any]:
+    return {word.replace("-", "_"): _typed(text) for word, text in given.items()}
+
+
+def _plan_words(text: str) -> dict[str, Any]:
+    """The words of a plan, from a text such as `tp=8,rank-order=tp,pp,cp,dp`: what has no `=` is part of a value."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if "=" in part or not parts:
+            parts.append(part)
+        else:
+            parts[-1] += f",{part}"
+    return _as_words(_pairs(parts, "--compare", "tp=8,pp=2"))
 
 
 def _typed(text: str) -> Any:

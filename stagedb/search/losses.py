@@ -18,10 +18,11 @@ def explained(request: SearchRequest, settled: Sequence[Candidate]) -> tuple[Can
 
     found = sorted(settled, key=order)
     best = found[0] if found and found[0].fate is Fate.TIMED else None
-    return tuple(_explained(each, best, request) for each in found)
+    return tuple(explain(each, best, request) for each in found)
 
 
-def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
+def explain(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
+    """A candidate with why it loses against the best plan of a search; None if the search has found none that fits."""
     if each.fate is Fate.REFUSED:
         return replace(each, code="refused")
     if each is best:
@@ -43,6 +44,8 @@ def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) 
     own, least = request.worth_of(each), request.worth_of(best)
     if own == least:
         return replace(each, code="equal", why="it is as good as the best plan")
+    if each.fate is Fate.TIMED and own < least:
+        return replace(each, code="better", why="it is better than the best plan of the search")
     if request.by in (Objective.STEP, Objective.BYTES):
         term, more = lost_by(each, best)
         return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")

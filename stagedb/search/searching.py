@@ -107,7 +107,7 @@ def search(
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
-    places = _places(request, card, systems)
+    places = places_of(request, card, systems)
     answer = partial(_answer, places)
     pool: AbstractContextManager[Copies | RayWorkers] = (
         copies(answer, usable_cores() if processes is None else processes, _name, LOST)
@@ -118,7 +118,8 @@ def search(
         return _Search(request, places, others, shards, found, elsewhere, known, progress, seconds, settled).run()
 
 
-def _places(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
+def places_of(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
+    """The plans of a search on each system and number of ranks. The errors are those of `search`."""
     condition = Condition.parse(request.where) if request.where else None
     graph_of = partial(build_graph, card)
     return [
@@ -131,7 +132,7 @@ def _places(request: SearchRequest, card: Card, systems: Sequence[System]) -> li
 
 def _answering(request: SearchRequest, card: Card, systems: Sequence[System]) -> Answer:
     """What answers the questions of a search on another machine."""
-    return partial(_answer, _places(request, card, systems))
+    return partial(_answer, places_of(request, card, systems))
 
 
 def _name(question: Any) -> str:
