@@ -191,7 +191,7 @@ class SearchPlace:
             yield from self._that_fits(cell)
 
     def _refused_strategy(self, group: PlanSet) -> Candidate | None:
-        """A group whose degrees do not suit its strategy, whatever its cells choose."""
+        """A group whose degrees do not suit its strategy, for all of its cells."""
         if not group.words.get("strategy"):
             return None
         try:
