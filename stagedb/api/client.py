@@ -314,19 +314,23 @@ class Stagedb:
         seconds: float | None = None,
         prices: Mapping[str, float] | None = None,
         watts: Mapping[str, float] | None = None,
+        framework: str | None = None,
         progress: "Report | None" = None,
         words: Mapping[str, Any] | None = None,
         shard: str | None = None,
+        on: str | None = None,
     ) -> Searched:
         """`stagedb.search`, whose result the store keeps: every candidate is a node, and the best lead to instances.
 
         The arguments are those of `stagedb.search`. The same search is read from the store if it is there. One that was
         stopped, or that ended before all plans were tried, goes on with what it has. shard: which part of the search
         this call searches, such as `3/8` for the third of eight; the result is what all finished shards have found, and
-        the whole search when they all are.
+        the whole search when they all are. on: the address of a Ray cluster; its machines need no store.
         """
-        asked = searching.SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
-        return searching.search_in(self.store, asked, seconds, progress, shard)
+        asked = searching.SearchAsked.of(
+            model, ranks, system, allow, room, by, where, top, prices, watts, framework, words
+        )
+        return searching.search_in(self.store, asked, seconds, progress, shard, on)
 
     def searched(self, search: str | None = None, /) -> Searched:
         """A search of the store with its candidates. search: its id, or the start of it; the newest by default."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.advice import Trials
 from stagedb.advice.commands import needed_words, profile_command
+from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows, Searched
@@ -17,6 +18,7 @@ from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
+from stagedb.frameworks.profiles import find_profile
 from stagedb.inputs import shown
 from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word
@@ -30,6 +32,7 @@ from stagedb.search.region_choices import short_words
 from stagedb.search.space import USUAL, groups_of
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
+from stagedb.timing.framework_timing import as_used_by
 
 if TYPE_CHECKING:
     from stagedb.store import Store
@@ -40,6 +43,9 @@ REGION_COLUMNS = tuple(each.name for each in fields(RegionChange))
 
 SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks"}
 """Words as a table has them, where they are long."""
+
+_LISTS = ("recompute_operators", "recompute_modules")
+"""Words that follow from the kind of recomputation."""
 
 Systems = str | Path | System | Sequence[str | Path | System] | None
 """Presets, files or systems."""
@@ -62,8 +68,10 @@ def search(
     seconds: float | None = None,
     prices: Mapping[str, float] | None = None,
     watts: Mapping[str, float] | None = None,
+    framework: str | None = None,
     progress: Report | None = None,
     words: Mapping[str, Any] | None = None,
+    on: str | None = None,
 ) -> Searched:
     """The best plans of a model on so many accelerators, and why the others lose. No store is read or written.
 
@@ -74,14 +82,18 @@ def search(
     at most in a step). where: a condition, such as
     `tp <= 8 and peak < 76e9`. top: best plans that are found, no two of which differ only in what recomputes. seconds:
     when to end with what is found; None: when every plan is tried or ruled out. prices: by system, what an accelerator
-    costs an hour. watts: by system, what it takes. progress: called as plans are tried. words: those that all plans
-    have; `global_batch_size` is needed.
+    costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
+    waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is needed. on:
+    the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it takes
+    `stagedb[ray]` here, and the same stagedb on all of them.
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
-    asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
+    if on is not None:
+        check_address(on)
+    asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, framework, words)
     found = searching.search(
-        asked.request, asked.card, asked.systems, seconds=seconds, progress=_reporting(asked.request, progress)
+        asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
     )
     return searched(found, asked.name, asked.regions(found))
 
@@ -108,17 +120,23 @@ class SearchAsked:
         top: int,
         prices: Mapping[str, float] | None,
         watts: Mapping[str, float] | None,
+        framework: str | None,
         words: Mapping[str, Any] | None,
     ) -> "SearchAsked":
         """The search of the arguments of `search`, with its errors."""
         card, systems = model if isinstance(model, Card) else _card_of(model), _systems(system)
+        given: Mapping[str, Any] = typed_words(words or {})
+        digests = tuple(map(system_digest, systems))
+        if framework is not None:
+            profile = find_profile(framework)
+            given, systems = profile.plan_words(given), [as_used_by(each, profile) for each in systems]
         request = SearchRequest(
             model=card.name,
             card=card.digest,
             systems=tuple(each.name for each in systems),
-            digests=tuple(system_digest(each) for each in systems),
+            digests=digests,
             ranks=_checked(ranks),
-            words={"seq_len": card.usual_length.tokens, **typed_words(words or {})},
+            words={"seq_len": card.usual_length.tokens, **given},
             allow=USUAL if allow is None else groups_of(list(allow)),
             room=room,
             by=_objective(by),
@@ -126,6 +144,7 @@ class SearchAsked:
             top=top,
             prices=dict(prices or {}),
             watts=dict(watts or {}),
+            framework=framework or "",
         )
         _check(request)
         card.check_sequence(request.words["seq_len"])
@@ -154,12 +173,20 @@ class SearchAsked:
 
 
 def search_in(
-    store: "Store", asked: SearchAsked, seconds: float | None, progress: Report | None, shard: str | None = None
+    store: "Store",
+    asked: SearchAsked,
+    seconds: float | None,
+    progress: Report | None,
+    shard: str | None = None,
+    on: str | None = None,
 ) -> Searched:
     """The result of a search that the store keeps: one that is there is read, one that was stopped goes on.
 
     shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished.
+    on: the address of a Ray cluster whose machines try plans.
     """
+    if on is not None:
+        check_address(on)
     from stagedb.store.contents.search_shards import record_shard, remove_shards
     from stagedb.store.contents.searches import record_search
 
@@ -169,6 +196,7 @@ def search_in(
         asked.card,
         asked.systems,
         seconds=seconds,
+        on=on,
         progress=_reporting(asked.request, progress),
     )
     if shard is None:
@@ -239,7 +267,8 @@ def _reporting(request: SearchRequest, progress: Report | None) -> Callable[[sea
 
 def described(each: Candidate, request: SearchRequest) -> str:
     """The words of a plan that a search chose, such as `tp 4, pp 2, 1f1b`."""
-    chosen = {word: value for word, value in each.words.items() if word not in request.words}
+    words = _given(each, request)
+    chosen = {word: value for word, value in words.items() if word not in (*request.words, *_LISTS)}
     every = chosen.pop("recompute_every", 1)
     if every > 1:
         chosen["recompute"] = f"{chosen['recompute']} in every {every}th layer"
@@ -328,7 +357,7 @@ def searched(
             each.code,
             each.why,
             dict(each.terms),
-            _command(each, model) if each.fate is Fate.TIMED else None,
+            _command(each, request, model) if each.fate is Fate.TIMED else None,
         )
         for each in found.candidates
     )
@@ -350,6 +379,15 @@ def searched(
     )
 
 
-def _command(each: Candidate, model: str) -> str | None:
-    system = () if each.system == DEFAULT else (OPTIONS.word(Word("system")), each.system)
-    return profile_command([OPTIONS.word(Word("model")), model], needed_words(each.words), system)
+def _command(each: Candidate, request: SearchRequest, model: str) -> str | None:
+    options = () if each.system == DEFAULT else (OPTIONS.word(Word("system")), each.system)
+    if request.framework:
+        options = (OPTIONS.word(Word("framework")), request.framework, *options)
+    return profile_command([OPTIONS.word(Word("model")), model], needed_words(_given(each, request)), options)
+
+
+def _given(each: Candidate, request: SearchRequest) -> dict[str, Any]:
+    """The words of a plan without those that its framework implies."""
+    if not request.framework:
+        return dict(each.words)
+    return find_profile(request.framework).given_words(each.words)

@@ -13,7 +13,7 @@ from stagedb.cli.help_groups import OWN
 from stagedb.cli.memory import size_of
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, option_groups, print_line
+from stagedb.cli.shared_options import Common, FrameworkName, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable
@@ -63,6 +63,10 @@ class Choices:
         str | None,
         typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store puts them together."),
     ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ray://HOST:PORT", help="Try plans on a Ray cluster.  [this machine]", show_default=False),
+    ] = None
     for_: Annotated[
         str | None,
         typer.Option("--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far."),
@@ -77,6 +81,7 @@ class Choices:
             "where": self.where,
             "top": self.top,
             "seconds": _seconds(self.for_),
+            "on": self.on,
             "prices": _numbers(self.price, "--price"),
             "watts": _numbers(self.watts, "--watts"),
         }
@@ -95,6 +100,7 @@ def search(
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [the model's]", show_default=False)
     ] = None,
     system: Annotated[str, typer.Option(metavar="NAME|FILE,…", help="Accelerators and networks.")] = "h100",
+    framework: FrameworkName = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep all candidates in the store, or write nothing.")
     ] = True,
@@ -109,6 +115,7 @@ def search(
     first one is the best. With --for it ends early, with a bound on what may be left. The store keeps the search: asked
     again it is read, one that was stopped goes on, and `stagedb query best-plan-by-memory` and others ask about it.
     With --shard many machines search parts of it, and the store has the search when all of them are finished.
+    With --on the CPUs of a Ray cluster try plans instead of this machine's; only this machine needs the store.
     """
     from stagedb import api
 
@@ -132,7 +139,7 @@ def search(
                     report.line(best)
 
         run = api.search if db is None else partial(db.search, shard=choices.shard)
-        found = run(model, asked, systems, progress=report_on, words=words, **choices.words())
+        found = run(model, asked, systems, framework=framework, progress=report_on, words=words, **choices.words())
     common.profile({"search": found.seconds})
     _write(found, output, common)
     if found.kept:
@@ -148,20 +155,28 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     for line in _verdict(found).split(": ", 1):
         print_line(line)
     rows = [row for row, each in zip(found.candidates, found.result.candidates, strict=True) if each in winners]
-    best = rows[0]["step"] if rows else 0
-    counts = found.by == "bytes" or "strategies" in found.allow
+    by = found.by
+    worths = [found.result.request.worth_of(each)[0] for each in winners]
+    counts = by == "bytes" or "strategies" in found.allow
     output.write(
-        ["plan", "step ms", "longer %", *(["sent GB"] if counts else []), "peak GB", "loses by"],
+        [
+            "plan",
+            "step ms",
+            {"step": "longer %", "memory": "larger %", "bytes": "more %"}.get(by, "fewer %"),
+            *(["sent GB"] if counts else []),
+            "peak GB",
+            "loses by",
+        ],
         [
             [
                 each["plan"],
                 round(each["step"] / 1e6, 1),
-                _longer(each["step"], best),
+                _worse(by, worth, worths[0]),
                 *([_gb(each["sent"])] if counts else []),
                 round(each["peak"] / GB, 1),
                 each["code"],
             ]
-            for each in rows
+            for each, worth in zip(rows, worths, strict=True)
         ],
     )
     lost: dict[str, int] = {}
@@ -193,6 +208,12 @@ def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -
         refused = "refused" if each["step"] is None else each["why"]
         rows.append([each["part"], each["rules"], each["instead"], *own, refused])
     output.write(["region", "rules", "instead", "step ms", "longer %", "sent GB", "peak GB", ""], rows)
+
+
+def _worse(by: str, worth: float, best: float) -> float:
+    """How much worse a plan is than the best one by what the search makes best, in percent."""
+    share = worth / best - 1 if by in ("step", "memory", "bytes") else 1 - best / worth
+    return round(100 * share, 1) + 0.0  # -0.0 is 0.0
 
 
 def _longer(step: int, best: int) -> float:

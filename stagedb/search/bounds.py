@@ -154,7 +154,9 @@ class Bounds:
             end = updated + gathered if plan.virtual_stages == 1 else max(updated, gathered)
             last = max([computed + end, *(each + gathered for each in streams)])
             if last > step:
-                step, terms = last, {**first.terms, "bubble": first.terms.get("bubble", 0) + last - first.step}
+                # With one stage nothing but gathers and reductions of dp can make ranks wait.
+                waits = "bubble" if plan.pp > 1 else "exposed dp"
+                step, terms = last, {**first.terms, waits: first.terms.get(waits, 0) + last - first.step}
         return PlanBound(step, first.peak, terms)
 
     def _update(self, plan: Plan, small: StageMiniature, blocks: Sequence[str]) -> int:
@@ -339,7 +341,7 @@ class Bounds:
     def _miniature(self, plan: Plan, timed: bool) -> Miniature:
         degrees = (plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks)
         mine = (plan.micro_batch_size, min(plan.recompute_every, 2)) if timed else (plan.dp, plan.hsdp)
-        key = (timed, plan.options, degrees, mine)  # all plans of a search have the same formats
+        key = (timed, plan.options, plan.dtypes, degrees, mine)
         if key not in self._miniatures:
             small = small_plan(plan, timed)
             graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
@@ -411,12 +413,10 @@ class _TaskMaps:
         busy = sum(of[part].busy for part in parts if part in of)
         begins = parts[0 if kind.upward else -1][0]
         early = max((each.early for (block, _), each in of.items() if block == begins), default=0)
-        after = 0
-        if sort.kind == "backward":
-            halves = self.times.get("input_gradient", {})
-            after = max(
-                0, sum(of[part].busy - halves[part].busy for part in parts[:1] if part in of and part in halves)
-            )
+        # The gradients of the weights of the first layer may be computed after the message.
+        sending = next((name for name, each in TASK_KINDS.items() if each.whole is kind and each.sends), "")
+        half = self.times.get(sending, {})
+        after = max(0, sum(of[part].busy - half[part].busy for part in parts[:1] if part in of and part in half))
         return np.array([[busy, busy - early], [busy - after, max(0, busy - after - early)]], np.int64)
 
     def _transfer(self, sort: TaskSort) -> ClockMap:
@@ -499,6 +499,9 @@ OF_STAGES = frozenset(
 _SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync", "clip_norm")
 """Words of a plan that are about the ranks of dp."""
 
+_RECOMPUTING = ("recompute", "recompute_every", "recompute_operators", "recompute_modules", "early_stop")
+"""Words of a plan that are about what is computed again."""
+
 
 def small_plan(plan: Plan, timed: bool) -> Plan:
     """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
@@ -511,9 +514,9 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
         inner = plan.cp * (plan.tp if plan.options.experts_over_tp else 1)
         words |= {"dp": math.lcm(plan.ep, inner) // inner}
     else:
+        words = {word: value for word, value in words.items() if word not in _RECOMPUTING}
         # A strategy may deal whole sequences to the ranks of tp and cp.
-        sequences = plan.tp * plan.cp if plan.options.strategy else 1
-        words |= {"micro_batch_size": sequences, "recompute": "none", "recompute_every": 1}
+        words["micro_batch_size"] = plan.tp * plan.cp if plan.options.strategy else 1
     return Plan.from_mapping(words)
 
 

@@ -85,7 +85,8 @@ class SearchPlace:
         check_tp: Callable[[int], None],
     ) -> "SearchPlace":
         bounds = Bounds(graph_of, space.sizes, system)
-        trials = Trials(bounds.graph, space.sizes, system)
+        waits = () if space.framework is None else space.framework.hiding.blocking
+        trials = Trials(bounds.graph, space.sizes, system, waits)
         room = system.accelerator.room if request.room is None else request.room
         return cls(number, space, bounds, trials, room, condition, check_tp, request.by is Objective.BYTES)
 
@@ -154,8 +155,7 @@ class SearchPlace:
             plan.check(self.space.sizes)
             program = self.trials.copied(plan)
             step = self.trials.step(program)
-            terms = {**branch.terms, "other": step - sum(branch.terms.values())}
-            one = replace(one, step=step, terms=terms, sent=most_sent(program.workload))
+            one = replace(one, step=step, sent=most_sent(program.workload))
             if longest is not None and step > longest:
                 return self.set_of(one, Fate.SLOWER)
             one = replace(one, peak=peak_of(memory_of(program)))
@@ -166,7 +166,9 @@ class SearchPlace:
         figures = {"step": one.step, "peak": one.peak, "sent": one.sent, "ranks": self.space.ranks}
         values = {**plan.to_dict(), **figures}
         holds = self.condition is None or self.condition.holds(values)
-        return self.set_of(one, Fate.TIMED if holds else Fate.FILTERED)
+        if not holds:
+            return self.set_of(one, Fate.FILTERED)
+        return self.set_of(replace(one, terms=self.trials.terms(program)), Fate.TIMED)
 
     def _cells(self, group: PlanSet) -> Iterator[PlanSet | Candidate]:
         refused = self._refused_strategy(group)
@@ -191,7 +193,7 @@ class SearchPlace:
             yield from self._that_fits(cell)
 
     def _refused_strategy(self, group: PlanSet) -> Candidate | None:
-        """A group whose degrees do not suit its strategy, for all of its cells."""
+        """A group whose degrees do not suit its strategy in any of its cells."""
         if not group.words.get("strategy"):
             return None
         try:

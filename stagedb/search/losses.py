@@ -34,18 +34,31 @@ def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) 
         return replace(each, code="untried", why="the search ended before it was tried")
     if best is None:
         return each
+    if request.by is Objective.MEMORY:
+        return replace(each, code="memory", why=f"a rank holds {(each.peak - best.peak) / GB:,.1f} GB more")
     at_least = "" if each.fate is Fate.TIMED else " or more"
-    if request.by is Objective.BYTES and (more := (each.sent or 0) - (best.sent or 0)) > 0:
-        why = f"a rank sends {more / GB:,.3f} GB{at_least} more in a step than in the best plan"
+    if request.by is Objective.BYTES and (sent := (each.sent or 0) - (best.sent or 0)) > 0:
+        why = f"a rank sends {sent / GB:,.3f} GB{at_least} more in a step than in the best plan"
         return replace(each, code=BYTES, why=why)
-    term, more = lost_by(each, best)
-    return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
+    own, least = request.worth_of(each), request.worth_of(best)
+    if own == least:
+        return replace(each, code="equal", why="it is as good as the best plan")
+    if request.by in (Objective.STEP, Objective.BYTES):
+        term, more = lost_by(each, best)
+        return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
+    term, more = lost_by(each, best, own[0] / max(each.step, 1), least[0] / max(best.step, 1))
+    why = f"{term} costs {more / least[0]:.1%}{at_least} of the best plan's step in addition"
+    return replace(each, code=term, why=why)
 
 
-def lost_by(each: Candidate, best: Candidate) -> tuple[str, int]:
-    """The term that takes longest in addition to what it takes in the best plan, and by how many ns."""
+def lost_by(each: Candidate, best: Candidate, price: float = 1, least: float = 1) -> tuple[str, float]:
+    """The term that costs most in addition to what it costs in the best plan, and how much.
+
+    price, least: what a ns of each of them costs; 1 counts in ns.
+    """
     if not each.terms:
-        return "compute", max(0, each.step - best.step)
-    more = {term: each.terms.get(term, 0) - best.terms.get(term, 0) for term in {**each.terms, **best.terms}}
+        return "compute", max(0, each.step * price - best.step * least)
+    names = {**each.terms, **best.terms}
+    more = {term: each.terms.get(term, 0) * price - best.terms.get(term, 0) * least for term in names}
     term = max(sorted(more), key=lambda name: more[name])
     return term, more[term]

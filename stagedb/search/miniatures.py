@@ -280,7 +280,8 @@ def _reduced(program: Program, plan: Plan, columns: ClassColumns) -> Iterator[tu
 
 def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Part]) -> dict[str, dict[Part, PartTimes]]:
     columns = program.workload.classes[0]
-    ns = lane_durations(program.workload, system).ns[0]
+    system = _alone(system)
+    ns = _of_a_task(columns, lane_durations(program.workload, system).ns[0], system)
     found: dict[str, dict[Part, PartTimes]] = {}
     for kind in plan.workflow.kinds:
         if kind.once:
@@ -292,12 +293,27 @@ def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Par
     return found
 
 
+def _alone(system: System) -> System:
+    """The system on which nothing that dp sends slows down computing: how much, follows from all layers of a stage."""
+    return replace(system, overlap=replace(system.overlap, taken=0))
+
+
+def _of_a_task(columns: ClassColumns, ns: Ints, system: System) -> Ints:
+    """Durations without casts of weights, if the framework makes them once a step: no task has a known share."""
+    if not system.overlap.casts:
+        return ns
+    once = np.array([facts.casts in (Casts.WEIGHT, Casts.WEIGHT_AGAIN) for facts in columns.ops.facts], bool)
+    return np.where(once, 0, ns)
+
+
 def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int) -> StageMiniature:
     """The figures of a shortened graph on few stages. ahead: as in `transfers`. The errors are those of `miniature`."""
-    workload = lower(graph, plan).workload
+    workload, system = lower(graph, plan).workload, _alone(system)
     lanes = find_lanes(workload, placed(workload, system)[0].network(len(workload.ranks)))
     ns_of: dict[int, Ints] = {}
-    for lane, own in zip(lanes, lane_durations(workload, system).ns, strict=True):
+    by_number = {each.number: each for each in workload.classes}
+    for lane, whole in zip(lanes, lane_durations(workload, system).ns, strict=True):
+        own = _of_a_task(by_number[lane.rank_class], whole, system)
         ns_of[lane.rank_class] = np.minimum(ns_of.get(lane.rank_class, own), own)
     axes = sorted({axis for each in workload.classes for axis in each.ops.axis} - {"", "pp"})
     streams = {axis: STREAMS + (number if system.overlap.streams == "axis" else 0) for number, axis in enumerate(axes)}

@@ -3,15 +3,18 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
-from stagedb.advice.copied_processes import Copies, copies
+from stagedb.advice.copied_processes import Answer, Copies, copies
+from stagedb.advice.ray_workers import RayWorkers, ray_workers
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.cores import usable_cores
+from stagedb.frameworks.profiles import find_profile
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
@@ -63,8 +66,9 @@ def _alone() -> Sequence[float]:
 def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
     """The plans of each world that a search asks about. UsageError if the request names no batch."""
     sizes = model_sizes(card, framework_of(request.words))
+    profile = find_profile(request.framework) if request.framework else None
     regions: Regions = weight_axes(card, GraphOptions()) if "strategies" in request.allow else {}
-    return [Space(sizes, request.words, ranks, request.allow, regions) for ranks in request.ranks]
+    return [Space(sizes, request.words, ranks, request.allow, profile, regions) for ranks in request.ranks]
 
 
 def sizes_of(request: SearchRequest, card: Card, of: int) -> list[int]:
@@ -83,6 +87,7 @@ def search(
     *,
     seconds: float | None = None,
     processes: int | None = None,
+    on: str | None = None,
     shards: Shards | None = None,
     found: Sequence[Candidate] = (),
     elsewhere: Elsewhere = _alone,
@@ -93,25 +98,44 @@ def search(
     """The best plans of a model, exactly timed, and why others lose.
 
     systems: those of the request, in its order. seconds: when to end with what is found; 0: as soon as all sets have
-    bounds; None: when all plans are tried or ruled out. processes: that try plans; None: one on each core. shards:
-    those that are searched; None: all plans. found: what the other shards found, which becomes a part of the result.
-    elsewhere: called now and then for what other shards have timed, which rules out plans of this one. known: plans
-    that were timed before by the same request. progress: called as plans are tried and ruled out. settled: called with
-    each candidate as soon as it is known, also with those of `known` and `found`.
+    bounds; None: when all plans are tried or ruled out. processes: that try plans; None: one on each core. on: the
+    address of a Ray cluster (`ray://HOST:PORT`), whose workers try plans instead. shards: those that are searched;
+    None: all plans. found: what the other shards found, which becomes a part of the result. elsewhere: called now and
+    then for what other shards have timed, which rules out plans of this one. known: plans that were timed before by the
+    same request. progress: called as plans are tried and ruled out. settled: called with each candidate as soon as it
+    is known, also with those of `known` and `found`.
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
+    places = _places(request, card, systems)
+    answer = partial(_answer, places)
+    pool: AbstractContextManager[Copies | RayWorkers] = (
+        copies(answer, usable_cores() if processes is None else processes, _name, LOST)
+        if on is None
+        else ray_workers(on, answer, _answering, (request, card, systems), _name, LOST)
+    )
+    with pool as others:
+        return _Search(request, places, others, shards, found, elsewhere, known, progress, seconds, settled).run()
+
+
+def _places(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
     condition = Condition.parse(request.where) if request.where else None
     graph_of = partial(build_graph, card)
-    places = [
+    return [
         SearchPlace.of(number, space, graph_of, system, request, condition, card.check_tp)
         for number, (system, space) in enumerate(
             (system, space) for system in systems for space in spaces_of(request, card)
         )
     ]
-    count = usable_cores() if processes is None else processes
-    with copies(lambda question: _answer(places, question), count, lambda question: "plans", LOST) as others:
-        return _Search(request, places, others, shards, found, elsewhere, known, progress, seconds, settled).run()
+
+
+def _answering(request: SearchRequest, card: Card, systems: Sequence[System]) -> Answer:
+    """What answers the questions of a search on another machine."""
+    return partial(_answer, _places(request, card, systems))
+
+
+def _name(question: Any) -> str:
+    return "plans"
 
 
 def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
@@ -149,7 +173,7 @@ class _Search:
 
     request: SearchRequest
     places: Sequence[SearchPlace]
-    copies: Copies
+    copies: Copies | RayWorkers
     shards: Shards | None
     found: Sequence[Candidate]
     elsewhere: Elsewhere

@@ -15,6 +15,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS, Framework
+from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
@@ -74,13 +75,15 @@ class Space:
     """All plans of a model on so many ranks.
 
     sizes: of the model. words: those that every plan has, `global_batch_size` among them. allow: groups that vary.
-    regions: of the model, each with the axes of its weights; strategies are rules of these.
+    framework: implies further words of each plan, and what may be computed again; None for none. regions: of the
+    model, each with the axes of its weights; strategies are rules of these.
     """
 
     sizes: Mapping[str, int]
     words: Words
     ranks: int
     allow: tuple[str, ...] = USUAL
+    framework: FrameworkProfile | None = None
     regions: Regions = field(default_factory=dict)
     _counts: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _strategies: dict[int, Sequence[str]] = field(default_factory=dict)
@@ -263,14 +266,35 @@ def _recomputing(space: Space, words: Words) -> Iterator[Words]:
     if not space.is_open("recompute", "recompute"):
         yield {}
         return
+    if space.framework is not None:
+        yield {"recompute": "none"}
+        yield from _kinds_of(space.framework)
+        return
     for kind in KINDS:
         if kind != "core" or words.get("attention") == "math":
             yield {"recompute": kind}
 
 
+def _kinds_of(framework: FrameworkProfile) -> Iterator[Words]:
+    """What a framework can compute again, but in every K-th layer, which a search has for each of its kinds."""
+    found: list[Words] = []
+    for words in framework.recompute.values():
+        kind = {word: value for word, value in words.items() if word != "recompute_every"}
+        if kind and kind not in found:
+            found.append(kind)
+            yield kind
+
+
+def _implied(space: Space, words: Words) -> Iterator[Words]:
+    """The words that the framework implies for those that are chosen."""
+    found = space.framework.plan_words(words) if space.framework is not None else words
+    yield {word: value for word, value in found.items() if word not in words}
+
+
 def _messages(space: Space, words: Words) -> Iterator[Words]:
     yield {}
-    if words["pp"] > 1 and words["tp"] > 1 and space.is_open("scatter_gather", "overlap"):
+    given = "scatter_gather" in words
+    if words["pp"] > 1 and words["tp"] > 1 and not given and space.is_open("scatter_gather", "overlap"):
         yield {"scatter_gather": True}
 
 
@@ -335,7 +359,7 @@ def _pairs(space: Space, words: Words) -> Iterator[Words]:
 
 
 _GROUP_AXES: tuple[_Axis, ...] = (
-    *(_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences, _strategies),
+    *(_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences, _strategies, _implied),
 )
-_CELL_AXES: tuple[_Axis, ...] = (_sharding, _recomputing, _messages, _orders)
+_CELL_AXES: tuple[_Axis, ...] = (_sharding, _implied, _recomputing, _messages, _orders)
 _PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _every)

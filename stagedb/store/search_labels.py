@@ -7,7 +7,6 @@ TERMS: dict[str, str] = {
     "compute": "term_compute",
     "bubble": "term_bubble",
     "idle": "term_idle",
-    "other": "term_other",
     **{f"exposed {axis}": f"exposed_{axis}" for axis in RANK_GROUPS},
 }
 """The terms of a step, each with its property of `Candidate`."""
@@ -16,7 +15,6 @@ _MEANINGS = {
     "compute": "computing",
     "bubble": "waiting for other stages",
     "idle": "waiting for ranks of the same stage, and all remaining time",
-    "other": "what the step has in addition to its bound",
 }
 
 _EXPOSED = "communication that nothing hides"
@@ -85,12 +83,21 @@ SEARCH_LABELS = (
                 "what a rank sends at most in a step if `timed`, otherwise a lower bound; absent if not counted",
                 "B",
             ),
-            Property("code", "string?", "why it loses: a term, bytes, memory, filtered, refused, untried; or `best`"),
+            Property(
+                "code",
+                "string?",
+                "why it loses: a term, bytes, memory, filtered, refused, untried; or `best`, `equal`",
+            ),
             Property("why", "string?", "the same as a sentence; of a plan that is refused, the reason"),
             Property("instance", "string?", "id of the instance of this plan, for the best plans"),
             *CHOSEN_WORDS,
             *(
-                Property(name, "integer?", f"{_MEANINGS.get(term, _EXPOSED)}, mean of all ranks", "ns")
+                Property(
+                    name,
+                    "integer?",
+                    f"{_MEANINGS.get(term, _EXPOSED)}: mean of all ranks if `timed`, otherwise of the step's bound",
+                    "ns",
+                )
                 for term, name in TERMS.items()
             ),
         ),

@@ -13,8 +13,11 @@ ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "
 SMALL = ("search", "--no-keep", *ASKED)
 
 
-def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run) -> None:
-    found = offline(*SMALL, "--allow", "none", "-f", "json")
+@pytest.mark.parametrize(
+    "more", [(), ("--framework", "torchtitan", "--allow", "zero,recompute")], ids=["plain", "framework"]
+)
+def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run, more: tuple[str, ...]) -> None:
+    found = offline(*SMALL, "--allow", "none", *more, "-f", "json")
     assert found.status == 0, found.err
     best = json.loads(found.out)[0]
     assert (best["fate"], best["code"]) == ("timed", "best")
@@ -41,7 +44,7 @@ def test_strategies_are_in_the_table_and_in_the_command(offline: Run, run: Run) 
     found = offline(*SMALL[:-2], *long, "--allow", "strategies", "--by", "bytes", "--top", "3")
     assert found.status == 0, found.err
     lines = found.out.splitlines()
-    assert lines[2].split() == ["plan", "step", "ms", "longer", "%", "sent", "GB", "peak", "GB", "loses", "by"]
+    assert lines[2].split() == ["plan", "step", "ms", "more", "%", "sent", "GB", "peak", "GB", "loses", "by"]
     assert lines[3].startswith("sp, ffn copied ") and lines[3].endswith("best")
     at = lines.index("the best plan with other rules in one region:")
     assert lines[at + 1].split()[:3] == ["region", "rules", "instead"]

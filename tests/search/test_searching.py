@@ -13,6 +13,7 @@ from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
+from stagedb.frameworks.profiles import find_profile
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
@@ -22,6 +23,7 @@ from stagedb.search.conditions import Condition
 from stagedb.search.searching import search, spaces_of
 from stagedb.search.space import GROUPS, Space, groups_of
 from stagedb.systems import System, load_system
+from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.sent_bytes import most_sent
 
 H100 = load_system("h100")
@@ -120,11 +122,34 @@ def test_no_plan_is_better_than_its_bounds(model: str, ranks: int, allow: tuple[
     card = small(model, 8)
     words = {"global_batch_size": 64, "seq_len": 1024, "recipe": ["torch", "megatron"][seed % 2]}
     space = spaces_of(asked(card, ranks, allow, words=words), card)[0]
-    trials = Trials(lambda options: build_graph(card, options), space.sizes, H100)
-    bounds = Bounds(trials.graph_of, space.sizes, H100)
-    draw, groups, tried = random.Random(f"{model} {seed}"), list(space.groups()), 0
-    if "strategies" in allow:
-        groups = [words for words in groups if "strategy" in words]
+    check_bounds(card, space, H100, f"{model} {seed}", only="strategy" if "strategies" in allow else "recipe")
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "ranks", "dtype"),
+    [
+        ("nemo", "llama3-8b", 64, "fp8"),
+        ("torchtitan", "llama3-8b", 32, "fp8"),
+        ("llm-foundry", "gpt2", 16, "same"),
+        ("megatron-bridge", "qwen3-30b-a3b", 16, "fp8"),
+        ("megatron-deepspeed", "gpt2", 16, "same"),
+    ],
+)
+def test_no_plan_of_a_framework_is_better_than_its_bounds(framework: str, model: str, ranks: int, dtype: str) -> None:
+    card, profile = small(model, 8), find_profile(framework)
+    words = profile.plan_words({"global_batch_size": 64, "seq_len": 1024, "matmul_dtype": dtype})
+    sizes = model_sizes(card, FRAMEWORKS[profile.recipe])
+    space = Space(sizes, words, ranks, groups_of(["all"]), profile)
+    check_bounds(card, space, as_used_by(H100, profile), framework, profile.hiding.blocking)
+
+
+def check_bounds(
+    card: Card, space: Space, system: System, seed: str, blocking: tuple[str, ...] = (), only: str = "recipe"
+) -> None:
+    """Fail if one of six drawn plans is shorter or leaner than its bounds. only: a word that all of them have."""
+    trials = Trials(lambda options: build_graph(card, options), space.sizes, system, blocking)
+    bounds = Bounds(trials.graph_of, space.sizes, system)
+    draw, groups, tried = random.Random(seed), [each for each in space.groups() if only in each], 0
     while tried < 6:
         cell = draw.choice(list(space.cells(draw.choice(groups))))
         words = draw.choice(list(space.plans(cell)) or [{}])

@@ -16,7 +16,7 @@ from stagedb.search import Candidate, Fate, Objective, SearchRequest, Shards
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
 
-FORMAT = 1
+FORMAT = 2
 """Version of the contents of a search."""
 
 Row = Mapping[str, Any]
