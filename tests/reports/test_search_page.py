@@ -1,5 +1,6 @@
 """The report of a search: one file that fetches nothing, with what the page of the search has, and its provenance."""
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
@@ -161,5 +162,9 @@ def test_plans_are_compared_by_what_is_best(by: str, column: str, value: str, wo
     assert names == ["plan", "step ms", column, "fewer %", "peak GB", "why it loses"]
     assert found.rows[0][names.index(column)][0] == value
     assert [row[names.index("fewer %")][0] for row in found.rows] == ["0.0", worse]
+    sent = [dataclasses.replace(each, sent=size) for each, size in zip(rows, (3 * 10**9, 4_500_000_000), strict=True)]
+    fewest = best_table(view_of(sent, by=Objective.BYTES))
+    assert [each.name for each in fewest.columns][1:4] == ["step ms", "sent GB", "more sent %"]
+    assert [[cell[0] for cell in row[2:4]] for row in fewest.rows] == [["3.000", "0.0"], ["4.500", "50.0"]]
     smaller = best_table(view_of(rows[::-1], by=Objective.MEMORY))
     assert [row[2][0] for row in smaller.rows] == ["0.0", "100.0"] and smaller.columns[2].name == "larger %"

@@ -202,6 +202,22 @@ def test_changes_of_one_region() -> None:
     assert region_changes(trials, None, regions, {**words, "tp": 1}) == ()
 
 
+def test_a_store_has_strategies_and_bytes(store: Store) -> None:
+    db, words = Stagedb(store), {"tp": 2, "global_batch_size": 2, "seq_len": 2048, "micro_batch_size": 1}
+    found, again = (db.search(LLAMA, [2], allow=["strategies"], by="bytes", top=3, words=words) for _ in range(2))
+    assert (found.new, again.new) == (True, False)
+    assert again.result.candidates == found.result.candidates
+    assert again.regions == found.regions and len(found.regions.rows) == 7
+    assert db.searched(found.id).regions.rows == ()
+    wanted = [(each.sent, each.words.get("strategy")) for each in found.result.timed]
+    rows = db.query("best_plans", {"search": found.id})
+    assert [(row["sent"], row["strategy"]) for row in rows] == wanted
+    assert any(strategy for _, strategy in wanted) and all(sent for sent, _ in wanted)
+    values = [row["value"] for row in db.query("words_that_matter", {"search": found.id}) if row["word"] == "strategy"]
+    assert len(values) == len(set(values)) >= 3 and "built-in" in values
+    assert db.check() == ()
+
+
 def test_a_search_has_changes_and_a_command() -> None:
     words = {"tp": 4, "global_batch_size": 4, "seq_len": 16384, "micro_batch_size": 1}
     found = search_words("llama3.2-1b", [4], allow=["strategies"], by="bytes", words=words)
