@@ -734,6 +734,26 @@ def selectors() -> str:
 GATHERED = '{"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weights": {"ffn": {"ffn": ["tp"]}}}'
 
 
+def strategy_choices() -> str:
+    """The choices of a search over strategies with the rules that they mean."""
+    from stagedb.plans.strategy_files import Rules
+    from stagedb.search.region_choices import CHOICES, RegionChoice
+
+    def text(rules: Rules) -> str:
+        found = []
+        for region, rule in rules.items():
+            axes = ", ".join(f"{axis}: [{', '.join(over)}]" for axis, over in rule.items())
+            found.append(f"`{region}: {{{axes}}}`")
+        return ", ".join(found)
+
+    lines = ["| part | choice | `regions` | `weights` |", "|---|---|---|---|"]
+    for part, kinds in CHOICES.items():
+        for kind in kinds:
+            found = RegionChoice(part, kind).tables(by_batch=part == "tokens")
+            lines.append(f"| {part} | {kind} | {text(found.regions)} | {text(found.weights)} |")
+    return "\n".join(lines) + "\n"
+
+
 def strategy_case() -> str:
     """The traffic of one layer under tensor parallelism, gathered feed-forward weights, and FSDP."""
     lines = ["| hidden | sequence | tp 8 + sp | gathered feed-forward | FSDP 8 |", "|---:|---:|---:|---:|---:|"]

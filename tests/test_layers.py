@@ -220,6 +220,7 @@ EDGE = {"cli", "serve", "api", "store", "__init__", "mentions"}
 OPTION = re.compile(r"(?<![\w-])--[a-z]|`stagedb ")
 
 OTHERS_OPTIONS = {
+    "advice/ray_workers.py": ("ray start --head",),
     "frameworks/bucket_policies.py": ("--overlap-grad-reduce", "--use-distributed-optimizer"),
     "frameworks/profiles.py": (
         *("--pp-partition-method", "--sequence-parallel", "--use-flash-attn", "--overlap-grad-reduce"),

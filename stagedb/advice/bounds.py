@@ -48,9 +48,11 @@ class Bound:
         return named.get(self.kind) or f"communication of {WORDS.get(self.kind, self.kind)}"
 
 
-def bound_of(times: StepTimes, peak: int | None = None, room: int | None = None) -> Bound:
-    """What bounds a step. peak: bytes of its fullest rank. room: bytes of an accelerator, if it has a limit."""
-    lost, world, busy = Counter[str](), len(times.network.workload.ranks), 0
+def ns_of_losses(times: StepTimes) -> tuple[int, Counter[str]]:
+    """The ns in which ranks compute, and those that they lose, by `bubble`, `idle` or the axis whose communication is
+    exposed. All are sums over the ranks.
+    """
+    busy, lost = 0, Counter[str]()
     for lane, columns, spent in zip(times.network.lanes, times.network.columns, times.lanes, strict=True):
         busy += spent.busy * lane.ranks
         lost["bubble"] += spent.bubble * lane.ranks
@@ -63,7 +65,13 @@ def bound_of(times: StepTimes, peak: int | None = None, room: int | None = None)
         whole = max(sum(exposed.values()), 1)
         for axis, ns in exposed.items():
             lost[axis] += spent.exposed * ns * lane.ranks // whole
-    total = max(times.step * world, 1)
+    return busy, lost
+
+
+def bound_of(times: StepTimes, peak: int | None = None, room: int | None = None) -> Bound:
+    """What bounds a step. peak: bytes of its fullest rank. room: bytes of an accelerator, if it has a limit."""
+    busy, lost = ns_of_losses(times)
+    total = max(times.step * len(times.network.workload.ranks), 1)
     computing = busy / total
     if peak is not None and room is not None and peak > room:
         return Bound("memory", peak / room, computing)

@@ -23,7 +23,7 @@ def plan_command(
     parts = ["stagedb", verb, *subject]
     for word, value in words.items():
         about = PLAN_WORDS[word]
-        if not about.about.command_line or word == "strategy":
+        if not about.about.command_line:
             return None
         if about.kind is bool:
             parts.append(about.flag(value))

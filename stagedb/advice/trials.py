@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from stagedb.advice.bounds import ns_of_losses
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import Program, lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import System
-from stagedb.timing import step_of
+from stagedb.timing import profile_job, step_of
 
 GraphOf = Callable[[GraphOptions], SymGraph]
 """The graph of the model with these options. UsageError where it cannot be built."""
@@ -52,6 +53,18 @@ class Trials:
     def step(self, copied: Program) -> int:
         """Nanoseconds of an instance's step. UsageError if the system has no room or no rate for it."""
         return step_of(copied.workload, self.system, self.blocking)
+
+    def terms(self, copied: Program) -> dict[str, int]:
+        """Where the step of an instance goes: ns of `compute`, `bubble`, `idle` and `exposed AXIS`, mean of all ranks.
+
+        They add up to its step.
+        """
+        times = profile_job(copied.workload, self.system, blocking=self.blocking).times
+        world = len(copied.workload.ranks)
+        busy, lost = ns_of_losses(times)
+        found = {"compute": busy // world, "bubble": lost["bubble"] // world}
+        found |= {f"exposed {axis}": ns // world for axis, ns in lost.items() if axis not in ("bubble", "idle") and ns}
+        return {**found, "idle": times.step - sum(found.values())}
 
     def outcome(self, plan: Plan) -> Outcome:
         """The step and the peak of a plan."""

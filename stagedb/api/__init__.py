@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stagedb.api.results import (
         Advised,
         Chart,
+        ComparedPlan,
         Difference,
         Exported,
         Gains,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Advised",
     "Chart",
+    "ComparedPlan",
     "Difference",
     "Exported",
     "Gains",
@@ -120,6 +122,7 @@ _MODULES = {
         "QueryInfo",
         "Rows",
         "SearchInfo",
+        "ComparedPlan",
         "Searched",
         "Swept",
         "Unpacked",

@@ -314,10 +314,12 @@ class Stagedb:
         seconds: float | None = None,
         prices: Mapping[str, float] | None = None,
         watts: Mapping[str, float] | None = None,
+        framework: str | None = None,
         progress: "Report | None" = None,
         words: Mapping[str, Any] | None = None,
         shard: str | None = None,
         on: str | None = None,
+        compare: Mapping[str, Any] | None = None,
     ) -> Searched:
         """`stagedb.search`, whose result the store keeps: every candidate is a node, and the best lead to instances.
 
@@ -325,9 +327,12 @@ class Stagedb:
         stopped, or that ended before all plans were tried, goes on with what it has. shard: which part of the search
         this call searches, such as `3/8` for the third of eight; the result is what all finished shards have found, and
         the whole search when they all are. on: the address of a Ray cluster; its machines need no store.
+        compare: words of a plan that is compared with the best one.
         """
-        asked = searching.SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
-        return searching.search_in(self.store, asked, seconds, progress, shard, on)
+        asked = searching.SearchAsked.of(
+            model, ranks, system, allow, room, by, where, top, prices, watts, framework, words
+        )
+        return searching.search_in(self.store, asked, seconds, progress, shard, on, compare)
 
     def searched(self, search: str | None = None, /) -> Searched:
         """A search of the store with its candidates. search: its id, or the start of it; the newest by default."""

@@ -30,7 +30,7 @@ class GraphWords(TypedDict, total=False):
     loss_parallel: bool
     """Cross-entropy on vocabulary-parallel logits; without it, on gathered ones. [loss-parallel]"""
     strategy: str
-    """Your own sharding rules, by region of the model (YAML)."""
+    """Your own sharding rules, by region of the model: a file (YAML), or their JSON."""
     zero: Literal[0, 1, 2, 3]
     """Sharded over dp: nothing, the optimizer's state, gradients too, parameters too. [0]"""
     reshard: bool

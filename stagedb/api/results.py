@@ -456,14 +456,42 @@ class Advised:
 
 
 @dataclass(frozen=True)
+class ComparedPlan:
+    """A given plan next to the best one of a search.
+
+    plan: what its words are beyond those of the search. step: ns. peak: bytes of its fullest rank. sent: bytes that the
+    rank that sends most sends. fits: whether an accelerator holds it. worse: by which share it is worse than the best
+    plan, by what the search makes best; below 0 if it is better, None if the search has found no plan. code, why: the
+    term by which it loses. terms: ns of its step. drawn: plans of the search that fit, drawn with equal chances.
+    better: those of them that are better than this one. command: profiles it.
+    """
+
+    plan: str
+    step: int
+    peak: int
+    sent: int
+    fits: bool
+    worse: float | None
+    code: str
+    why: str
+    terms: Mapping[str, int]
+    drawn: int
+    better: int
+    command: str | None
+
+
+@dataclass(frozen=True)
 class Searched:
     """What a search over the plans of a model found.
 
     id: the digest of what was asked. size: plans of the search. covered: whether every one was tried or ruled out, so
     that the first candidate is the best. left: a lower bound of the step of those that were not [ns]; None if there are
     none. seconds: of the work. by: what is best. allow: the groups of words that varied. candidates: a row for each
-    plan that was tried, and for each set that was ruled out; the best first. result: the same as objects. kept: whether
-    a store has it. new: whether this call searched; False if the store had the result.
+    plan that was tried, and for each set that was ruled out; the best first. regions: if strategies vary, the best plan
+    with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
+    bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
+    objects. kept: whether a store has it. new: whether this call searched; False if the store had the result. compared:
+    the plan that was to be compared with the best one.
     """
 
     id: str
@@ -475,9 +503,11 @@ class Searched:
     by: str
     allow: tuple[str, ...]
     candidates: Rows
+    regions: Rows
     result: SearchResult
     kept: bool = False
     new: bool = True
+    compared: ComparedPlan | None = None
 
     def to_pandas(self) -> pd.DataFrame:
         """The candidates as a data frame."""

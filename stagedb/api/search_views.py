@@ -9,6 +9,7 @@ from stagedb.api import catalog, lookup, searching
 from stagedb.api.provenance import Provenance
 from stagedb.api.results import Searched, ViewedSearch
 from stagedb.api.views import place_of
+from stagedb.frameworks.profiles import find_profile
 from stagedb.inputs.stored_values import DamagedError
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import card_names, load_card
@@ -72,7 +73,7 @@ def search_command(request: SearchRequest) -> str | None:
     not double, and for a word whose value the command line does not take."""
     same = request.model in card_names() and load_card(request.model).digest == request.card
     ranks = [request.ranks[0] << at for at in range(len(request.ranks))]
-    words = dict(request.words)
+    words = find_profile(request.framework).given_words(request.words) if request.framework else dict(request.words)
     usual: dict[str, Any] = {name: words.pop(name) for name in ("global_batch_size", "seq_len") if name in words}
     plain = all(isinstance(value, bool | int | str) for value in words.values())
     if not same or len(_presets(request)) < len(request.systems) or list(request.ranks) != ranks or not plain:
@@ -82,6 +83,7 @@ def search_command(request: SearchRequest) -> str | None:
         "ranks": ranks[0] if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}",
         **usual,
         "system": None if request.systems == (DEFAULT,) else ",".join(request.systems),
+        "framework": request.framework or None,
         "allow": None if request.allow == USUAL else ",".join(request.allow) or "none",
         "fits": None if request.room is None else f"{request.room}B",
         "by": None if request.by is Objective.STEP else request.by.value,

@@ -3,38 +3,50 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagedb.advice import Trials
 from stagedb.advice.commands import needed_words, profile_command
 from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
-from stagedb.api.results import Rows, Searched
+from stagedb.api.results import ComparedPlan, Rows, Searched
 from stagedb.build.graph_identity import graph_key, model_sizes
+from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
+from stagedb.frameworks.profiles import find_profile
 from stagedb.inputs import shown
 from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
-from stagedb.plans import Plan
+from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.written_words import typed_words
-from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, searching, shards
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, comparisons, searching, shards
+from stagedb.search.branches import SearchPlace
 from stagedb.search.conditions import Condition
+from stagedb.search.region_changes import RegionChange, region_changes
+from stagedb.search.region_choices import short_words
 from stagedb.search.space import USUAL, groups_of
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
+from stagedb.timing.framework_timing import as_used_by
 
 if TYPE_CHECKING:
     from stagedb.store import Store
 
-COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "plans", "code", "why", "terms", "command")
+COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "sent", "plans", "code", "why", "terms", "command")
+
+REGION_COLUMNS = tuple(each.name for each in fields(RegionChange))
 
 SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks"}
 """Words as a table has them, where they are long."""
+
+_LISTS = ("recompute_operators", "recompute_modules")
+"""Words that follow from the kind of recomputation."""
 
 Systems = str | Path | System | Sequence[str | Path | System] | None
 """Presets, files or systems."""
@@ -57,31 +69,37 @@ def search(
     seconds: float | None = None,
     prices: Mapping[str, float] | None = None,
     watts: Mapping[str, float] | None = None,
+    framework: str | None = None,
     progress: Report | None = None,
     words: Mapping[str, Any] | None = None,
     on: str | None = None,
+    compare: Mapping[str, Any] | None = None,
 ) -> Searched:
     """The best plans of a model on so many accelerators, and why the others lose. No store is read or written.
 
     model: a name of the library, a card's file or a card. ranks: numbers of accelerators. system: presets or files.
     allow: groups of words that may vary in addition to tp, pp, dp, ep, the micro-batch and chunks of stages
     (`stagedb.search.space.GROUPS`, `all` or `none`). room: bytes of an accelerator; None takes the system's. by:
-    `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts) or `memory`. where: a condition, such as
+    `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts), `memory` or `bytes` (that a rank sends
+    at most in a step). where: a condition, such as
     `tp <= 8 and peak < 76e9`. top: best plans that are found, no two of which differ only in what recomputes. seconds:
     when to end with what is found; None: when every plan is tried or ruled out. prices: by system, what an accelerator
-    costs an hour. watts: by system, what it takes. progress: called as plans are tried. words: those that all plans
-    have; `global_batch_size` is needed. on: the address of a Ray cluster, as `ray://HOST:10001`, whose machines try
-    plans instead of this one; it takes `stagedb[ray]` here, and the same stagedb on all of them.
+    costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
+    waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is needed. on:
+    the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it takes
+    `stagedb[ray]` here, and the same stagedb on all of them. compare: words of a plan that is timed too, and compared
+    with the best one and with drawn ones (`Searched.compared`).
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
     if on is not None:
         check_address(on)
-    asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, words)
+    asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, framework, words)
+    asked.check_compared(compare)
     found = searching.search(
         asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
     )
-    return searched(found, asked.name)
+    return asked.compare(searched(found, asked.name, asked.regions(found)), compare, progress)
 
 
 @dataclass(frozen=True)
@@ -106,17 +124,23 @@ class SearchAsked:
         top: int,
         prices: Mapping[str, float] | None,
         watts: Mapping[str, float] | None,
+        framework: str | None,
         words: Mapping[str, Any] | None,
     ) -> "SearchAsked":
         """The search of the arguments of `search`, with its errors."""
         card, systems = model if isinstance(model, Card) else _card_of(model), _systems(system)
+        given: Mapping[str, Any] = typed_words(words or {})
+        digests = tuple(map(system_digest, systems))
+        if framework is not None:
+            profile = find_profile(framework)
+            given, systems = profile.plan_words(given), [as_used_by(each, profile) for each in systems]
         request = SearchRequest(
             model=card.name,
             card=card.digest,
             systems=tuple(each.name for each in systems),
-            digests=tuple(system_digest(each) for each in systems),
+            digests=digests,
             ranks=_checked(ranks),
-            words={"seq_len": card.usual_length.tokens, **typed_words(words or {})},
+            words={"seq_len": card.usual_length.tokens, **given},
             allow=USUAL if allow is None else groups_of(list(allow)),
             room=room,
             by=_objective(by),
@@ -124,10 +148,69 @@ class SearchAsked:
             top=top,
             prices=dict(prices or {}),
             watts=dict(watts or {}),
+            framework=framework or "",
         )
         _check(request)
         card.check_sequence(request.words["seq_len"])
         return cls(request, card, systems, model if isinstance(model, str) else card.name)
+
+    def regions(self, found: SearchResult) -> tuple[RegionChange, ...]:
+        """The best plan with the rules of one region exchanged, if strategies vary: computed, not read from a store."""
+        best = found.best
+        if best is None or "strategies" not in self.request.allow:
+            return ()
+        system = next(each for each in self.systems if each.name == best.system)
+        sizes = model_sizes(self.card, find_framework(best.words.get("recipe", GraphOptions().recipe)))
+        graph_of, regions = partial(build_graph, self.card), weight_axes(self.card, GraphOptions())
+        trials = Trials(graph_of, sizes, system)
+        room = system.accelerator.room if self.request.room is None else self.request.room
+        return region_changes(trials, room, regions, best.words)
+
+    def check_compared(self, words: Mapping[str, Any] | None) -> None:
+        """Raise UsageError if a plan with these words cannot be compared."""
+        if words is not None:
+            plan = Plan.from_mapping(self._compared_words(words))
+            plan.check(self._place.space.sizes)
+
+    def compare(self, found: Searched, words: Mapping[str, Any] | None, progress: Report | None) -> Searched:
+        """A result with a plan of these words next to its best one; None: as it is."""
+        if words is None:
+            return found
+        best, request = found.result.best, self.request
+        report = progress or (lambda done, of, text: None)
+        each = comparisons.compared(
+            self._place, request, self._compared_words(words), best, lambda done, of: report(done, of, "")
+        )
+        mine = each.plan
+        compared = ComparedPlan(
+            plan=described(mine, request),
+            step=mine.step,
+            peak=mine.peak,
+            sent=mine.sent or 0,
+            fits=each.fits,
+            worse=None if best is None else request.worth_of(mine)[0] / request.worth_of(best)[0] - 1,
+            code=mine.code,
+            why=mine.why,
+            terms=dict(mine.terms),
+            drawn=each.drawn,
+            better=each.better,
+            command=_command(mine, request, self.name),
+        )
+        return replace(found, compared=compared)
+
+    @property
+    def _place(self) -> SearchPlace:
+        """Where a plan is compared. Raises UsageError for several systems or numbers of ranks."""
+        if len(self.systems) > 1 or len(self.request.ranks) > 1:
+            raise UsageError(
+                f"{Word('compare')} takes one system and one number of ranks: search each of them on its own, or leave "
+                f"{Word('compare')} out"
+            )
+        return searching.places_of(self.request, self.card, self.systems)[0]
+
+    def _compared_words(self, words: Mapping[str, Any]) -> dict[str, Any]:
+        given = comparisons.whole_words(self.request, self.request.ranks[0], typed_words(words))
+        return find_profile(self.request.framework).plan_words(given) if self.request.framework else given
 
     def instance_of(self, each: Candidate) -> str | None:
         """The id of the instance of a plan; None if it is no plan of the model."""
@@ -146,12 +229,14 @@ def search_in(
     progress: Report | None,
     shard: str | None = None,
     on: str | None = None,
+    compare: Mapping[str, Any] | None = None,
 ) -> Searched:
     """The result of a search that the store keeps: one that is there is read, one that was stopped goes on.
 
     shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished.
-    on: the address of a Ray cluster whose machines try plans.
+    on: the address of a Ray cluster whose machines try plans. compare: as `search` has it.
     """
+    asked.check_compared(compare)
     if on is not None:
         check_address(on)
     from stagedb.store.contents.search_shards import record_shard, remove_shards
@@ -180,7 +265,7 @@ def search_in(
             partial(shards.merged, asked.request, asked.card, asked.systems),
             asked.instance_of,
         )
-    return searched(found, asked.name, kept=True, new=new)
+    return asked.compare(searched(found, asked.name, asked.regions(found), kept=True, new=new), compare, progress)
 
 
 def _go_on(
@@ -234,7 +319,8 @@ def _reporting(request: SearchRequest, progress: Report | None) -> Callable[[sea
 
 def described(each: Candidate, request: SearchRequest) -> str:
     """The words of a plan that a search chose, such as `tp 4, pp 2, 1f1b`."""
-    chosen = {word: value for word, value in each.words.items() if word not in request.words}
+    words = _given(each, request)
+    chosen = {word: value for word, value in words.items() if word not in (*request.words, *_LISTS)}
     every = chosen.pop("recompute_every", 1)
     if every > 1:
         chosen["recompute"] = f"{chosen['recompute']} in every {every}th layer"
@@ -245,6 +331,8 @@ def described(each: Candidate, request: SearchRequest) -> str:
 def _named(word: str, value: Any) -> str:
     if word == "schedule":
         return str(value)
+    if word == "strategy":
+        return short_words(value) or "another strategy"
     if isinstance(value, bool):
         return word if value else f"no-{word}".replace("_", "-")
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -296,8 +384,17 @@ def _check(request: SearchRequest) -> None:
                 raise UsageError(f"{Word('by', request.by)} needs {what}: {Word(word, f'{name}=NUMBER')}")
 
 
-def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool = True) -> Searched:
-    """A result as rows. model: as it was given. kept: the store has it. new: this call searched."""
+def searched(
+    found: SearchResult,
+    model: str,
+    changes: Sequence[RegionChange] = (),
+    *,
+    kept: bool = False,
+    new: bool = True,
+) -> Searched:
+    """A result as rows. model: as it was given. changes: of the best plan. kept: the store has it. new: this call
+    searched.
+    """
     request = found.request
     rows = tuple(
         (
@@ -307,15 +404,16 @@ def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool =
             each.ranks,
             each.step,
             each.peak,
+            each.sent,
             each.plans,
             each.code,
             each.why,
             dict(each.terms),
-            _command(each, model) if each.fate is Fate.TIMED else None,
+            _command(each, request, model) if each.fate is Fate.TIMED else None,
         )
         for each in found.candidates
     )
-    units = {"step": "ns", "peak": "B"}
+    units = {"step": "ns", "peak": "B", "sent": "B"}
     return Searched(
         id=request.id,
         model=request.model,
@@ -326,12 +424,22 @@ def searched(found: SearchResult, model: str, *, kept: bool = False, new: bool =
         by=request.by.value,
         allow=request.allow,
         candidates=Rows(COLUMNS, rows, units=units),
+        regions=Rows(REGION_COLUMNS, tuple(astuple(each) for each in changes), units=units),
         result=found,
         kept=kept,
         new=new,
     )
 
 
-def _command(each: Candidate, model: str) -> str | None:
-    system = () if each.system == DEFAULT else (OPTIONS.word(Word("system")), each.system)
-    return profile_command([OPTIONS.word(Word("model")), model], needed_words(each.words), system)
+def _command(each: Candidate, request: SearchRequest, model: str) -> str | None:
+    options = () if each.system == DEFAULT else (OPTIONS.word(Word("system")), each.system)
+    if request.framework:
+        options = (OPTIONS.word(Word("framework")), request.framework, *options)
+    return profile_command([OPTIONS.word(Word("model")), model], needed_words(_given(each, request)), options)
+
+
+def _given(each: Candidate, request: SearchRequest) -> dict[str, Any]:
+    """The words of a plan without those that its framework implies."""
+    if not request.framework:
+        return dict(each.words)
+    return find_profile(request.framework).given_words(each.words)

@@ -15,7 +15,7 @@ from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.recompute_modules import check_modules, in_layer, is_under, module_parts
 from stagedb.build.sharing import of_experts
-from stagedb.build.strategy_support import check_named, check_synced, tied_alike
+from stagedb.build.strategy_support import axes_by_region, check_named, check_synced, tied_alike
 from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
 from stagedb.expressions import ceiling, parse, symbol
@@ -211,6 +211,11 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, tuple(op for block in laid_out[1:-1] for op in block.operations))
     return laid_out
+
+
+def weight_axes(card: Card, options: GraphOptions) -> dict[str, frozenset[str]]:
+    """The regions of a model's graph, each with the axes of its weights as a strategy calls them."""
+    return axes_by_region(_lay_out_blocks(card, options, options.framework))
 
 
 def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:

@@ -17,12 +17,18 @@ SAME = {"shared_ffn": "ffn"}
 EXPERTS = f" (experts follow {Word('ep')} and {Word('expert_tp')})"
 
 
-def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
-    """Raise UsageError if a strategy names something that a model does not have, so that it would have no effect."""
+def axes_by_region(blocks: tuple[LaidOut, ...]) -> dict[str, frozenset[str]]:
+    """The regions of a model, each with the axes of its weights as a strategy calls them."""
     found: dict[str, set[str]] = {}
     for op in (op for block in blocks for op in block.operations):
         axes = {SAME.get(axis, axis) for t in op.inputs if t.role == "weight" for axis in t.axes}
         found.setdefault(op.region, set()).update(axes)
+    return {region: frozenset(axes) for region, axes in found.items()}
+
+
+def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
+    """Raise UsageError if a strategy names something that a model does not have, so that it would have no effect."""
+    found = axes_by_region(blocks)
     here = [region for region in REGIONS if region in found]
     for table, rules in (("regions", strategy.regions), ("weights", strategy.weights)):
         for region in rules:

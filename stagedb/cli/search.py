@@ -1,6 +1,6 @@
 """`search`: which plan of a model is best on so many accelerators, and why the others lose."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,14 +13,14 @@ from stagedb.cli.help_groups import OWN
 from stagedb.cli.memory import size_of
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, option_groups, print_line
+from stagedb.cli.shared_options import Common, FrameworkName, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable
 from stagedb.outputs.number_texts import spans_of
 
 if TYPE_CHECKING:
-    from stagedb.api import Searched
+    from stagedb.api import ComparedPlan, Searched
 
 LOSERS = 5
 """Reasons that are printed, with how many plans lose by each."""
@@ -41,15 +41,16 @@ class Choices:
         typer.Option(
             metavar="GROUP,…",
             help="Words that vary beyond tp, pp, dp, ep, micro-batch and chunks: cp, zero, hsdp, sp, recompute, "
-            "schedule, recipe, overlap, dispatch, expert_tp, order, splits; all; none.  [zero,recompute,schedule]",
+            "schedule, recipe, overlap, dispatch, expert_tp, order, strategies, splits; all (but the last two); none.  "
+            "[zero,recompute,schedule]",
         ),
     ] = None
     fits: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of an accelerator, as 80GB.  [the system's]")
     ] = None
-    by: Annotated[str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule or memory.")] = (
-        "step"
-    )
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule, memory or bytes.")
+    ] = "step"
     price: Annotated[list[str] | None, typer.Option(metavar="SYSTEM=N", help="What an accelerator costs an hour.")] = (
         None
     )
@@ -58,6 +59,14 @@ class Choices:
         str, typer.Option(metavar="CONDITION", help='Only plans such as "tp <= 8 and peak < 76e9".', show_default=False)
     ] = ""
     top: Annotated[int, typer.Option(metavar="K", help="Best plans; no two differ only in what recomputes.")] = 5
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD=VALUE,…",
+            help="A plan of yours, such as tp=8,pp=2,micro-batch-size=2: why it loses, and which share it beats.",
+            show_default=False,
+        ),
+    ] = None
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store puts them together."),
@@ -81,6 +90,7 @@ class Choices:
             "top": self.top,
             "seconds": _seconds(self.for_),
             "on": self.on,
+            "compare": None if self.compare is None else _plan_words(self.compare),
             "prices": _numbers(self.price, "--price"),
             "watts": _numbers(self.watts, "--watts"),
         }
@@ -99,6 +109,7 @@ def search(
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [the model's]", show_default=False)
     ] = None,
     system: Annotated[str, typer.Option(metavar="NAME|FILE,…", help="Accelerators and networks.")] = "h100",
+    framework: FrameworkName = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep all candidates in the store, or write nothing.")
     ] = True,
@@ -119,7 +130,7 @@ def search(
 
     words: dict[str, Any] = {"global_batch_size": global_batch_size}
     fixed = _pairs(choices.fix, "--fix", "tp=8")
-    words |= {word.replace("-", "_"): _typed(text) for word, text in fixed.items()}
+    words |= _as_words(fixed)
     if seq_len is not None:
         words["seq_len"] = seq_len
     if choices.shard is not None and not keep:
@@ -137,7 +148,7 @@ def search(
                     report.line(best)
 
         run = api.search if db is None else partial(db.search, shard=choices.shard)
-        found = run(model, asked, systems, progress=report_on, words=words, **choices.words())
+        found = run(model, asked, systems, framework=framework, progress=report_on, words=words, **choices.words())
     common.profile({"search": found.seconds})
     _write(found, output, common)
     if found.kept:
@@ -153,18 +164,28 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     for line in _verdict(found).split(": ", 1):
         print_line(line)
     rows = [row for row, each in zip(found.candidates, found.result.candidates, strict=True) if each in winners]
-    best = rows[0]["step"] if rows else 0
+    by = found.by
+    worths = [found.result.request.worth_of(each)[0] for each in winners]
+    counts = by == "bytes" or "strategies" in found.allow
     output.write(
-        ["plan", "step ms", "longer %", "peak GB", "loses by"],
+        [
+            "plan",
+            "step ms",
+            {"step": "longer %", "memory": "larger %", "bytes": "more %"}.get(by, "fewer %"),
+            *(["sent GB"] if counts else []),
+            "peak GB",
+            "loses by",
+        ],
         [
             [
                 each["plan"],
                 round(each["step"] / 1e6, 1),
-                round(100 * (each["step"] / best - 1), 1),
+                _worse(by, worth, worths[0]),
+                *([_gb(each["sent"])] if counts else []),
                 round(each["peak"] / GB, 1),
                 each["code"],
             ]
-            for each in rows
+            for each, worth in zip(rows, worths, strict=True)
         ],
     )
     lost: dict[str, int] = {}
@@ -174,8 +195,61 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     parts = [f"{code} {plans:,}" for code, plans in sorted(lost.items(), key=lambda each: -each[1])[:LOSERS]]
     if parts:
         print_line(f"why the others lose: {', '.join(parts)}")
+    if rows and found.regions:
+        _write_regions(found, output, rows[0])
+    if found.compared is not None:
+        _write_compared(found.compared, by)
     if rows:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+
+
+def _write_compared(each: "ComparedPlan", by: str) -> None:
+    """A plan next to the best one."""
+    better = {"step": "shorter", "memory": "smaller", "bytes": "smaller", "": "cheaper"}
+    print_line(f"\ncompared: {each.plan}")
+    parts = [f"{each.step / 1e6:,.1f} ms", f"{each.peak / GB:,.1f} GB{'' if each.fits else ', which does not fit'}"]
+    if by == "bytes":
+        parts.append(f"sends {_gb(each.sent)} GB")
+    if each.worse is not None:
+        parts.append(f"{abs(each.worse):.1%} {'worse' if each.worse >= 0 else 'better'} than the best plan")
+    print_line(f"  {', '.join(parts)}")
+    if each.why:
+        print_line(f"  {each.why}")
+    if each.drawn:
+        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better.get(by, 'cheaper')}")
+
+
+def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -> None:
+    """The best plan with other rules in one region, line by line."""
+    print_line("\nthe best plan with other rules in one region:")
+    rows = []
+    for each in found.regions:
+        own: list[Any] = [None] * 4
+        if each["step"] is not None:
+            own = [
+                round(each["step"] / 1e6, 1),
+                _longer(each["step"], best["step"]),
+                _gb(each["sent"]),
+                round(each["peak"] / GB, 1),
+            ]
+        refused = "refused" if each["step"] is None else each["why"]
+        rows.append([each["part"], each["rules"], each["instead"], *own, refused])
+    output.write(["region", "rules", "instead", "step ms", "longer %", "sent GB", "peak GB", ""], rows)
+
+
+def _worse(by: str, worth: float, best: float) -> float:
+    """How much worse a plan is than the best one by what the search makes best, in percent."""
+    share = worth / best - 1 if by in ("step", "memory", "bytes") else 1 - best / worth
+    return round(100 * share, 1) + 0.0  # -0.0 is 0.0
+
+
+def _longer(step: int, best: int) -> float:
+    """How much longer a step is than that of the best plan, in percent."""
+    return round(100 * (step / best - 1), 1) + 0.0  # -0.0 is 0.0
+
+
+def _gb(size: int | None) -> float | None:
+    return None if size is None else round(size / GB, 3)
 
 
 def _verdict(found: "Searched") -> str:
@@ -216,6 +290,21 @@ def _pairs(given: Sequence[str] | None, option: str, example: str) -> dict[str, 
             raise UsageError(f"{shown(text)} is no NAME=VALUE: {option} takes such as {example}")
         found[name.strip()] = value.strip()
     return found
+
+
+def _as_words(given: Mapping[str, str]) -> dict[str, Any]:
+    return {word.replace("-", "_"): _typed(text) for word, text in given.items()}
+
+
+def _plan_words(text: str) -> dict[str, Any]:
+    """The words of a plan, from a text such as `tp=8,rank-order=tp,pp,cp,dp`: what has no `=` is part of a value."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if "=" in part or not parts:
+            parts.append(part)
+        else:
+            parts[-1] += f",{part}"
+    return _as_words(_pairs(parts, "--compare", "tp=8,pp=2"))
 
 
 def _typed(text: str) -> Any:

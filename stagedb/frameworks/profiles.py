@@ -101,6 +101,15 @@ class FrameworkProfile:
             found |= implied if applies else {}
         return {**found, **{word: value for word, value in given.items() if value is not None}}
 
+    def given_words(self, words: Words) -> dict[str, Any]:
+        """Words of a plan without those that this framework implies for the others."""
+
+        def is_implied(word: str) -> bool:
+            others = {name: value for name, value in words.items() if name != word}
+            return bool(self.plan_words(others).get(word) == words[word])
+
+        return {word: value for word, value in words.items() if not is_implied(word)}
+
     def hides(self, kernels: str) -> OverlapModel:
         """What it hides with these kernels."""
         return self.hidden_by.get(kernels, self.hiding)

@@ -1,6 +1,7 @@
 """A user's strategy in a plan: whether the plan's degrees cut each partitioned axis into whole parts."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
 
 from stagedb.errors import UsageError
@@ -9,7 +10,7 @@ from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.nearest_plans import Misfit, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.strategies import crossed, rules
-from stagedb.plans.strategy_files import parse_strategy
+from stagedb.plans.strategy_files import MESH, parse_strategy
 
 MOST = 64
 """The largest degree or micro-batch that is tried as a way out."""
@@ -32,10 +33,26 @@ def check_strategy(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             words += ["micro_batch_size"] if axis == "batch" else []
             raise Misfit(
                 f"the strategy's {where} cut {axis} into {ranks} parts, and {odd} is not divisible by {parts}",
-                [side for word in words for side in nearest(word, getattr(plan, word), MOST, lambda number: True)],
+                [
+                    side
+                    for word in words
+                    for side in nearest(
+                        word, getattr(plan, word), MOST, partial(_divides, plan, sizes, axis, over, word)
+                    )
+                ],
                 lead="take",
                 last="; or leave the axis out there",
             )
+
+
+def _divides(
+    plan: PlanFields, sizes: Mapping[str, int], axis: str, over: tuple[str, ...], word: str, number: int
+) -> bool:
+    """Whether mesh axes cut an axis into whole parts if a word of the plan has this number."""
+    changed = {each: getattr(plan, each) for each in (*MESH, "micro_batch_size")} | {word: number}
+    lengths = _lengths(plan, sizes) | {"batch": (changed["micro_batch_size"] * changed["dp"],)}
+    parts = prod(changed[each] for each in over)
+    return all(length % parts == 0 for length in lengths.get(axis, ()))
 
 
 def check_routed(options: GraphOptions) -> None:

@@ -13,6 +13,7 @@ one that its operators read: the matcher then gathers them before each use, and 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,17 @@ def canonical_strategy(text: str) -> str:
         return ""
     if not text.lstrip().startswith("{"):
         return read_strategy(Path(text))
+    return _canonical(text)
+
+
+@lru_cache(256)
+def _canonical(text: str) -> str:
     return _text(parse_strategy(text))
 
 
+@lru_cache(256)
 def parse_strategy(text: str) -> Strategy:
-    """The strategy of a text. UsageError if it is none."""
+    """The strategy of a text. UsageError if it is none. A search makes many plans of few strategies."""
     return _strategy(parse_json(text, "the strategy"), "the strategy")
 
 

@@ -29,12 +29,13 @@ def best_table(view: SearchView) -> SearchTable:
     """The best plans, each with why it loses."""
     by = view.request.by
     tokens = {Objective.TOKENS_PER_DOLLAR: "tokens a dollar", Objective.TOKENS_PER_JOULE: "tokens a joule"}
-    worse = {Objective.STEP: "longer %", Objective.MEMORY: "larger %"}
+    worse = {Objective.STEP: "longer %", Objective.MEMORY: "larger %", Objective.BYTES: "more sent %"}
     columns = [
         TableColumn("plan", wraps=True),
         *_world_columns(view),
         TableColumn("step ms", True),
         *([TableColumn(tokens[by], True)] if by in tokens else []),
+        *([TableColumn("sent GB", True)] if by is Objective.BYTES else []),
         TableColumn(worse.get(by, "fewer %"), True),
         TableColumn("peak GB", True),
         TableColumn("why it loses", wraps=True),
@@ -60,6 +61,10 @@ def _worse(view: SearchView, each: Candidate) -> Iterator[Cell]:
     ours, best = view.tokens_per(each), view.tokens_per(first)
     if view.request.by is Objective.MEMORY:
         yield _number(100 * (each.peak / first.peak - 1), 1)
+    elif view.request.by is Objective.BYTES:
+        sent, least = each.sent or 0, first.sent or 0
+        yield _number(sent / GB, 3)
+        yield _number(100 * (sent / least - 1), 1) if least else _number(0 if sent == least else float("inf"), 1)
     elif ours is None or best is None:
         yield _number(100 * (each.step / first.step - 1), 1)
     else:

@@ -154,7 +154,9 @@ class Bounds:
             end = updated + gathered if plan.virtual_stages == 1 else max(updated, gathered)
             last = max([computed + end, *(each + gathered for each in streams)])
             if last > step:
-                step, terms = last, {**first.terms, "bubble": first.terms.get("bubble", 0) + last - first.step}
+                # With one stage nothing but gathers and reductions of dp can make ranks wait.
+                waits = "bubble" if plan.pp > 1 else "exposed dp"
+                step, terms = last, {**first.terms, waits: first.terms.get(waits, 0) + last - first.step}
         return PlanBound(step, first.peak, terms)
 
     def _update(self, plan: Plan, small: StageMiniature, blocks: Sequence[str]) -> int:
@@ -171,6 +173,43 @@ class Bounds:
         if world not in self._costs:
             self._costs[world] = Costs(self.system, world)
         return self._costs[world]
+
+    def sent_by_all(self, plan: Plan, runs: int, whole: bool) -> int:
+        """Bytes that ranks with all stages together send at least, in so many micro-batches. plan: one stage.
+
+        whole: with what is reduced and gathered once a step.
+        """
+        chunk = self.chunks(plan, NEVER_AGAIN)[0]
+        of_step = self._reduced(plan, chunk) if whole else 0
+        return runs * self._sent_in_micro_batch(plan, chunk) + of_step
+
+    def sent(self, plan: Plan, chunks: Chunks) -> int:
+        """A lower bound of the bytes that the rank that sends most sends in a step of a plan with these chunks."""
+        messages, most, last = self._stage_miniature(plan).messages if plan.pp > 1 else {}, 0, len(chunks) - 1
+        for stage in range(plan.pp):
+            numbers = plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            often = sum(self._sent_in_micro_batch(plan, chunks[number]) for number in numbers)
+            for number in numbers:
+                for kind, towards in (("forward", 1), ("backward", -1)):
+                    within = 0 <= number + towards <= last
+                    if within and plan.placement.route(number, towards, plan.pp).hop:
+                        often += messages.get(kind, messages.get("input_gradient", 0) if towards < 0 else 0)
+            once = sum(self._reduced(plan, chunks[number]) for number in numbers)
+            most = max(most, plan.microbatches * often + once)
+        return most
+
+    def _sent_in_micro_batch(self, plan: Plan, chunk: ChunkParts) -> int:
+        sent = self._miniature(plan, timed=True).sent
+
+        def of(kind: str) -> int:
+            return sum(count * sent.get(kind, {}).get(part, 0) for part, count in chunk.parts)
+
+        halves = of("input_gradient") + of("weight_gradient")
+        return of("forward") + (min(of("backward"), halves) if "input_gradient" in sent else of("backward"))
+
+    def _reduced(self, plan: Plan, chunk: ChunkParts) -> int:
+        reduced = self._miniature(plan, timed=False).reduced
+        return sum(count * reduced.get(block, 0) for (block, _), count in chunk.parts)
 
     def message(self, plan: Plan, stage: int, hop: int, size: int) -> int:
         """The ns of a message of so many bytes to a stage, from that which is `hop` stages before it."""
@@ -302,7 +341,7 @@ class Bounds:
     def _miniature(self, plan: Plan, timed: bool) -> Miniature:
         degrees = (plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks)
         mine = (plan.micro_batch_size, min(plan.recompute_every, 2)) if timed else (plan.dp, plan.hsdp)
-        key = (timed, plan.options, degrees, mine)  # all plans of a search have the same formats
+        key = (timed, plan.options, plan.dtypes, degrees, mine)
         if key not in self._miniatures:
             small = small_plan(plan, timed)
             graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
@@ -374,12 +413,10 @@ class _TaskMaps:
         busy = sum(of[part].busy for part in parts if part in of)
         begins = parts[0 if kind.upward else -1][0]
         early = max((each.early for (block, _), each in of.items() if block == begins), default=0)
-        after = 0
-        if sort.kind == "backward":
-            halves = self.times.get("input_gradient", {})
-            after = max(
-                0, sum(of[part].busy - halves[part].busy for part in parts[:1] if part in of and part in halves)
-            )
+        # The gradients of the weights of the first layer may be computed after the message.
+        sending = next((name for name, each in TASK_KINDS.items() if each.whole is kind and each.sends), "")
+        half = self.times.get(sending, {})
+        after = max(0, sum(of[part].busy - half[part].busy for part in parts[:1] if part in of and part in half))
         return np.array([[busy, busy - early], [busy - after, max(0, busy - after - early)]], np.int64)
 
     def _transfer(self, sort: TaskSort) -> ClockMap:
@@ -462,10 +499,13 @@ OF_STAGES = frozenset(
 _SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync", "clip_norm")
 """Words of a plan that are about the ranks of dp."""
 
+_RECOMPUTING = ("recompute", "recompute_every", "recompute_operators", "recompute_modules", "early_stop")
+"""Words of a plan that are about what is computed again."""
+
 
 def small_plan(plan: Plan, timed: bool) -> Plan:
     """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
-    out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and one sequence."""
+    out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and few sequences."""
     words = {word: value for word, value in plan.to_dict().items() if word not in OF_STAGES}
     words |= {"scatter_gather": False, "recompute_every": min(plan.recompute_every, 2)}
     if timed:
@@ -474,7 +514,9 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
         inner = plan.cp * (plan.tp if plan.options.experts_over_tp else 1)
         words |= {"dp": math.lcm(plan.ep, inner) // inner}
     else:
-        words |= {"micro_batch_size": 1, "recompute": "none", "recompute_every": 1}
+        words = {word: value for word, value in words.items() if word not in _RECOMPUTING}
+        # A strategy may deal whole sequences to the ranks of tp and cp.
+        words["micro_batch_size"] = plan.tp * plan.cp if plan.options.strategy else 1
     return Plan.from_mapping(words)
 
 

@@ -9,11 +9,13 @@ from stagedb.advice.trials import GraphOf, Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
+from stagedb.plans.strategy_checks import check_strategy
 from stagedb.search.bounds import NEVER_AGAIN, OF_STAGES, Bounds, PlanBound
-from stagedb.search.candidates import Candidate, Fate
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
 from stagedb.search.conditions import Condition
 from stagedb.search.space import Space, Words
 from stagedb.systems import System
+from stagedb.timing.sent_bytes import most_sent
 
 
 class SetKind(IntEnum):
@@ -28,10 +30,11 @@ class SetKind(IntEnum):
 
 @dataclass(frozen=True)
 class PlanSet:
-    """Plans that share words, with lower bounds of their step [ns] and peak [bytes].
+    """Plans that share words, with lower bounds of their step [ns], peak and bytes that a rank sends.
 
     place: the index of the system and the world in a search. plans: how many. terms: ns of the step's bound. alike:
-    values of `recompute_every` with which the plan of the branch is no faster.
+    values of `recompute_every` with which the plan of the branch is no faster. sent: None if the search does not ask
+    for it, and the plan is not timed.
     """
 
     place: int
@@ -42,6 +45,7 @@ class PlanSet:
     peak: int = 0
     terms: Mapping[str, int] = field(default_factory=dict)
     alike: tuple[int, ...] = ()
+    sent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class SearchPlace:
     """Plans of a model on one system and one world, with their bounds and trials.
 
     room: bytes of an accelerator; None for no limit. condition: of the plans that count; None for all. check_tp: raises
-    UsageError for a degree that the model's card does not have.
+    UsageError for a degree that the model's card does not have. by_bytes: whether the search makes small what is sent.
     """
 
     number: int
@@ -67,6 +71,7 @@ class SearchPlace:
     room: int | None
     condition: Condition | None
     check_tp: Callable[[int], None]
+    by_bytes: bool = False
 
     @classmethod
     def of(
@@ -75,14 +80,15 @@ class SearchPlace:
         space: Space,
         graph_of: GraphOf,
         system: System,
-        room: int | None,
+        request: SearchRequest,
         condition: Condition | None,
         check_tp: Callable[[int], None],
     ) -> "SearchPlace":
         bounds = Bounds(graph_of, space.sizes, system)
-        trials = Trials(bounds.graph, space.sizes, system)
-        limit = system.accelerator.room
-        return cls(number, space, bounds, trials, limit if room is None else room, condition, check_tp)
+        waits = () if space.framework is None else space.framework.hiding.blocking
+        trials = Trials(bounds.graph, space.sizes, system, waits)
+        room = system.accelerator.room if request.room is None else request.room
+        return cls(number, space, bounds, trials, room, condition, check_tp, request.by is Objective.BYTES)
 
     @property
     def system(self) -> str:
@@ -98,6 +104,7 @@ class SearchPlace:
         space, words = self.space, group.words
         try:
             plan = _of_one_stage(words, space, zero=0)
+            check_strategy(plan, space.sizes)  # before the graph is built
             # Another order of ranks may have faster communication, and two tasks at once hide it.
             waits = not any(space.is_open(*each) for each in (("rank_order", "order"), ("overlap_experts", "overlap")))
             # A micro-batch takes so long on all stages together, and the slowest one is no faster than their mean.
@@ -108,19 +115,24 @@ class SearchPlace:
                 size //= words["dp"] * words["cp"]
             if words.get("recompute", "none") == "none" and not space.is_open("recompute", "recompute"):
                 size += self.bounds.saved(plan)
-            return replace(group, step=step, peak=size // words["pp"])
+            group = replace(group, step=step, peak=size // words["pp"])
+            if self.by_bytes:
+                # What is sharded is not chosen yet, and with it what is reduced and gathered once a step.
+                whole = not any(self.space.is_open(*each) for each in (("zero", "zero"), ("hsdp", "hsdp")))
+                group = replace(group, sent=self.bounds.sent_by_all(plan, runs, whole) // words["pp"])
+            return group
         except UsageError:
             return group
 
-    def opened(self, branch: PlanSet, by_step: bool) -> Opened:
-        """The parts of a set. by_step: whether the search looks for the shortest step."""
+    def opened(self, branch: PlanSet, fewest: bool) -> Opened:
+        """The parts of a set. fewest: whether a plan is the better the fewer of its layers recompute."""
         match branch.level:
             case SetKind.GROUP:
                 found = list(self._cells(branch))
             case SetKind.CELL:
                 found = list(self._orders(branch))
             case _:
-                found = list(self._plans(branch, by_step))
+                found = list(self._plans(branch, fewest))
         return Opened(
             tuple(each for each in found if isinstance(each, PlanSet)),
             tuple(each for each in found if isinstance(each, Candidate)),
@@ -130,9 +142,10 @@ class SearchPlace:
         try:
             plan = Plan.from_mapping(branch.words)
             bound = self.bounds.rehearsed(plan, PlanBound(branch.step, branch.peak, branch.terms))
+            sent = most_sent(self.trials.copied(plan).workload) if self.by_bytes else None
         except UsageError:  # a trial has the reason
             return branch
-        return replace(branch, step=bound.step, terms=bound.terms)
+        return replace(branch, step=bound.step, terms=bound.terms, sent=sent)
 
     def tried(self, branch: PlanSet, longest: int | None) -> Candidate:
         """A plan, timed if it fits. longest: ns; a plan with a longer step cannot win, and its memory is left open."""
@@ -142,7 +155,7 @@ class SearchPlace:
             plan.check(self.space.sizes)
             program = self.trials.copied(plan)
             step = self.trials.step(program)
-            one = replace(one, step=step, terms={**branch.terms, "other": step - sum(branch.terms.values())})
+            one = replace(one, step=step, sent=most_sent(program.workload))
             if longest is not None and step > longest:
                 return self.set_of(one, Fate.SLOWER)
             one = replace(one, peak=peak_of(memory_of(program)))
@@ -150,11 +163,18 @@ class SearchPlace:
             return self._refused(one, error)
         if self.room is not None and one.peak > self.room:
             return self.set_of(one, Fate.MEMORY)
-        values = {**plan.to_dict(), "step": one.step, "peak": one.peak, "ranks": self.space.ranks}
+        figures = {"step": one.step, "peak": one.peak, "sent": one.sent, "ranks": self.space.ranks}
+        values = {**plan.to_dict(), **figures}
         holds = self.condition is None or self.condition.holds(values)
-        return self.set_of(one, Fate.TIMED if holds else Fate.FILTERED)
+        if not holds:
+            return self.set_of(one, Fate.FILTERED)
+        return self.set_of(replace(one, terms=self.trials.terms(program)), Fate.TIMED)
 
     def _cells(self, group: PlanSet) -> Iterator[PlanSet | Candidate]:
+        refused = self._refused_strategy(group)
+        if refused is not None:
+            yield refused
+            return
         for words in self.space.cells(group.words):
             cell = replace(group, level=SetKind.CELL, words=words, plans=self.space.count(words))
             try:
@@ -167,7 +187,32 @@ class SearchPlace:
                 else:
                     yield self._refused(cell, error)
                 continue
-            yield from self._that_fits(replace(cell, peak=max(group.peak, self._least(words, plan))))
+            cell = replace(cell, peak=max(group.peak, self._least(words, plan)))
+            if self.by_bytes:
+                cell = replace(cell, sent=self._least_sent(words, plan))
+            yield from self._that_fits(cell)
+
+    def _refused_strategy(self, group: PlanSet) -> Candidate | None:
+        """A group whose degrees do not suit its strategy in any of its cells."""
+        if not group.words.get("strategy"):
+            return None
+        try:
+            plan = Plan.from_mapping(group.words)
+            try:
+                check_strategy(plan, self.space.sizes)
+            except UsageError:
+                plan.check(self.space.sizes)  # its first reason
+                raise
+        except UsageError as error:
+            return self._refused(group, error)
+        return None
+
+    def _least_sent(self, words: Words, plan: Plan) -> int:
+        """Bytes that some rank sends at least under any plan of a cell: the mean of all stages."""
+        try:
+            return self.bounds.sent_by_all(_of_one_stage(words, self.space), plan.microbatches, True) // plan.pp
+        except UsageError:
+            return 0
 
     def _least(self, words: Words, plan: Plan) -> int:
         """Bytes that a rank holds at least under any plan of a cell: its states, and one micro-batch of a stage."""
@@ -196,6 +241,8 @@ class SearchPlace:
                 bound = self.bounds.bound(plan, least, most)
                 step, peak = max(one.step, bound.step), max(one.peak, bound.peak)
                 one = replace(one, step=step, peak=peak, terms=bound.terms)
+                if self.by_bytes:
+                    one = replace(one, sent=max(one.sent or 0, self.bounds.sent(plan, least)))
             except UsageError as error:
                 yield self._refused(one, error)
                 continue
@@ -205,10 +252,10 @@ class SearchPlace:
                 large.append(one)
         yield from self._too_large(cell, large)
 
-    def _plans(self, order: PlanSet, by_step: bool) -> Iterator[PlanSet | Candidate]:
+    def _plans(self, order: PlanSet, fewest: bool) -> Iterator[PlanSet | Candidate]:
         """The plans with an order of tasks, with the bounds of a rehearsal.
 
-        by_step: of plans that may fit, the one in which fewest layers recompute is the best. The others are in `alike`:
+        fewest: of plans that may fit, the one in which fewest layers recompute is the best. The others are in `alike`:
         they are tried if it does not fit.
         """
         numbers = list(self.space.numbers(order.words))
@@ -221,7 +268,7 @@ class SearchPlace:
             one = replace(order, level=SetKind.PLAN, words=words, plans=len(every), alike=every[1:], peak=peak)
             (fit if self.room is None or peak <= self.room else large).append(one)
         yield from self._too_large(order, large)
-        if by_step and fit:
+        if fewest and fit:
             values = [(each.words.get("recompute_every", 1), *each.alike) for each in fit]
             first, *others = sorted((value for own in values for value in own), reverse=True)
             one = next(each for each, own in zip(fit, values, strict=True) if first in own)
@@ -242,7 +289,7 @@ class SearchPlace:
 
     def _may_hold(self, words: Words) -> bool:
         """Whether the condition may hold for plans with these words; a condition on figures may hold for all."""
-        if self.condition is None or self.condition.names & {"step", "peak", "recompute_every", "dp"}:
+        if self.condition is None or self.condition.names & {"step", "peak", "sent", "recompute_every", "dp"}:
             return True
         return self.condition.holds({**words, "ranks": self.space.ranks})
 
@@ -258,7 +305,7 @@ class SearchPlace:
     def set_of(self, branch: PlanSet, fate: Fate, why: str = "") -> Candidate:
         """A branch that is not opened any more."""
         found = (branch.step, branch.peak, branch.plans, branch.terms)
-        return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why)
+        return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why, sent=branch.sent)
 
 
 def _of_one_stage(words: Words, space: Space, **change: Any) -> Plan:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 """Version of what a search covers and how it counts; part of its id."""
 
 
@@ -35,6 +35,11 @@ class Objective(StrEnum):
     TOKENS_PER_DOLLAR = "tokens_per_dollar"
     TOKENS_PER_JOULE = "tokens_per_joule"
     MEMORY = "memory"
+    BYTES = "bytes"
+
+
+Worth = tuple[float, float]
+"""What a search makes small, then what decides between plans that are equal in that."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,11 @@ class Candidate:
     words: the words of the plan that the search chooses; of a set, those that its plans share. system: its name. ranks:
     the world. plans: how many it represents; 1 for a plan. step: ns, exact if timed, otherwise a lower bound (0 if
     nothing is known). peak: bytes of the fullest rank, exact if timed, otherwise a lower bound. terms: ns of the step
-    by what takes it, as the mean of all ranks: `compute`, `bubble`, `idle`, and `exposed AXIS` for communication that
-    nothing hides; they add up to the step of a plan that is timed. code: why it loses, in one stable word: `best`, a
-    term, `memory`, `filtered`, or `refused`. why: the same as a sentence.
+    by what takes it: `compute`, `bubble`, `idle`, and `exposed AXIS` for communication that nothing hides. Those of a
+    plan that is timed are the mean of all ranks, and add up to its step; those of a set are of its bound. code: why it
+    loses, in one stable word: `best`, `equal`, a term, `bytes`, `memory`, `filtered`, or `refused`. why: the same as a
+    sentence. sent: bytes that the rank that sends most sends in a step, exact if timed, otherwise a lower bound; None
+    if they were not counted.
     """
 
     words: Mapping[str, Any]
@@ -59,6 +66,7 @@ class Candidate:
     terms: Mapping[str, int] = field(default_factory=dict)
     code: str = ""
     why: str = ""
+    sent: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -86,6 +94,7 @@ class SearchRequest:
     that may vary (`zero`, `recompute`, …). room: bytes of an accelerator; None takes the system's. by: what is best.
     where: a condition on words and figures; empty for none. top: the number of best plans, of which no two differ only
     in what recomputes. prices: by system, what an accelerator costs an hour. watts: by system, what one takes.
+    framework: the profile of the framework that runs the plans; empty for none.
     """
 
     model: str
@@ -101,18 +110,28 @@ class SearchRequest:
     top: int = 10
     prices: Mapping[str, float] = field(default_factory=dict)
     watts: Mapping[str, float] = field(default_factory=dict)
+    framework: str = ""
 
-    def value(self, system: str, ranks: int, step: int, peak: int) -> float:
-        """What the search makes small: the step, the peak, or the cost of a step."""
+    def worth(self, system: str, ranks: int, step: int, peak: int, sent: int | None) -> Worth:
+        """What the search makes small: the step, the peak, the cost of a step, or the bytes that a rank sends in it.
+
+        Many plans send equally many bytes: the shortest step is the best of these.
+        """
         match self.by:
             case Objective.STEP:
-                return step
+                return step, 0
             case Objective.MEMORY:
-                return peak
+                return peak, 0
             case Objective.TOKENS_PER_DOLLAR:
-                return step * ranks * self.prices[system]
+                return step * ranks * self.prices[system], 0
             case Objective.TOKENS_PER_JOULE:
-                return step * ranks * self.watts[system]
+                return step * ranks * self.watts[system], 0
+            case Objective.BYTES:
+                return sent or 0, step
+
+    def worth_of(self, each: Candidate) -> Worth:
+        """The same of a candidate."""
+        return self.worth(each.system, each.ranks, each.step, each.peak, each.sent)
 
     @property
     def id(self) -> str:

@@ -12,8 +12,8 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 
-FIGURES = ("step", "peak", "ranks")
-"""Figures of a plan: its step [ns], the bytes of its fullest rank, its world."""
+FIGURES = ("step", "peak", "sent", "ranks")
+"""Figures of a plan: its step [ns], the bytes of its fullest rank, the bytes that a rank sends at most, its world."""
 
 LONGEST = 1000
 """Characters of a condition."""

@@ -1,32 +1,28 @@
 """Why each plan of a search loses: the term in which it differs most from the best one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stagedb.outputs import GB
-from stagedb.search.candidates import Candidate, Fate, SearchRequest
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, Worth
 
-Value = Callable[[str, int, int, int], float]
-"""What a search makes small, by system, ranks, step and peak."""
+BYTES = "bytes"
+"""Why plans lose that send more, if that is what a search makes small."""
 
 
-def explained(request: SearchRequest, settled: Sequence[Candidate], value: Value) -> tuple[Candidate, ...]:
-    """All candidates, each with why it loses: the timed ones by value, then sets, those with the best bounds first."""
+def explained(request: SearchRequest, settled: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """All candidates, each with why it loses: the timed ones by worth, then sets, those with the best bounds first."""
 
-    def order(each: Candidate) -> tuple[bool, float, int, str]:
-        return (
-            each.fate is not Fate.TIMED,
-            value(each.system, each.ranks, each.step, each.peak),
-            each.peak,
-            repr(each.words),
-        )
+    def order(each: Candidate) -> tuple[bool, Worth, int, str]:
+        return each.fate is not Fate.TIMED, request.worth_of(each), each.peak, repr(each.words)
 
     found = sorted(settled, key=order)
     best = found[0] if found and found[0].fate is Fate.TIMED else None
-    return tuple(_explained(each, best, request) for each in found)
+    return tuple(explain(each, best, request) for each in found)
 
 
-def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
+def explain(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
+    """A candidate with why it loses against the best plan of a search; None if the search has found none that fits."""
     if each.fate is Fate.REFUSED:
         return replace(each, code="refused")
     if each is best:
@@ -39,15 +35,33 @@ def _explained(each: Candidate, best: Candidate | None, request: SearchRequest) 
         return replace(each, code="untried", why="the search ended before it was tried")
     if best is None:
         return each
-    term, more = lost_by(each, best)
+    if request.by is Objective.MEMORY:
+        return replace(each, code="memory", why=f"a rank holds {(each.peak - best.peak) / GB:,.1f} GB more")
     at_least = "" if each.fate is Fate.TIMED else " or more"
-    return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
+    if request.by is Objective.BYTES and (sent := (each.sent or 0) - (best.sent or 0)) > 0:
+        why = f"a rank sends {sent / GB:,.3f} GB{at_least} more in a step than in the best plan"
+        return replace(each, code=BYTES, why=why)
+    own, least = request.worth_of(each), request.worth_of(best)
+    if own == least:
+        return replace(each, code="equal", why="it is as good as the best plan")
+    if each.fate is Fate.TIMED and own < least:
+        return replace(each, code="better", why="it is better than the best plan of the search")
+    if request.by in (Objective.STEP, Objective.BYTES):
+        term, more = lost_by(each, best)
+        return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
+    term, more = lost_by(each, best, own[0] / max(each.step, 1), least[0] / max(best.step, 1))
+    why = f"{term} costs {more / least[0]:.1%}{at_least} of the best plan's step in addition"
+    return replace(each, code=term, why=why)
 
 
-def lost_by(each: Candidate, best: Candidate) -> tuple[str, int]:
-    """The term that takes longest in addition to what it takes in the best plan, and by how many ns."""
+def lost_by(each: Candidate, best: Candidate, price: float = 1, least: float = 1) -> tuple[str, float]:
+    """The term that costs most in addition to what it costs in the best plan, and how much.
+
+    price, least: what a ns of each of them costs; 1 counts in ns.
+    """
     if not each.terms:
-        return "compute", max(0, each.step - best.step)
-    more = {term: each.terms.get(term, 0) - best.terms.get(term, 0) for term in {**each.terms, **best.terms}}
+        return "compute", max(0, each.step * price - best.step * least)
+    names = {**each.terms, **best.terms}
+    more = {term: each.terms.get(term, 0) * price - best.terms.get(term, 0) * least for term in names}
     term = max(sorted(more), key=lambda name: more[name])
     return term, more[term]

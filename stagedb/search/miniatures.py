@@ -15,14 +15,16 @@ stages.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import product
 from typing import TypeVar
 
 import numpy as np
 
 from stagedb.collectives import gathers
+from stagedb.expressions import evaluate
 from stagedb.ir.facts import Casts
-from stagedb.ir.symbolic_graph import BlockSpec, SymGraph
+from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import Program, lower
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS
@@ -36,6 +38,7 @@ from stagedb.systems import System
 from stagedb.timing.domain_straddles import placed
 from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.timing.lanes import Lane, find_lanes, group_of
+from stagedb.timing.sent_bytes import members_of, sent_by_member
 from stagedb.timing.step_profile import lane_durations
 from stagedb.workflows import RECOMPUTE
 from stagedb.workload.instance_columns import (
@@ -77,13 +80,17 @@ class Miniature:
 
     times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. held: by block,
     bytes of parameters, gradients that a framework keeps, and states of the optimizer. weights: by block, bytes of the
-    parameters that a rank computes with.
+    parameters that a rank computes with. sent: by the name of a kind of task and part, bytes that a rank sends in
+    collectives of every micro-batch. reduced: by block, bytes that it sends when gradients are reduced and parameters
+    gathered once.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
     saved: Mapping[Part, int]
     held: Mapping[str, int]
     weights: Mapping[str, int]
+    sent: Mapping[str, Mapping[Part, int]]
+    reduced: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,8 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
     }
     times = {} if system is None else _times(program, plan, system, parts)
     held = _held(Chunk(made, plan, plan.options.framework.memory))
-    return Miniature(times, _least(_saved(made, parts)), _least(held), _least(_weights(made)))
+    sent, reduced = _sent(program, plan, parts), _reduced(program, plan, columns)
+    return Miniature(times, _least(_saved(made, parts)), _least(held), _least(_weights(made)), sent, _least(reduced))
 
 
 def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
@@ -224,9 +232,56 @@ def _weights(made: ChunkProgram) -> Iterator[tuple[str, int]]:
         yield block, sum(made.sizes[name] for name in own)
 
 
+def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, dict[Part, int]]:
+    """Bytes that a rank sends in a micro-batch, by kind of task and part, but not over dp."""
+    columns = program.workload.classes[0]
+    ops, origins, members = columns.ops, columns.origins, members_of(program.workload, columns)
+    found: dict[str, dict[Part, int]] = {}
+    for kind in plan.workflow.kinds:
+        if kind.once:
+            continue
+        rows = np.isin(ops.template, RUNS[TASK_KINDS.index(kind.name)]) & (ops.when == EVERY)
+        sizes = dict.fromkeys(parts, Fraction(0))
+        for row in np.flatnonzero(rows & (ops.type == COLLECTIVE)).tolist():
+            position = int(origins.position[row])
+            if ops.axis[row] not in DATA_AXES and position in parts and origins.block[row] not in PSEUDO_BLOCKS:
+                operand = Fraction(int(ops.operand[row]))
+                sizes[position] += sent_by_member(ops.kind[row], operand, members[ops.axis[row]])
+        found[kind.name] = _least((parts[position], int(size)) for position, size in sizes.items())
+    return found
+
+
+def _reduced(program: Program, plan: Plan, columns: ClassColumns) -> Iterator[tuple[str, int]]:
+    """By block at each place, the bytes that a rank sends for its weights in buckets, each of which runs once.
+
+    Buckets of the whole model have other weights together. So this is what each weight adds to them, without padding.
+    """
+    graph, ops, origins = program.graph, columns.ops, columns.origins
+    env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
+    by_name, tensors = {op.name: op for op in graph.ops}, {tensor.name: tensor for tensor in graph.tensors}
+    members, sent = members_of(program.workload, columns), defaultdict[int, Fraction](Fraction)
+    for row, weights in program.carried[columns.number].items():
+        work = by_name[origins.sym[row]].work
+        for position, name in weights:
+            about = tensors[name].parameter
+            if about is None or not isinstance(work, Collective):
+                continue
+            own = {"elements": evaluate(about.elements, env), "shard": evaluate(about.shard or "0", env)}
+            operand = Fraction(evaluate(work.comm_bytes, {**env, **own}))
+            sent[position] += sent_by_member(ops.kind[row], operand, members[ops.axis[row]])
+    blocks = {
+        int(position): block
+        for position, block in zip(origins.position.tolist(), origins.block, strict=True)
+        if block not in PSEUDO_BLOCKS
+    }
+    for position, block in blocks.items():
+        yield block, int(sent[position])
+
+
 def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Part]) -> dict[str, dict[Part, PartTimes]]:
     columns = program.workload.classes[0]
-    ns = lane_durations(program.workload, system).ns[0]
+    system = _alone(system)
+    ns = _of_a_task(columns, lane_durations(program.workload, system).ns[0], system)
     found: dict[str, dict[Part, PartTimes]] = {}
     for kind in plan.workflow.kinds:
         if kind.once:
@@ -238,12 +293,27 @@ def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Par
     return found
 
 
+def _alone(system: System) -> System:
+    """The system on which nothing that dp sends slows down computing: how much, follows from all layers of a stage."""
+    return replace(system, overlap=replace(system.overlap, taken=0))
+
+
+def _of_a_task(columns: ClassColumns, ns: Ints, system: System) -> Ints:
+    """Durations without casts of weights, if the framework makes them once a step: no task has a known share."""
+    if not system.overlap.casts:
+        return ns
+    once = np.array([facts.casts in (Casts.WEIGHT, Casts.WEIGHT_AGAIN) for facts in columns.ops.facts], bool)
+    return np.where(once, 0, ns)
+
+
 def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int) -> StageMiniature:
     """The figures of a shortened graph on few stages. ahead: as in `transfers`. The errors are those of `miniature`."""
-    workload = lower(graph, plan).workload
+    workload, system = lower(graph, plan).workload, _alone(system)
     lanes = find_lanes(workload, placed(workload, system)[0].network(len(workload.ranks)))
     ns_of: dict[int, Ints] = {}
-    for lane, own in zip(lanes, lane_durations(workload, system).ns, strict=True):
+    by_number = {each.number: each for each in workload.classes}
+    for lane, whole in zip(lanes, lane_durations(workload, system).ns, strict=True):
+        own = _of_a_task(by_number[lane.rank_class], whole, system)
         ns_of[lane.rank_class] = np.minimum(ns_of.get(lane.rank_class, own), own)
     axes = sorted({axis for each in workload.classes for axis in each.ops.axis} - {"", "pp"})
     streams = {axis: STREAMS + (number if system.overlap.streams == "axis" else 0) for number, axis in enumerate(axes)}

@@ -12,17 +12,23 @@ from typing import Any
 from stagedb.advice.copied_processes import Answer, Copies, copies
 from stagedb.advice.ray_workers import RayWorkers, ray_workers
 from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
+from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.cores import usable_cores
+from stagedb.frameworks.profiles import find_profile
 from stagedb.models import Card
+from stagedb.plans import GraphOptions
 from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
-from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards, layout_of
+from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards, Worth, layout_of
 from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
+from stagedb.search.region_choices import Regions
 from stagedb.search.space import Space, framework_of
 from stagedb.systems import System
 
 LOST = "so that the search ended; the plans that were timed before are kept, if a store keeps them"
+
+NO_LIMIT: Worth = (float("inf"), float("inf"))
+"""What no plan exceeds."""
 
 TOGETHER = 64
 """Groups that a process bounds at a time."""
@@ -60,7 +66,9 @@ def _alone() -> Sequence[float]:
 def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
     """The plans of each world that a search asks about. UsageError if the request names no batch."""
     sizes = model_sizes(card, framework_of(request.words))
-    return [Space(sizes, request.words, ranks, request.allow) for ranks in request.ranks]
+    profile = find_profile(request.framework) if request.framework else None
+    regions: Regions = weight_axes(card, GraphOptions()) if "strategies" in request.allow else {}
+    return [Space(sizes, request.words, ranks, request.allow, profile, regions) for ranks in request.ranks]
 
 
 def sizes_of(request: SearchRequest, card: Card, of: int) -> list[int]:
@@ -99,7 +107,7 @@ def search(
 
     Raises UsageError for a condition that cannot be read, and for words that no plan may have.
     """
-    places = _places(request, card, systems)
+    places = places_of(request, card, systems)
     answer = partial(_answer, places)
     pool: AbstractContextManager[Copies | RayWorkers] = (
         copies(answer, usable_cores() if processes is None else processes, _name, LOST)
@@ -110,11 +118,12 @@ def search(
         return _Search(request, places, others, shards, found, elsewhere, known, progress, seconds, settled).run()
 
 
-def _places(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
+def places_of(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
+    """The plans of a search on each system and number of ranks. The errors are those of `search`."""
     condition = Condition.parse(request.where) if request.where else None
     graph_of = partial(build_graph, card)
     return [
-        SearchPlace.of(number, space, graph_of, system, request.room, condition, card.check_tp)
+        SearchPlace.of(number, space, graph_of, system, request, condition, card.check_tp)
         for number, (system, space) in enumerate(
             (system, space) for system in systems for space in spaces_of(request, card)
         )
@@ -123,7 +132,7 @@ def _places(request: SearchRequest, card: Card, systems: Sequence[System]) -> li
 
 def _answering(request: SearchRequest, card: Card, systems: Sequence[System]) -> Answer:
     """What answers the questions of a search on another machine."""
-    return partial(_answer, _places(request, card, systems))
+    return partial(_answer, places_of(request, card, systems))
 
 
 def _name(question: Any) -> str:
@@ -138,7 +147,7 @@ def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
     place = places[branch.place]
     if branch.level is SetKind.PLAN:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
-    return _plain(place.opened(branch, question["by_step"]))
+    return _plain(place.opened(branch, question["fewest"]))
 
 
 def _plain(found: PlanSet | Opened) -> dict[str, Any]:
@@ -173,10 +182,10 @@ class _Search:
     report: Report
     seconds: float | None
     watcher: Settle | None = None
-    heap: list[tuple[float, int, PlanSet]] = field(default_factory=list)
+    heap: list[tuple[Worth, int, PlanSet]] = field(default_factory=list)
     settled: list[Candidate] = field(default_factory=list)
     layouts: dict[str, Candidate] = field(default_factory=dict)
-    limits: list[float] = field(default_factory=list)
+    limits: list[Worth] = field(default_factory=list)
     rivals: Sequence[float] = ()
     tried: dict[str, Candidate] = field(default_factory=dict)
     best: Candidate | None = None
@@ -205,7 +214,7 @@ class _Search:
         for value, _, branch in self.heap:
             fate = Fate.SLOWER if value > self.limit else Fate.UNTRIED
             self.settled.append(self.places[branch.place].set_of(branch, fate))
-        found = explained(self.request, self.settled, self.value)
+        found = explained(self.request, self.settled)
         seconds = time.monotonic() - began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
 
@@ -215,14 +224,12 @@ class _Search:
         return not late or (self.seconds == 0 and first.step == 0 and first.level is not SetKind.PLAN)
 
     @property
-    def limit(self) -> float:
-        """The value that a branch must not exceed to have one of the best layouts."""
-        best = sorted((*self.limits, *self.rivals)) if self.rivals else self.limits
-        return best[self.request.top - 1] if len(best) >= self.request.top else float("inf")
-
-    def value(self, system: str, ranks: int, step: int, peak: int) -> float:
-        """What the search makes small."""
-        return self.request.value(system, ranks, step, peak)
+    def limit(self) -> Worth:
+        """What a branch must not exceed to have one of the best layouts."""
+        # Plans of other shards are known by the first number: they rule out what is above that.
+        others = ((each, float("inf")) for each in self.rivals)
+        best = sorted((*self.limits, *others)) if self.rivals else self.limits
+        return best[self.request.top - 1] if len(best) >= self.request.top else NO_LIMIT
 
     def _groups(self) -> None:
         """The groups of the search's part, with their bounds."""
@@ -247,11 +254,11 @@ class _Search:
         if place.room is not None and branch.peak > place.room:
             self._settle(place.set_of(branch, Fate.MEMORY))
             return
-        heappush(self.heap, (self._value_of(branch), self._next(), branch))
+        heappush(self.heap, (self._worth_of(branch), self._next(), branch))
 
-    def _value_of(self, branch: PlanSet) -> float:
+    def _worth_of(self, branch: PlanSet) -> Worth:
         place = self.places[branch.place]
-        return self.value(place.system, place.space.ranks, branch.step, branch.peak)
+        return self.request.worth(place.system, place.space.ranks, branch.step, branch.peak, branch.sent)
 
     def _next(self) -> int:
         self.number += 1
@@ -269,28 +276,26 @@ class _Search:
                 self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
                 return
         by_step = self.request.by is Objective.STEP
-        longest = int(self.limit) if by_step and self.limit < float("inf") else None
-        self.copies.ask({"branch": _plain(branch), "longest": longest, "by_step": by_step})
+        longest = int(self.limit[0]) if by_step and self.limit < NO_LIMIT else None
+        fewest = self.request.by in (Objective.STEP, Objective.BYTES)
+        self.copies.ask({"branch": _plain(branch), "longest": longest, "fewest": fewest})
 
     def _is_beaten(self, branch: PlanSet, known: Candidate) -> bool:
         """Whether a plan is no better than a known one that differs only in what recomputes.
 
-        Computing more again makes no step shorter.
+        Computing more again makes no step shorter, and sends no fewer bytes.
         """
         leanest = self.request.by is Objective.MEMORY
         recomputes = known.words.get("recompute", "none") != "none"
-        return self._value_of(branch) >= self._of(known) or not (leanest or recomputes)
-
-    def _of(self, each: Candidate) -> float:
-        return self.value(each.system, each.ranks, each.step, each.peak)
+        return self._worth_of(branch) >= self.request.worth_of(known) or not (leanest or recomputes)
 
     def _judged(self, each: Candidate) -> Candidate:
         """A set that a shard ruled out, or did not try, by the best plans of all shards."""
         if each.fate not in (Fate.SLOWER, Fate.UNTRIED):
             return each
-        beaten = self._of(each) > self.limit
+        beaten = self.request.worth_of(each) > self.limit
         if not beaten and (known := self.layouts.get(each.layout)) is not None:
-            beaten = self._of(each) >= self._of(known)
+            beaten = self.request.worth_of(each) >= self.request.worth_of(known)
         fate = Fate.SLOWER if beaten else Fate.UNTRIED
         return each if fate is each.fate else replace(each, fate=fate)
 
@@ -305,21 +310,22 @@ class _Search:
     def _push_alike(self, branch: PlanSet, first: Candidate) -> None:
         """The plans that are no faster than one that was tried."""
         step = max(branch.step, first.step)
+        sent = None if branch.sent is None else max(branch.sent, first.sent or 0)
         others = {word: value for word, value in branch.words.items() if word != "recompute_every"}
         for every in branch.alike:
             words = {**others, **({"recompute_every": every} if every > 1 else {})}
-            self._push(replace(branch, words=words, plans=1, alike=(), step=step))
+            self._push(replace(branch, words=words, plans=1, alike=(), step=step, sent=sent))
 
     def _settle(self, candidate: Candidate) -> None:
         self.settled.append(candidate)
         self.done += candidate.plans
         if candidate.fate is Fate.TIMED:
             self.timed += 1
-            layout = candidate.layout
-            if layout not in self.layouts or self._of(candidate) < self._of(self.layouts[layout]):
-                self.layouts[layout] = candidate
-                self.limits = sorted(map(self._of, self.layouts.values()))[: self.request.top]
-            if self.best is None or self._of(candidate) < self._of(self.best):
+            known, worth = self.layouts.get(candidate.layout), self.request.worth_of
+            if known is None or worth(candidate) < worth(known):
+                self.layouts[candidate.layout] = candidate
+                self.limits = sorted(map(worth, self.layouts.values()))[: self.request.top]
+            if self.best is None or worth(candidate) < worth(self.best):
                 self.best = candidate
         self.report(Progress(self.done, self.size, self.timed, self.best))
         if self.watcher is not None:
@@ -337,6 +343,7 @@ _LAYER = (
     "dispatch",
     "micro_batch_size",
     "sp",
+    "strategy",
     "pp",
     "dp",
 )

@@ -15,12 +15,14 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS, Framework
+from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.layer_split import uneven_chunks
 from stagedb.schedules import DEFAULT, SCHEDULES
+from stagedb.search.region_choices import Regions, strategies
 
 Words = Mapping[str, Any]
 """Words of a plan."""
@@ -37,6 +39,7 @@ GROUPS: Mapping[str, str] = {
     "dispatch": "how tokens are sent to experts: once a choice, a rank or a node",
     "expert_tp": "experts that tp cuts, or whole experts on the ranks of tp",
     "order": "the order of mesh axes on the machine",
+    "strategies": "sharding rules of each region of the model, where tp is above 1, which move weights or activations",
     "splits": "layers dealt to stages with the embedding and the loss counted, and chunks of unequal depth",
 }
 """Words that a search may vary beyond tp, pp, dp, ep, the micro-batch and chunks of stages."""
@@ -51,10 +54,14 @@ NODE = 8
 """Accelerators of a node, to which tokens of experts may be sent once."""
 
 
+ONLY_NAMED = ("strategies", "splits")
+"""Groups that `all` leaves out: each multiplies the plans."""
+
+
 def groups_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The groups of these names, in one order; `all` but splits, `none`. Raises UsageError for an unknown one."""
+    """The groups of these names, in one order; `all` but `ONLY_NAMED`, `none`. Raises UsageError for an unknown one."""
     if list(names) in (["all"], ["none"]):
-        return tuple(name for name in GROUPS if name != "splits") if names[0] == "all" else ()
+        return tuple(name for name in GROUPS if name not in ONLY_NAMED) if names[0] == "all" else ()
     for name in names:
         if name not in GROUPS:
             raise UsageError(
@@ -68,13 +75,18 @@ class Space:
     """All plans of a model on so many ranks.
 
     sizes: of the model. words: those that every plan has, `global_batch_size` among them. allow: groups that vary.
+    framework: implies further words of each plan, and what may be computed again; None for none. regions: of the
+    model, each with the axes of its weights; strategies are rules of these.
     """
 
     sizes: Mapping[str, int]
     words: Words
     ranks: int
     allow: tuple[str, ...] = USUAL
+    framework: FrameworkProfile | None = None
+    regions: Regions = field(default_factory=dict)
     _counts: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _strategies: dict[int, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.words.get("global_batch_size"), int):
@@ -128,6 +140,12 @@ class Space:
             return
         for change in axes[0](self, words):
             yield from self._product({**words, **change}, axes[1:])
+
+    def strategies(self, cp: int) -> Sequence[str]:
+        """The strategies of the model but for the built-in one. cp: the degree of context parallelism."""
+        if cp not in self._strategies:
+            self._strategies[cp] = list(strategies(self.regions, cp))[1:]
+        return self._strategies[cp]
 
     def is_open(self, word: str, group: str = "") -> bool:
         """Whether the search chooses a word."""
@@ -223,6 +241,13 @@ def _sequences(space: Space, words: Words) -> Iterator[Words]:
         yield {"sp": False}
 
 
+def _strategies(space: Space, words: Words) -> Iterator[Words]:
+    yield {}
+    # On one rank of tp all of them are the built-in one.
+    if words["tp"] > 1 and space.is_open("strategy", "strategies"):
+        yield from ({"strategy": text} for text in space.strategies(words["cp"]))
+
+
 def _sharding(space: Space, words: Words) -> Iterator[Words]:
     framework = framework_of(words)
     stages: list[Words] = [{}]
@@ -241,14 +266,35 @@ def _recomputing(space: Space, words: Words) -> Iterator[Words]:
     if not space.is_open("recompute", "recompute"):
         yield {}
         return
+    if space.framework is not None:
+        yield {"recompute": "none"}
+        yield from _kinds_of(space.framework)
+        return
     for kind in KINDS:
         if kind != "core" or words.get("attention") == "math":
             yield {"recompute": kind}
 
 
+def _kinds_of(framework: FrameworkProfile) -> Iterator[Words]:
+    """What a framework can compute again, but in every K-th layer, which a search has for each of its kinds."""
+    found: list[Words] = []
+    for words in framework.recompute.values():
+        kind = {word: value for word, value in words.items() if word != "recompute_every"}
+        if kind and kind not in found:
+            found.append(kind)
+            yield kind
+
+
+def _implied(space: Space, words: Words) -> Iterator[Words]:
+    """The words that the framework implies for those that are chosen."""
+    found = space.framework.plan_words(words) if space.framework is not None else words
+    yield {word: value for word, value in found.items() if word not in words}
+
+
 def _messages(space: Space, words: Words) -> Iterator[Words]:
     yield {}
-    if words["pp"] > 1 and words["tp"] > 1 and space.is_open("scatter_gather", "overlap"):
+    given = "scatter_gather" in words
+    if words["pp"] > 1 and words["tp"] > 1 and not given and space.is_open("scatter_gather", "overlap"):
         yield {"scatter_gather": True}
 
 
@@ -312,6 +358,8 @@ def _pairs(space: Space, words: Words) -> Iterator[Words]:
         yield {"overlap_experts": True}
 
 
-_GROUP_AXES: tuple[_Axis, ...] = (_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences)
-_CELL_AXES: tuple[_Axis, ...] = (_sharding, _recomputing, _messages, _orders)
+_GROUP_AXES: tuple[_Axis, ...] = (
+    *(_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences, _strategies, _implied),
+)
+_CELL_AXES: tuple[_Axis, ...] = (_sharding, _implied, _recomputing, _messages, _orders)
 _PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _every)

@@ -7,7 +7,6 @@ TERMS: dict[str, str] = {
     "compute": "term_compute",
     "bubble": "term_bubble",
     "idle": "term_idle",
-    "other": "term_other",
     **{f"exposed {axis}": f"exposed_{axis}" for axis in RANK_GROUPS},
 }
 """The terms of a step, each with its property of `Candidate`."""
@@ -16,7 +15,6 @@ _MEANINGS = {
     "compute": "computing",
     "bubble": "waiting for other stages",
     "idle": "waiting for ranks of the same stage, and all remaining time",
-    "other": "what the step has in addition to its bound",
 }
 
 _EXPOSED = "communication that nothing hides"
@@ -37,7 +35,7 @@ SEARCH_LABELS = (
             Property("ranks", "integer[]", "numbers of ranks that were searched", "ranks"),
             Property("seq_len", "integer?", "length of a sequence", "tokens"),
             Property("global_batch_size", "integer?", "sequences of a step", "sequences"),
-            Property("by", "string", "what is best: step, memory, tokens_per_dollar or tokens_per_joule"),
+            Property("by", "string", "what is best: step, memory, bytes, tokens_per_dollar or tokens_per_joule"),
             Property("allow", "string[]", "groups of words that vary in addition to degrees and the micro-batch"),
             Property("room", "integer?", "memory of an accelerator; absent: that of each system", "B"),
             Property("condition", "string?", "what plans must fulfil, such as `tp <= 8 and peak < 76e9`"),
@@ -79,12 +77,27 @@ SEARCH_LABELS = (
             Property("plans", "integer", "plans that it represents; 1 for a plan"),
             Property("step", "integer", "length of the step if `timed`, otherwise a lower bound", "ns"),
             Property("peak", "integer", "what the fullest rank holds if `timed`, otherwise a lower bound", "B"),
-            Property("code", "string?", "why it loses: a term, memory, filtered, refused, untried; or `best`"),
+            Property(
+                "sent",
+                "integer?",
+                "what a rank sends at most in a step if `timed`, otherwise a lower bound; absent if not counted",
+                "B",
+            ),
+            Property(
+                "code",
+                "string?",
+                "why it loses: a term, bytes, memory, filtered, refused, untried; or `best`, `equal`",
+            ),
             Property("why", "string?", "the same as a sentence; of a plan that is refused, the reason"),
             Property("instance", "string?", "id of the instance of this plan, for the best plans"),
             *CHOSEN_WORDS,
             *(
-                Property(name, "integer?", f"{_MEANINGS.get(term, _EXPOSED)}, mean of all ranks", "ns")
+                Property(
+                    name,
+                    "integer?",
+                    f"{_MEANINGS.get(term, _EXPOSED)}: mean of all ranks if `timed`, otherwise of the step's bound",
+                    "ns",
+                )
                 for term, name in TERMS.items()
             ),
         ),

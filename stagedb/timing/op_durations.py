@@ -36,7 +36,17 @@ from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
 from stagedb.timing.repeated_keys import REPEATED, ring_repeats
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Ops, Workload
+from stagedb.workload.instance_columns import (
+    COLLECTIVE,
+    COMPUTE,
+    ONCE_A_STEP,
+    RECV,
+    RUNS,
+    ClassColumns,
+    Ints,
+    Ops,
+    Workload,
+)
 
 RINGS = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 """Kinds of context parallelism in which a rank computes with the keys of one rank after the other."""
@@ -294,7 +304,8 @@ def runs_of(columns: ClassColumns) -> list[int]:
     opened, count = tasks.opened, np.zeros(len(ops), np.int64)
     for kind, templates in RUNS.items():
         for chunk in np.unique(tasks.chunk).tolist():
-            chosen = (tasks.kind == kind) & (tasks.chunk == chunk)
+            # The task that ends a step is of all chunks.
+            chosen = (tasks.kind == kind) & ((tasks.chunk == chunk) | bool(ONCE_A_STEP[kind]))
             marks = (True, tasks.first, tasks.last, ~opened)
             times = np.array([(chosen & mark).sum() for mark in marks], np.int64)
             of = (ops.chunk == chunk) & np.isin(ops.template, templates)

@@ -13,8 +13,11 @@ ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "
 SMALL = ("search", "--no-keep", *ASKED)
 
 
-def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run) -> None:
-    found = offline(*SMALL, "--allow", "none", "-f", "json")
+@pytest.mark.parametrize(
+    "more", [(), ("--framework", "torchtitan", "--allow", "zero,recompute")], ids=["plain", "framework"]
+)
+def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run, more: tuple[str, ...]) -> None:
+    found = offline(*SMALL, "--allow", "none", *more, "-f", "json")
     assert found.status == 0, found.err
     best = json.loads(found.out)[0]
     assert (best["fate"], best["code"]) == ("timed", "best")
@@ -34,6 +37,27 @@ def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
     assert any(line.startswith("why the others lose: ") for line in lines)
     assert lines[-1].startswith("  stagedb profile --model llama3.2-1b")
     assert max(map(len, lines[:5])) <= 80
+
+
+def test_strategies_are_in_the_table_and_in_the_command(offline: Run, run: Run) -> None:
+    long = ("--seq-len", "32768", "--fix", "tp=4", "--fix", "micro_batch_size=1", "--fits", "1TB")
+    found = offline(*SMALL[:-2], *long, "--allow", "strategies", "--by", "bytes", "--top", "3")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    assert lines[2].split() == ["plan", "step", "ms", "more", "%", "sent", "GB", "peak", "GB", "loses", "by"]
+    assert lines[3].startswith("sp, ffn copied ") and lines[3].endswith("best")
+    at = lines.index("the best plan with other rules in one region:")
+    assert lines[at + 1].split()[:3] == ["region", "rules", "instead"]
+    rows = [line.split() for line in lines[at + 2 : at + 9]]
+    assert [row[0] for row in rows] == ["tokens", "attention", "attention", "ffn", "ffn", "head", "embedding"]
+    assert [row[-1] for row in rows[:3]] == ["refused"] * 3
+    command = lines[-1].strip()
+    assert "--strategy" in command
+    profiled = run(*shlex.split(command)[1:], "--no-keep", "-f", "json")
+    assert profiled.status == 0, profiled.err
+    row = json.loads(profiled.out)[0]
+    step = sum(row[each] for each in ("busy", "exposed", "bubble", "idle"))
+    assert f"{round(step / 1e6, 1):,}" in lines[3].split()
 
 
 def test_options_choose_the_plans(offline: Run) -> None:

@@ -1,5 +1,6 @@
 """The report of a search: one file that fetches nothing, with what the page of the search has, and its provenance."""
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
@@ -122,13 +123,15 @@ def asked_by(command: str) -> SearchRequest:
         {"ranks": [8, 16, 32], "top": 9, "allow": ["zero"], "where": "tp <= 8 and peak < 76e9"},
         {"room": 60_000_000_001, "allow": ["none"], "system": ["h100", "a100-80gb"]},
         {"by": "tokens_per_dollar", "prices": {"h100": 2.5}, "words": {"global_batch_size": 64, "sp": True, "tp": 8}},
+        {"framework": "nemo"},
+        {"framework": "torchtitan", "words": {"global_batch_size": 64, "matmul_dtype": "fp8", "kernels": "eager"}},
     ],
     ids=str,
 )
 def test_the_command_of_a_search_asks_the_same(store: Store, more: dict[str, Any]) -> None:
     given: dict[str, Any] = {"ranks": [16], "words": {"global_batch_size": 64, "recipe": "megatron"}, **more}
     usual = {"system": None, "allow": None, "room": None, "by": "step", "where": "", "top": 5}
-    asked = SearchAsked.of(**{"model": "llama3-8b", **usual, "prices": None, "watts": None, **given})
+    asked = SearchAsked.of(**{"model": "llama3-8b", **usual, "prices": None, "watts": None, "framework": None, **given})
     command = search_views.search_command(asked.request)
     assert command is not None
     assert asked_by(command).id == asked.request.id
@@ -139,7 +142,7 @@ def test_what_no_command_names_is_shown_again(store: Store) -> None:
     request = small_request(model="llama3-8b", card=card.digest)
     assert search_views.search_command(request) is None, "the system has other numbers than the preset"
     assert search_views.provenance_of(request).commands == (f"stagedb report {request.id}",)
-    asked = SearchAsked.of(card, [8, 12], None, None, None, "step", "", 5, None, None, {"global_batch_size": 64})
+    asked = SearchAsked.of(card, [8, 12], None, None, None, "step", "", 5, None, None, None, {"global_batch_size": 64})
     assert search_views.search_command(asked.request) is None, "12 ranks are not twice 8"
 
 
@@ -159,5 +162,9 @@ def test_plans_are_compared_by_what_is_best(by: str, column: str, value: str, wo
     assert names == ["plan", "step ms", column, "fewer %", "peak GB", "why it loses"]
     assert found.rows[0][names.index(column)][0] == value
     assert [row[names.index("fewer %")][0] for row in found.rows] == ["0.0", worse]
+    sent = [dataclasses.replace(each, sent=size) for each, size in zip(rows, (3 * 10**9, 4_500_000_000), strict=True)]
+    fewest = best_table(view_of(sent, by=Objective.BYTES))
+    assert [each.name for each in fewest.columns][1:4] == ["step ms", "sent GB", "more sent %"]
+    assert [[cell[0] for cell in row[2:4]] for row in fewest.rows] == [["3.000", "0.0"], ["4.500", "50.0"]]
     smaller = best_table(view_of(rows[::-1], by=Objective.MEMORY))
     assert [row[2][0] for row in smaller.rows] == ["0.0", "100.0"] and smaller.columns[2].name == "larger %"

@@ -15,7 +15,7 @@ from stagedb.lowering.program import lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
-from stagedb.search import Fate
+from stagedb.search import Fate, SearchRequest
 from stagedb.search.branches import PlanSet, SearchPlace, SetKind
 from stagedb.search.space import Space, Words, groups_of
 from stagedb.systems import load_system
@@ -42,7 +42,10 @@ def place_of(model: str, recipe: str) -> SearchPlace:
     card = dataclasses.replace(load_card(model), layers=8, name=f"{model}-8")
     words = {"global_batch_size": 64, "seq_len": 1024, "recipe": recipe}
     space = Space(model_sizes(card, FRAMEWORKS[recipe]), words, MODELS[model], groups_of(["all"]))
-    return SearchPlace.of(0, space, partial(build_graph, card), H100, 1 << 60, None, card.check_tp)
+    request = SearchRequest(
+        card.name, card.digest, ("h100",), ("",), (MODELS[model],), words, groups_of(["all"]), room=1 << 60
+    )
+    return SearchPlace.of(0, space, partial(build_graph, card), H100, request, None, card.check_tp)
 
 
 def drawn(place: SearchPlace, draw: random.Random) -> Words:

@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 
 from stagedb.advice import Trials
+from stagedb.advice.trials import Outcome
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
+from stagedb.frameworks.profiles import find_profile
+from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
-from stagedb.search.searching import search
+from stagedb.search.searching import search, spaces_of
 from stagedb.search.space import GROUPS, Space, groups_of
 from stagedb.systems import System, load_system
+from stagedb.timing.framework_timing import as_used_by
+from stagedb.timing.sent_bytes import most_sent
 
 H100 = load_system("h100")
 
@@ -100,29 +105,63 @@ def test_the_best_plans_are_those_of_trying_every_plan(
     assert (found.best.step if found.best else None) == (best[0][0] if best else None)
 
 
+ALL = groups_of(["all"])
+STRATEGIES = ("zero", "hsdp", "sp", "recompute", "schedule", "strategies")
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    ("model", "ranks"), [("llama3-8b", 64), ("qwen3-30b-a3b", 32), ("gemma-2-9b", 16), ("gpt2", 8)]
+    ("model", "ranks", "allow"),
+    [
+        *(("llama3-8b", 64, ALL), ("qwen3-30b-a3b", 32, ALL), ("gemma-2-9b", 16, ALL), ("gpt2", 8, ALL)),
+        *(("llama3-8b", 32, STRATEGIES), ("qwen3-30b-a3b", 16, STRATEGIES), ("gemma-2-9b", 8, (*STRATEGIES, "cp"))),
+    ],
+    ids=lambda value: ("strategies" if "strategies" in value else "all") if isinstance(value, tuple) else str(value),
 )
-def test_no_plan_is_better_than_its_bounds(model: str, ranks: int, seed: int) -> None:
+def test_no_plan_is_better_than_its_bounds(model: str, ranks: int, allow: tuple[str, ...], seed: int) -> None:
     card = small(model, 8)
-    request = asked(card, ranks, groups_of(["all"]), words={"global_batch_size": 64, "seq_len": 1024})
-    space = space_of(
-        dataclasses.replace(request, words={**request.words, "recipe": ["torch", "megatron"][seed % 2]}), card
-    )
-    trials = Trials(lambda options: build_graph(card, options), space.sizes, H100)
-    bounds = Bounds(trials.graph_of, space.sizes, H100)
-    draw, groups, tried = random.Random(f"{model} {seed}"), list(space.groups()), 0
+    words = {"global_batch_size": 64, "seq_len": 1024, "recipe": ["torch", "megatron"][seed % 2]}
+    space = spaces_of(asked(card, ranks, allow, words=words), card)[0]
+    check_bounds(card, space, H100, f"{model} {seed}", only="strategy" if "strategies" in allow else "recipe")
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "ranks", "dtype"),
+    [
+        ("nemo", "llama3-8b", 64, "fp8"),
+        ("torchtitan", "llama3-8b", 32, "fp8"),
+        ("llm-foundry", "gpt2", 16, "same"),
+        ("megatron-bridge", "qwen3-30b-a3b", 16, "fp8"),
+        ("megatron-deepspeed", "gpt2", 16, "same"),
+    ],
+)
+def test_no_plan_of_a_framework_is_better_than_its_bounds(framework: str, model: str, ranks: int, dtype: str) -> None:
+    card, profile = small(model, 8), find_profile(framework)
+    words = profile.plan_words({"global_batch_size": 64, "seq_len": 1024, "matmul_dtype": dtype})
+    sizes = model_sizes(card, FRAMEWORKS[profile.recipe])
+    space = Space(sizes, words, ranks, groups_of(["all"]), profile)
+    check_bounds(card, space, as_used_by(H100, profile), framework, profile.hiding.blocking)
+
+
+def check_bounds(
+    card: Card, space: Space, system: System, seed: str, blocking: tuple[str, ...] = (), only: str = "recipe"
+) -> None:
+    """Fail if one of six drawn plans is shorter or leaner than its bounds. only: a word that all of them have."""
+    trials = Trials(lambda options: build_graph(card, options), space.sizes, system, blocking)
+    bounds = Bounds(trials.graph_of, space.sizes, system)
+    draw, groups, tried = random.Random(seed), [each for each in space.groups() if only in each], 0
     while tried < 6:
         cell = draw.choice(list(space.cells(draw.choice(groups))))
         words = draw.choice(list(space.plans(cell)) or [{}])
         try:
             plan = Plan.from_mapping(words)
             plan.check(space.sizes)
-            exact = trials.outcome(plan)
+            program = trials.copied(plan)
+            exact = Outcome(trials.step(program), peak_of(memory_of(program)))
         except UsageError:
             continue
         tried += 1
+        assert 0 <= bounds.sent(plan, bounds.chunks(plan)) <= most_sent(program.workload), words
         bound = bounds.bound(plan, bounds.chunks(plan))
         assert bound.step <= exact.step, words
         assert bound.peak <= exact.peak, words
@@ -239,7 +278,7 @@ def test_a_condition_on_texts_and_numbers_is_refused() -> None:
 
 
 def test_groups_are_named() -> None:
-    assert groups_of(["all"]) == tuple(name for name in GROUPS if name != "splits")
+    assert groups_of(["all"]) == tuple(name for name in GROUPS if name not in ("strategies", "splits"))
     assert groups_of(["none"]) == ()
     assert groups_of(["schedule", "zero"]) == ("zero", "schedule")
     with pytest.raises(UsageError, match="unknown group of words 'zerro'"):

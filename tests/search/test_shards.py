@@ -49,9 +49,10 @@ def together(request: SearchRequest, parts: dict[int, SearchResult], of: int) ->
         asked(LLAMA, 4, ("zero",), room=6 * 10**9, words=ONE_SIZE),
         asked(LLAMA, 4, ("zero",), where="tp == 2 or pp == 2", words=ONE_SIZE),
         asked(LLAMA, 4, ("recompute",), by=Objective.MEMORY, words=ONE_SIZE),
+        asked(LLAMA, 4, ("strategies",), by=Objective.BYTES, words=ONE_SIZE | {"tp": 2}),
         asked(LLAMA, 4, ("zero",), by=Objective.TOKENS_PER_DOLLAR, prices={"h100": 2.5}, words=ONE_SIZE),
     ],
-    ids=["recompute", "schedules", "little room", "condition", "memory", "price"],
+    ids=["recompute", "schedules", "little room", "condition", "memory", "bytes", "price"],
 )
 def test_shards_together_are_the_search(request_: SearchRequest) -> None:
     of = 3

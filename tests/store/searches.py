@@ -50,13 +50,19 @@ def working(request: SearchRequest, seconds: float | None = None, **more: Any) -
     return work
 
 
-def slowly(request: SearchRequest, **more: Any) -> Work:
-    """The same, with a pause after each plan that was timed, which is longer than a writer waits for more of them."""
+def slowly(request: SearchRequest, hangs_after: int | None = None, **more: Any) -> Work:
+    """The same, with a pause after each plan that was timed, which is longer than a writer waits for more of them.
+
+    hangs_after: plans after which it does nothing for ten minutes.
+    """
 
     def work(known: Sequence[Candidate], settled: Settle) -> SearchResult:
+        timed: list[Candidate] = []
+
         def paused(candidate: Candidate) -> None:
             if candidate.fate is Fate.TIMED:
-                time.sleep(OFTEN)
+                timed.append(candidate)
+                time.sleep(600 if len(timed) == hangs_after else OFTEN)
             settled(candidate)
 
         return working(request, **more)(known, paused)

@@ -16,7 +16,14 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs.stored_values import DamagedError
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
 from stagedb.store import Store, delete, sweep, unfinished
-from stagedb.store.contents.search_rows import candidate_of, candidate_values, request_of, request_text, with_ids
+from stagedb.store.contents.search_rows import (
+    FORMAT,
+    candidate_of,
+    candidate_values,
+    request_of,
+    request_text,
+    with_ids,
+)
 from stagedb.store.contents.searches import Settle, read_search, record_search
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
 from tests.store.searches import small_request, working
@@ -201,7 +208,9 @@ def test_a_search_of_another_format_names_the_way(store: Store) -> None:
     record_search(store, PLAIN, working(PLAIN))
     with store._session("WRITE") as session:
         session.run("MATCH (s:Search) SET s.format = 0").consume()
-    with pytest.raises(UsageError, match=f"reads format 1: remove it with `stagedb rm {PLAIN.id}`, and search again"):
+    with pytest.raises(
+        UsageError, match=f"reads format {FORMAT}: remove it with `stagedb rm {PLAIN.id}`, and search again"
+    ):
         read_search(store, PLAIN.id)
 
 

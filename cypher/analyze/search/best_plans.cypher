@@ -5,6 +5,7 @@
 // column place: integer — its place, from 0
 // column step: integer [ns] — length of the step
 // column peak: integer [B] — what the fullest rank holds
+// column sent: integer? [B] — what the rank that sends most sends in a step; null in searches of an older stagedb
 // column code: string — why it loses; `best` for the best one
 // column why: string — the same as a sentence
 // column system: string — name of the system
@@ -18,6 +19,7 @@
 // column zero: integer? — ZeRO stage
 // column hsdp: integer? — copies of what ZeRO shards
 // column sp: boolean? — sequence parallelism
+// column strategy: string? — sharding rules of the regions, as JSON
 // column recompute: string? — what the backward computes again
 // column recompute_every: integer? — which layers recompute: every n-th
 // column schedule: string? — pipeline schedule
@@ -26,9 +28,9 @@
 // keep: step, peak, tp, pp, dp, micro_batch_size, zero, recompute, code
 MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(b:Candidate {fate: 'timed'})
 OPTIONAL MATCH (b)-[:MADE]->(i:Instance {state: 'ready'})
-RETURN b.place AS place, b.step AS step, b.peak AS peak, b.code AS code, b.why AS why, b.system AS system,
+RETURN b.place AS place, b.step AS step, b.peak AS peak, b.sent AS sent, b.code AS code, b.why AS why, b.system AS system,
   b.ranks AS ranks, b.tp AS tp, b.pp AS pp, b.cp AS cp, b.dp AS dp, b.ep AS ep,
-  b.micro_batch_size AS micro_batch_size, b.zero AS zero, b.hsdp AS hsdp, b.sp AS sp,
+  b.micro_batch_size AS micro_batch_size, b.zero AS zero, b.hsdp AS hsdp, b.sp AS sp, b.strategy AS strategy,
   b.recompute AS recompute, b.recompute_every AS recompute_every, b.schedule AS schedule,
   b.virtual_stages AS virtual_stages, i.id AS instance
 ORDER BY place

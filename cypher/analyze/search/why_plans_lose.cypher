@@ -1,9 +1,9 @@
-// Why the plans of a search lose: by memory, by a term of the step that takes longer than in the best plan, or because
-// they are no plans of the model.
+// Why the plans of a search lose: by memory, by a term of the step that takes longer than in the best plan, by the bytes
+// that a rank sends if these are what is to be small, or because they are no plans of the model.
 //
 // mode: reads
 // param search: string — id of the search
-// column code: string — the term, `memory`, `filtered`, `refused` or `untried`; `best` for the best plan
+// column code: string — the term, `bytes`, `memory`, `filtered`, `refused` or `untried`; `best` for the best plan
 // column plans: integer — plans that lose by it
 // column share: float [ratio] — of all plans of the search
 // column candidates: integer — plans, and sets of plans that share why they lose

@@ -18,6 +18,7 @@ UNWIND [
   ['tp', toString(c.tp)], ['pp', toString(c.pp)], ['cp', toString(c.cp)], ['dp', toString(c.dp)],
   ['ep', toString(c.ep)], ['micro_batch_size', toString(c.micro_batch_size)], ['zero', toString(c.zero)],
   ['hsdp', toString(c.hsdp)], ['sp', toString(c.sp)], ['recompute', c.recompute],
+  ['strategy', coalesce(c.strategy, 'built-in')],
   ['recompute_every', toString(c.recompute_every)], ['schedule', c.schedule],
   ['virtual_stages', toString(c.virtual_stages)], ['recipe', c.recipe], ['cp_kind', c.cp_kind],
   ['ulysses', toString(c.ulysses)], ['dispatch', c.dispatch], ['expert_tp', toString(c.expert_tp)],

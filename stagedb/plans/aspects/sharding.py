@@ -52,9 +52,9 @@ class TensorOptions:
     strategy: Annotated[
         str,
         WordSpec(
-            "Your own sharding rules, by region of the model (YAML).",
+            "Your own sharding rules, by region of the model: a file (YAML), or their JSON.",
             property="a sharding strategy of the user's, as JSON; empty: none",
-            metavar="FILE",
+            metavar="FILE|JSON",
         ),
     ] = ""
     """The text of `stagedb.plans.strategy_files`."""

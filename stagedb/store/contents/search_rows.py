@@ -16,14 +16,24 @@ from stagedb.search import Candidate, Fate, Objective, SearchRequest, Shards
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
 
-FORMAT = 1
+FORMAT = 2
 """Version of the contents of a search."""
 
 Row = Mapping[str, Any]
 
 _ORDER = (
     *("recipe", "tp", "pp", "cp", "dp", "cp_kind", "ulysses", "expert_tp", "ep", "dispatch", "node_ranks"),
-    *("micro_batch_size", "sp", "zero", "hsdp", "recompute", "scatter_gather", "rank_order", "counted_ends"),
+    *(
+        "micro_batch_size",
+        "sp",
+        "strategy",
+        "zero",
+        "hsdp",
+        "recompute",
+        "scatter_gather",
+        "rank_order",
+        "counted_ends",
+    ),
     *("schedule", "virtual_stages", "layers_per_chunk", "overlap_experts", "recompute_every"),
 )
 """Words in the order in which a search chooses them; stores keep no order of properties."""
@@ -31,7 +41,7 @@ _ORDER = (
 _WORDS = (*_ORDER, *(row.name for row in CHOSEN_WORDS if row.name not in _ORDER))
 _TERM_OF = {name: term for term, name in TERMS.items()}
 
-_OWN = ("fate", "system", "ranks", "plans", "step", "peak", "code", "why")
+_OWN = ("fate", "system", "ranks", "plans", "step", "peak", "sent", "code", "why")
 """Fields of a candidate that are properties of the same name."""
 
 
@@ -86,7 +96,7 @@ def limits_of(request: SearchRequest, timed: Iterable[Candidate]) -> list[float]
     """What the best plans have of what the search makes small, at most one of each layout, ascending."""
     best: dict[str, float] = {}
     for each in timed:
-        value = float(request.value(each.system, each.ranks, each.step, each.peak))
+        value = float(request.worth_of(each)[0])
         best[each.layout] = min(value, best.get(each.layout, value))
     return sorted(best.values())[: request.top]
 
@@ -103,7 +113,11 @@ def candidate_values(request: SearchRequest, each: Candidate) -> dict[str, Any]:
     return {
         **{name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()},
         **{TERMS[term]: ns for term, ns in each.terms.items()},
-        **{name: value.value if isinstance(value, Fate) else value for name, value in own.items() if value != ""},
+        **{
+            name: value.value if isinstance(value, Fate) else value
+            for name, value in own.items()
+            if value not in ("", None)
+        },
     }
 
 
@@ -118,6 +132,7 @@ def candidate_of(request: SearchRequest, values: Row) -> Candidate:
         step=values["step"],
         peak=values["peak"],
         plans=values["plans"],
+        sent=values.get("sent"),
         terms={term: values[name] for name, term in _TERM_OF.items() if values.get(name) is not None},
         code=values.get("code", ""),
         why=values.get("why", ""),

@@ -1,0 +1,137 @@
+"""A given plan next to the best one of a search: the term by which it loses, and how many drawn plans are better."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from stagedb.advice.copied_processes import copies
+from stagedb.cores import usable_cores
+from stagedb.errors import UsageError
+from stagedb.memory import memory_of, peak_of
+from stagedb.mentions import Word
+from stagedb.plans import Plan
+from stagedb.search.branches import SearchPlace
+from stagedb.search.candidates import Candidate, Fate, SearchRequest, Worth
+from stagedb.search.losses import explain
+from stagedb.search.space import Space, Words
+from stagedb.timing.sent_bytes import most_sent
+
+DRAWN = 100
+"""Plans that fit, and are drawn to be compared with the given one."""
+
+MOST = 5_000
+"""Plans that are drawn at most: of some models few fit."""
+
+LOST = "so that the plan was not compared; the search itself is over"
+
+Report = Callable[[int, int], None]
+"""Called with how many drawn plans are timed, of how many."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A given plan next to the best one of a search.
+
+    plan: with its exact figures, and why it loses. fits: whether the accelerator's memory holds it. drawn: plans of the
+    search that fit, drawn with equal chances. better: those of them that are better than the given one.
+    """
+
+    plan: Candidate
+    fits: bool
+    drawn: int
+    better: int
+
+
+def compared(
+    place: SearchPlace, request: SearchRequest, words: Words, best: Candidate | None, progress: Report
+) -> Comparison:
+    """A plan next to the best one. words: all of the plan. best: None if no plan of the search fits.
+
+    Raises UsageError for words that are no plan of the model on the ranks of the place.
+    """
+    plan = Plan.from_mapping(words)
+    plan.check(place.space.sizes)
+    if plan.world != place.space.ranks:
+        raise UsageError(
+            f"the plan to compare is one of {plan.world} ranks, and the search of {place.space.ranks}: leave dp out, "
+            f"or give {Word('ranks', str(plan.world))}"
+        )
+    program = place.trials.copied(plan)
+    step, peak, sent = place.trials.step(program), peak_of(memory_of(program)), most_sent(program.workload)
+    terms = place.trials.terms(program)
+    mine = Candidate(words, place.system, plan.world, Fate.TIMED, step, peak, terms=terms, sent=sent)
+    worths = list(_worths(place, request, progress))
+    better = sum(each < request.worth_of(mine) for each in worths)
+    return Comparison(explain(mine, best, request), place.room is None or peak <= place.room, len(worths), better)
+
+
+def _worths(place: SearchPlace, request: SearchRequest, progress: Report) -> Iterator[Worth]:
+    """What the search makes small, of drawn plans that fit."""
+    chosen, timed = islice(drawn(place.space, request.id), MOST), 0
+    progress(0, DRAWN)
+    with copies(lambda words: _worth(place, request, words), usable_cores(), lambda question: "plans", LOST) as others:
+        while timed < DRAWN:
+            for words in islice(chosen, others.idle):
+                others.ask(words)
+            if not others.busy:
+                break
+            for _, found in others.answers():
+                if found is not None:
+                    timed += 1
+                    progress(timed, DRAWN)
+                    yield tuple(found)
+    progress(timed, timed)
+
+
+def _worth(place: SearchPlace, request: SearchRequest, words: Words) -> Worth | None:
+    """What the search makes small, of a plan that fits and for which its condition holds; None for another one."""
+    bounds, room = place.bounds, place.room
+    try:
+        plan = Plan.from_mapping(words)
+        plan.check(place.space.sizes)
+        if room is not None and bounds.peak(plan, bounds.chunks(plan)) > room:
+            return None
+        program = place.trials.copied(plan)
+        peak = peak_of(memory_of(program))
+        if room is not None and peak > room:
+            return None
+        step, sent = place.trials.step(program), most_sent(program.workload)
+    except UsageError:
+        return None
+    ranks = place.space.ranks
+    values = {**plan.to_dict(), "step": step, "peak": peak, "sent": sent, "ranks": ranks}
+    if place.condition is not None and not place.condition.holds(values):
+        return None
+    return request.worth(place.system, ranks, step, peak, sent)
+
+
+def drawn(space: Space, seed: str) -> Iterator[Words]:
+    """Plans of a space without an end, each drawn with the same chance, in an order that follows from the seed."""
+    chance, groups = random.Random(seed), list(space.groups())
+    sizes = list(map(space.count_group, groups))
+    while any(sizes):
+        cells = list(space.cells(chance.choices(groups, sizes)[0]))
+        plans = list(space.plans(chance.choices(cells, list(map(space.count, cells)))[0]))
+        yield chance.choice(plans)
+
+
+def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All words of a plan to compare: those of the search, and the given ones. dp follows from the ranks.
+
+    Raises UsageError for a plan of another batch or length, whose step cannot be compared.
+    """
+    for word in ("global_batch_size", "seq_len"):
+        if given.get(word, request.words[word]) != request.words[word]:
+            raise UsageError(
+                f"the plan to compare has {word} {given[word]}, and those of the search {request.words[word]}: a step "
+                f"of another size is no better or worse, so leave {word} out"
+            )
+    words = {**request.words, **given}
+    inner = [words.get(word, 1) for word in ("tp", "pp", "cp")]
+    rest = ranks
+    for degree in inner if all(isinstance(each, int) and each > 0 for each in inner) else ():
+        rest //= degree
+    degrees: Words = {word: words[word] for word in ("tp", "pp", "cp") if word in words and word not in request.words}
+    return {**request.words, **degrees, "dp": max(rest, 1), **words}
