@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from stagedb import api
-from stagedb.advice import ray_workers  # noqa: F401 - for the code that connects to the cluster
+from stagedb.advice import ray_workers
 from stagedb.advice.copied_processes import Answer
 from stagedb.errors import UsageError
 from tests.search.test_searching import LLAMA, asked, run
@@ -198,6 +199,20 @@ def test_a_cluster_that_cannot_be_reached_is_named() -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match="on takes ray://HOST:PORT"):
         api.search("llama3.2-1b", [4], on=address, words={"global_batch_size": 8})
+
+
+def test_a_connection_that_the_head_loses_is_tried_again() -> None:
+    lost = [ConnectionAbortedError("the head")] * 3
+
+    def init(*_: Any, **__: Any) -> str:
+        if lost:
+            raise lost.pop()
+        return "context"
+
+    assert ray_workers._connect(SimpleNamespace(init=init), "ray://head:10001") == "context"
+    lost.extend([ConnectionAbortedError("the head")] * 4)
+    with pytest.raises(ConnectionAbortedError):
+        ray_workers._connect(SimpleNamespace(init=init), "ray://head:10001")
 
 
 def test_without_the_package_an_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
