@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice, product
 from typing import Any
 
 from stagedb.advice.bounds import Bound, bound_of
-from stagedb.advice.neighbours import Words, changed_words, neighbours
+from stagedb.advice.neighbours import Words, changed_words, neighbours, recomputing
 from stagedb.advice.shared_trials import NoOutcome, Trial, results
 from stagedb.advice.trials import Outcome, Trials
 from stagedb.advice.what_ifs import WhatIf, what_ifs
@@ -18,8 +19,20 @@ from stagedb.timing import JobProfile, profile_job
 LEAST_SAVING = 0.0005
 """Share of the step that a change saves at least to be advised: less is printed as 0.0 %."""
 
-LEAN = 2
-"""Changes that are tried together with others, if no change alone fits."""
+LEAN = 4
+"""Changes that hold least, which are tried together with others."""
+
+SHORT = 6
+"""Changes with the shortest steps, which are tried together with each other."""
+
+TOGETHER = 8
+"""Pairs of changes that are timed before those that are left are compared with the best of them."""
+
+SPARED = ("full", "pointwise")
+"""Kinds of recomputation that may be of some layers."""
+
+TRIES = 3
+"""Numbers of layers that are tried for each kind, if those with fewer do not fit after all."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +95,21 @@ def _unwatched(done: int, of: int, change: "Change | None") -> None:
     """Progress that nobody watches."""
 
 
-def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
-    """Time a plan and the plans near it. Raises UsageError if the plan or the system does not suit the model.
+BoundOf = Callable[[Plan], tuple[int, int]]
+"""Lower bounds of a plan: ns of its step and bytes of its fullest rank. UsageError for what is no plan of the model."""
 
-    tried: called with each plan near it.
+
+def _unbounded(plan: Plan) -> tuple[int, int]:
+    """Bounds that rule nothing out."""
+    return 0, 0
+
+
+def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched, bound_of_plan: BoundOf = _unbounded) -> Advice:
+    """Time a plan, the plans near it, and pairs of changes that may be better than each alone.
+
+    tried: called with each plan near it. bound_of_plan: rules out pairs that cannot be better.
+
+    Raises UsageError if the plan or the system does not suit the model.
     """
     copied = trials.copied(plan)
     job = profile_job(copied.workload, trials.system, blocking=trials.blocking)
@@ -103,8 +127,9 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
             found[at] = Change(near[at], asked[at].words, result, fits, job.step - result.step)
         tried(len(found) + len(refused), len(near), found.get(at))
     changes = [found[at] for at in sorted(found)]
-    if room is not None and peak > room and not any(each.fits for each in changes):
-        changes += _pairs(trials, plan, job.step, changes)
+    further = _Further(trials, plan, job.step, room, bound_of_plan)
+    changes += further.fewer_layers(peak)
+    changes += further.pairs(peak, changes)
     changes.sort(key=_rank)
     return Advice(
         plan=plan,
@@ -118,21 +143,82 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched) -> Advice:
     )
 
 
-def _pairs(trials: Trials, plan: Plan, step: int, changes: Sequence[Change]) -> Iterator[Change]:
-    """Two changes at once that fit, where none does alone: those with the least memory, with each of the others."""
-    leanest = sorted(changes, key=lambda each: each.outcome.peak)
-    pairs: list[Words] = []
-    for first in leanest[:LEAN]:
-        for other in leanest:
+@dataclass(frozen=True)
+class _Further:
+    """Changes that follow from what those of one choice gave. step: of the plan [ns]. room: bytes of an accelerator."""
+
+    trials: Trials
+    plan: Plan
+    step: int
+    room: int | None
+    bound_of_plan: BoundOf
+
+    def fewer_layers(self, peak: int) -> Iterator[Change]:
+        """Recomputation in so few layers that the memory is just enough, if the plan recomputes or does not fit."""
+        options = self.plan.options
+        if self.room is None or (options.recompute == "none" and peak <= self.room):
+            return
+        deepest = max(self.plan.chunk_layers(self.trials.sizes["L"])) * self.plan.virtual_stages
+        for kind in (*(each for each in SPARED if each != options.recompute), options.recompute):
+            if kind == "none":
+                continue
+            change = recomputing(self.plan, kind) if kind != options.recompute else {}
+            asked = [
+                {**change, "recompute_every": every}
+                for every in range(deepest, 1, -1)
+                if every != self.plan.recompute_every or change
+            ]
+            for one in islice(self._that_may(asked, None), TRIES):
+                found = self._tried([one])
+                if found:
+                    yield from found
+                    break
+
+    def pairs(self, peak: int, changes: Sequence[Change]) -> list[Change]:
+        """Two changes at once that are better than each of them alone: of the shortest, and of those that hold least.
+
+        If no change fits alone, all pairs that fit and have one of those that hold least.
+        """
+        fitting = [each.outcome.step for each in changes if each.fits]
+        fitting += [self.step] if self.room is None or peak <= self.room else []
+        by_step = sorted((each for each in changes if each.saving > 0), key=lambda each: each.outcome.step)
+        leanest = sorted(changes, key=lambda each: each.outcome.peak)
+        few = [*by_step[:SHORT], *leanest[:LEAN]]
+        asked: list[Words] = []
+        for first, other in [*product(leanest[:LEAN], () if fitting else leanest), *combinations(few, 2)]:
             change: Words = {**first.change, **other.change}
-            if not first.change.keys() & other.change.keys() and change not in pairs:
-                pairs.append(change)
-    asked = [Trial(_name(change), changed_words(plan, change), fitting=True) for change in pairs]
-    found = dict(results(trials, asked))
-    for at, change in enumerate(pairs):
-        outcome = found[at]
-        if isinstance(outcome, Outcome):
-            yield Change(change, asked[at].words, outcome, True, step - outcome.step)
+            if not first.change.keys() & other.change.keys() and change not in asked:
+                asked.append(change)
+        best, found = min(fitting, default=None), list[Change]()
+        waiting = self._that_may(asked, best)
+        while some := list(islice(waiting, TOGETHER)):
+            found += [each for each in self._tried(some) if best is None or each.outcome.step < best]
+            if best is not None and found:
+                limit = min(each.outcome.step for each in found)
+                waiting = self._that_may(list(waiting), limit)
+        return found
+
+    def _that_may(self, asked: Sequence[Words], longest: int | None) -> Iterator[Words]:
+        """Changes that may fit, and may be shorter: those with the best bounds first, in the given order if equal."""
+        found = []
+        for change in asked:
+            try:
+                step, peak = self.bound_of_plan(Plan.from_mapping(changed_words(self.plan, change)))
+            except UsageError:
+                continue
+            if (self.room is None or peak <= self.room) and (longest is None or step < longest):
+                found.append((step if longest is not None else 0, change))
+        return (change for _, change in sorted(found, key=lambda each: each[0]))
+
+    def _tried(self, asked: Sequence[Words]) -> list[Change]:
+        """Those of some changes that fit."""
+        trials = [Trial(_name(change), changed_words(self.plan, change), fitting=True) for change in asked]
+        found = dict(results(self.trials, trials))
+        return [
+            Change(asked[at], trials[at].words, outcome, True, self.step - outcome.step)
+            for at in range(len(asked))
+            if isinstance(outcome := found[at], Outcome)
+        ]
 
 
 def _rank(each: Change) -> tuple[bool, int, int]:

@@ -53,11 +53,15 @@ def _structure(plan: Plan) -> Iterator[Words]:
     for kind in PLAN_WORDS["recompute"].choices:
         # The operators and modules to compute again are a choice of the user's.
         if kind not in (options.recompute, "operators", "modules"):
-            named = ("recompute_operators", "recompute_modules")
-            less = {word: None for word in named if getattr(options, word)}
             every = {"recompute_every": None} if kind == "none" and plan.recompute_every > 1 else {}
             early = {"early_stop": None} if kind == "none" and options.early_stop is not None else {}
-            yield {"recompute": kind, **less, **every, **early}
+            yield {**recomputing(plan, kind), **every, **early}
+
+
+def recomputing(plan: Plan, kind: str | int) -> dict[str, Any]:
+    """The change to another kind of recomputation."""
+    named = ("recompute_operators", "recompute_modules")
+    return {"recompute": kind, **{word: None for word in named if getattr(plan.options, word)}}
 
 
 def _batches(plan: Plan) -> Iterator[Words]:

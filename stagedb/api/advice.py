@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from stagedb.advice import Advice, Change, Trials, advise, profile_command
@@ -14,7 +15,9 @@ from stagedb.api.wanted_instances import Wanted
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
 from stagedb.outputs import GB
+from stagedb.plans import Plan
 from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.search.bounds import Bounds
 from stagedb.store import Store
 from stagedb.systems.system_files import DEFAULT
 from stagedb.timing import ProfileInputs
@@ -43,8 +46,11 @@ def advise_on(
     began = time.perf_counter()
     report = progress or _unwatched
     source = wanted.source
-    trials = Trials(lambda options: graph_of(source, options, store), source.sizes, inputs.system, inputs.blocking)
-    found = advise(trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)))
+    bounds = Bounds(lambda options: graph_of(source, options, store), source.sizes, inputs.system)
+    trials = Trials(bounds.graph, source.sizes, inputs.system, inputs.blocking)
+    found = advise(
+        trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)), partial(_least, bounds)
+    )
     commands = _Commands(wanted, asked.model, inputs)
     step = found.job.step
     changes = tuple(
@@ -86,6 +92,13 @@ def advise_on(
         reserve=inputs.system.accelerator.reserved,
         remarks=found.job.remarks,
     )
+
+
+def _least(bounds: Bounds, plan: Plan) -> tuple[int, int]:
+    """Lower bounds of a plan's step and peak."""
+    plan.check(bounds.sizes)
+    found = bounds.bound(plan, bounds.chunks(plan))
+    return bounds.rehearsed(plan, found).step, found.peak
 
 
 def _unwatched(done: int, of: int, outcome: str) -> None:

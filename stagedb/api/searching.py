@@ -179,7 +179,7 @@ class SearchAsked:
         best, request = found.result.best, self.request
         report = progress or (lambda done, of, text: None)
         each = comparisons.compared(
-            self._place, request, self._compared_words(words), best, lambda done, of: report(done, of, "")
+            self._place, found.result, self._compared_words(words), lambda done, of: report(done, of, "")
         )
         mine = each.plan
         compared = ComparedPlan(

@@ -9,6 +9,7 @@ from stagedb.advice.trials import GraphOf, Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
+from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.search.bounds import NEVER_AGAIN, OF_STAGES, Bounds, PlanBound
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
@@ -103,7 +104,8 @@ class SearchPlace:
         """A group with its bounds; without any, where no plan of one stage has its layers."""
         space, words = self.space, group.words
         try:
-            plan = _of_one_stage(words, space, zero=0)
+            # What dp shards is left out while it is not chosen.
+            plan = _of_one_stage(words, space, **({"zero": 0} if space.is_open("zero", "zero") else {}))
             check_strategy(plan, space.sizes)  # before the graph is built
             # Another order of ranks may have faster communication, and two tasks at once hide it.
             waits = not any(space.is_open(*each) for each in (("rank_order", "order"), ("overlap_experts", "overlap")))
@@ -228,7 +230,7 @@ class SearchPlace:
         for words in self.space.orders(cell.words):
             numbers = list(self.space.numbers(words))
             one = replace(cell, level=SetKind.ORDER, words=words, plans=len(numbers))
-            if not self._may_hold(words):
+            if not self.may_hold({**self._usual, **words}):
                 yield self.set_of(one, Fate.FILTERED)
                 continue
             try:
@@ -287,11 +289,15 @@ class SearchPlace:
             whole = replace(of, plans=sum(each.plans for each in large), step=step, peak=peak, terms=large[0].terms)
             yield self.set_of(whole, Fate.MEMORY)
 
-    def _may_hold(self, words: Words) -> bool:
-        """Whether the condition may hold for plans with these words; a condition on figures may hold for all."""
-        if self.condition is None or self.condition.names & {"step", "peak", "sent", "recompute_every", "dp"}:
-            return True
-        return self.condition.holds({**words, "ranks": self.space.ranks})
+    def may_hold(self, words: Words) -> bool:
+        """Whether the condition may hold for plans with these words, for any later choice and figures."""
+        return self.condition is None or self.condition.may_hold({**words, "ranks": self.space.ranks})
+
+    @property
+    def _usual(self) -> Words:
+        """The defaults of words that the condition reads, but for those that are chosen last."""
+        names = () if self.condition is None else self.condition.names & PLAN_WORDS.keys() - {"recompute_every"}
+        return {name: PLAN_WORDS[name].default for name in names}
 
     def _that_fits(self, branch: PlanSet) -> Iterator[PlanSet | Candidate]:
         if self.room is None or branch.peak <= self.room:

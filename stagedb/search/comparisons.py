@@ -1,7 +1,8 @@
 """A given plan next to the best one of a search: the term by which it loses, and how many drawn plans are better."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,7 +14,7 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.mentions import Word
 from stagedb.plans import Plan
 from stagedb.search.branches import SearchPlace
-from stagedb.search.candidates import Candidate, Fate, SearchRequest, Worth
+from stagedb.search.candidates import Candidate, Fate, SearchRequest, SearchResult, Worth
 from stagedb.search.losses import explain
 from stagedb.search.space import Space, Words
 from stagedb.timing.sent_bytes import most_sent
@@ -23,6 +24,9 @@ DRAWN = 100
 
 MOST = 5_000
 """Plans that are drawn at most: of some models few fit."""
+
+PATIENCE = 60.0
+"""Seconds in which plans are drawn."""
 
 LOST = "so that the plan was not compared; the search itself is over"
 
@@ -35,7 +39,8 @@ class Comparison:
     """A given plan next to the best one of a search.
 
     plan: with its exact figures, and why it loses. fits: whether the accelerator's memory holds it. drawn: plans of the
-    search that fit, drawn with equal chances. better: those of them that are better than the given one.
+    search that fit, drawn with equal chances, so many as were timed in a minute at most. better: those of them that are
+    better than the given one.
     """
 
     plan: Candidate
@@ -44,10 +49,8 @@ class Comparison:
     better: int
 
 
-def compared(
-    place: SearchPlace, request: SearchRequest, words: Words, best: Candidate | None, progress: Report
-) -> Comparison:
-    """A plan next to the best one. words: all of the plan. best: None if no plan of the search fits.
+def compared(place: SearchPlace, found: SearchResult, words: Words, progress: Report) -> Comparison:
+    """A plan next to the best one of a search. words: all of the plan.
 
     Raises UsageError for words that are no plan of the model on the ranks of the place.
     """
@@ -62,26 +65,28 @@ def compared(
     step, peak, sent = place.trials.step(program), peak_of(memory_of(program)), most_sent(program.workload)
     terms = place.trials.terms(program)
     mine = Candidate(words, place.system, plan.world, Fate.TIMED, step, peak, terms=terms, sent=sent)
-    worths = list(_worths(place, request, progress))
+    request, worths = found.request, list(_worths(place, found, progress))
     better = sum(each < request.worth_of(mine) for each in worths)
-    return Comparison(explain(mine, best, request), place.room is None or peak <= place.room, len(worths), better)
+    return Comparison(explain(mine, found.best, request), place.room is None or peak <= place.room, len(worths), better)
 
 
-def _worths(place: SearchPlace, request: SearchRequest, progress: Report) -> Iterator[Worth]:
-    """What the search makes small, of drawn plans that fit."""
-    chosen, timed = islice(drawn(place.space, request.id), MOST), 0
+def _worths(place: SearchPlace, found: SearchResult, progress: Report) -> Iterator[Worth]:
+    """What the search makes small, of drawn plans that fit: those of sets of which it does not know that none does."""
+    request, timed, began = found.request, 0, time.monotonic()
+    may_fit = [each for each in found.candidates if each.fate in (Fate.TIMED, Fate.SLOWER, Fate.UNTRIED)]
+    chosen = islice(drawn(place.space, may_fit, request.id), MOST)
     progress(0, DRAWN)
     with copies(lambda words: _worth(place, request, words), usable_cores(), lambda question: "plans", LOST) as others:
         while timed < DRAWN:
-            for words in islice(chosen, others.idle):
+            for words in islice(chosen, others.idle if time.monotonic() - began < PATIENCE else 0):
                 others.ask(words)
             if not others.busy:
                 break
-            for _, found in others.answers():
-                if found is not None:
+            for _, worth in others.answers():
+                if worth is not None and timed < DRAWN:
                     timed += 1
                     progress(timed, DRAWN)
-                    yield tuple(found)
+                    yield tuple(worth)
     progress(timed, timed)
 
 
@@ -107,14 +112,28 @@ def _worth(place: SearchPlace, request: SearchRequest, words: Words) -> Worth | 
     return request.worth(place.system, ranks, step, peak, sent)
 
 
-def drawn(space: Space, seed: str) -> Iterator[Words]:
-    """Plans of a space without an end, each drawn with the same chance, in an order that follows from the seed."""
-    chance, groups = random.Random(seed), list(space.groups())
-    sizes = list(map(space.count_group, groups))
+def drawn(space: Space, sets: Sequence[Candidate], seed: str) -> Iterator[Words]:
+    """Plans of these sets without an end, each drawn with the same chance, in an order that follows from the seed."""
+    chance, sizes = random.Random(seed), [each.plans for each in sets]
     while any(sizes):
-        cells = list(space.cells(chance.choices(groups, sizes)[0]))
-        plans = list(space.plans(chance.choices(cells, list(map(space.count, cells)))[0]))
-        yield chance.choice(plans)
+        yield _one_of(space, chance.choices(sets, sizes)[0], chance)
+
+
+def _one_of(space: Space, of: Candidate, chance: random.Random) -> Words:
+    """A plan of a set, which is a group, a cell, an order or a plan (`space`)."""
+    if of.plans == 1:
+        return of.words
+    words = {word: value for word, value in of.words.items() if word != "recompute_every" or word in space.words}
+    chosen = "recompute" if space.is_open("recompute", "recompute") else "zero"
+    if chosen in words or not space.is_open(chosen, chosen):
+        cell = words
+    else:
+        cells = list(space.cells(words))
+        cell = chance.choices(cells, list(map(space.count, cells)))[0]
+    if "schedule" not in cell or "schedule" in space.words:
+        return chance.choice(list(space.plans(cell)))
+    every = chance.choice(list(space.numbers(cell)))
+    return {**cell, "recompute_every": every} if every > 1 else cell
 
 
 def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:

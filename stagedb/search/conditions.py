@@ -63,6 +63,13 @@ class Condition:
         except TypeError:
             raise UsageError(f"{shown(self.text)} compares a number with a text ({Word('where')})") from None
 
+    def may_hold(self, known: Mapping[str, Any]) -> bool:
+        """Whether it may hold for some plan with these words and figures. The others are not known yet."""
+        try:
+            return _value_of_some(self._tree, known) is not False
+        except TypeError:
+            raise UsageError(f"{shown(self.text)} compares a number with a text ({Word('where')})") from None
+
 
 _EXAMPLE = (
     f"{Word('where')} takes comparisons of words and figures with numbers or quoted texts, joined by and, or, not, "
@@ -89,6 +96,22 @@ def _check(node: ast.expr, text: str) -> None:
             raise UsageError(f"{shown(text)} has {shown(ast.unparse(node))}, which is no comparison: {_EXAMPLE}")
     for part in parts:
         _check(part, text)
+
+
+def _value_of_some(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """The value of a part; None if it follows from what is not known."""
+    match node:
+        case ast.BoolOp(op=op, values=parts):
+            found = [_value_of_some(part, known) for part in parts]
+            decides = isinstance(op, ast.Or)
+            if any(each is not None and bool(each) is decides for each in found):
+                return decides
+            return None if None in found else not decides
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            value = _value_of_some(part, known)
+            return None if value is None else not value
+        case _:
+            return _value(node, known) if set(_names(node)) <= known.keys() else None
 
 
 def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """The search: branches with the best bound are opened first, and what cannot win is left out with the reason."""
 
 import json
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -170,6 +171,7 @@ class _Search:
 
     layouts: the best plan that was timed of those that differ only in what recomputes. limits: the values of the best
     layouts, ascending. rivals: those of other shards. tried: plans that an earlier search has timed.
+    unbounded: groups for whose bounds there was no time.
     """
 
     request: SearchRequest
@@ -193,15 +195,15 @@ class _Search:
     done: int = 0
     size: int = 0
     number: int = 0
+    unbounded: list[PlanSet] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     def run(self) -> SearchResult:
-        began = time.monotonic()
         self.tried = {_key(each.system, each.words): each for each in self.known if each.fate is Fate.TIMED}
         self._groups()
-        late = False
         while self.heap or self.copies.busy:
             self.rivals = self.elsewhere()
-            late = self.seconds is not None and time.monotonic() - began > self.seconds
+            late = self._is_late()
             while self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit and self._is_due(late):
                 self._open(heappop(self.heap)[2])
             if not self.copies.busy:
@@ -209,14 +211,20 @@ class _Search:
             for question, answer in self.copies.answers():
                 self._take(_branch(question["branch"]), answer)
         left = [branch.step for value, _, branch in self.heap if value <= self.limit]
+        left += [branch.step for branch in self.unbounded]
+        self.settled += [self.places[branch.place].set_of(branch, Fate.UNTRIED) for branch in self.unbounded]
         self.settled = [self._judged(each) for each in self.settled]
         left += [each.step for each in self.settled if each.fate is Fate.UNTRIED]
         for value, _, branch in self.heap:
             fate = Fate.SLOWER if value > self.limit else Fate.UNTRIED
             self.settled.append(self.places[branch.place].set_of(branch, fate))
         found = explained(self.request, self.settled)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - self.began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
+
+    def _is_late(self, share: float = 1) -> bool:
+        """Whether this share of the time is over, if the search has a limit."""
+        return self.seconds is not None and time.monotonic() - self.began > share * self.seconds
 
     def _is_due(self, late: bool) -> bool:
         """Whether the first set is opened: also late if only bounds are wanted, and it has none of its step yet."""
@@ -239,15 +247,28 @@ class _Search:
         self.report(Progress(0, self.size, 0, None))
         for each in self.found:
             self._settle(each)
+        kept = []
+        for branch in mine:
+            place = self.places[branch.place]
+            if place.may_hold(branch.words):
+                kept.append(branch)
+            else:
+                self._settle(place.set_of(branch, Fate.FILTERED))
         # Groups with equal layers are next to each other, so that one process bounds them from the same figures.
-        mine.sort(key=lambda branch: repr([branch.words.get(word) for word in _LAYER]))
-        asked = [mine[at : at + TOGETHER] for at in range(0, len(mine), TOGETHER)]
+        kept.sort(key=lambda branch: repr([branch.words.get(word) for word in _LAYER]))
+        asked = [kept[at : at + TOGETHER] for at in range(0, len(kept), TOGETHER)]
+        if self.seconds:
+            # In half of the time only some may get bounds: some of each size.
+            random.Random(self.request.id).shuffle(asked)
         while asked or self.copies.busy:
-            while asked and self.copies.idle > 0:
+            while asked and self.copies.idle > 0 and not (self.seconds and self._is_late(1 / 2)):
                 self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)]})
+            if not self.copies.busy:
+                break
             for _, answer in self.copies.answers():
                 for row in answer:
                     self._push(_branch(row))
+        self.unbounded = [branch for some in asked for branch in some]
 
     def _push(self, branch: PlanSet) -> None:
         place = self.places[branch.place]

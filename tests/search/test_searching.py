@@ -20,7 +20,7 @@ from stagedb.plans import Plan
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
-from stagedb.search.searching import search, spaces_of
+from stagedb.search.searching import places_of, search, spaces_of
 from stagedb.search.space import GROUPS, Space, groups_of
 from stagedb.systems import System, load_system
 from stagedb.timing.framework_timing import as_used_by
@@ -285,3 +285,44 @@ def test_groups_are_named() -> None:
         groups_of(["zerro"])
     with pytest.raises(UsageError, match="global-batch-size"):
         space_of(dataclasses.replace(asked(LLAMA, 8, ()), words={"recipe": "torch"}), LLAMA)
+
+
+def test_a_condition_decides_as_soon_as_it_can() -> None:
+    condition = Condition.parse('tp <= 4 and (peak < 5 or not zero == 1) or schedule == "1f1b"')
+    every = [
+        {"tp": tp, "peak": peak, "zero": zero, "schedule": schedule}
+        for tp in (2, 8)
+        for peak in (1, 9)
+        for zero in (0, 1)
+        for schedule in ("1f1b", "gpipe")
+    ]
+    for known in ((), ("tp",), ("zero", "schedule"), ("tp", "schedule"), ("peak", "zero", "schedule"), tuple(every[0])):
+        for each in every:
+            some = {name: each[name] for name in known}
+            alike = [one for one in every if some.items() <= one.items()]
+            assert condition.may_hold(some) == any(map(condition.holds, alike)), some
+
+
+def test_what_dp_shards_is_known_to_the_first_bound_of_the_memory() -> None:
+    request = asked(LLAMA, 8, (), words={"zero": 1}, room=4 * 10**9)
+    place = places_of(request, LLAMA, [H100])[0]
+    fits = 0
+    for group in place.groups():
+        bound = place.bounded(group)
+        for cell in place.space.cells(group.words):
+            for words in place.space.plans(cell):
+                try:
+                    found = place.trials.outcome(Plan.from_mapping(words))
+                except UsageError:
+                    continue
+                assert bound.peak <= found.peak, words
+                fits += found.peak <= 4 * 10**9
+    assert fits
+
+
+def test_a_search_ends_in_time_before_all_have_bounds() -> None:
+    request = asked(small("qwen3-30b-a3b", 8), 64, groups_of(["all"]), words={"global_batch_size": 512})
+    found = run(request, small("qwen3-30b-a3b", 8), seconds=1, processes=1)
+    assert any(each.fate is Fate.UNTRIED and not each.step for each in found.candidates)
+    assert not found.covered and sum(each.plans for each in found.candidates) == found.size
+    assert found.left is not None

@@ -1,0 +1,93 @@
+"""A plan is compared with the best one of a search by exact terms, and with drawn plans of its space."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stagedb import api
+from stagedb.errors import UsageError
+from stagedb.plans import Plan
+from stagedb.search import Fate
+from stagedb.search.comparisons import drawn
+from stagedb.search.searching import places_of
+from stagedb.timing import profile_job
+from tests.search.test_searching import H100, LLAMA, asked, every_plan, run
+
+WORDS = {"global_batch_size": 16, "seq_len": 2048, "recipe": "megatron"}
+
+
+def searched(**more: Any) -> api.Searched:
+    return api.search(LLAMA, [8], allow=["zero"], words=WORDS, **more)
+
+
+def test_a_plan_has_its_place_among_all() -> None:
+    found = searched(compare={"tp": 2, "pp": 2, "sp": True, "zero": 1}, top=1)
+    each, best = found.compared, found.result.best
+    assert each is not None and best is not None
+    place = places_of(asked(LLAMA, 8, ("zero",)), LLAMA, [H100])[0]
+    plan = Plan.from_mapping({**WORDS, "tp": 2, "pp": 2, "dp": 2, "sp": True, "zero": 1})
+    job = profile_job(place.trials.copied(plan).workload, H100)
+    assert each.step == job.step == sum(each.terms.values())
+    assert each.worse == each.step / best.step - 1 > 0
+    more = {term: ns - best.terms.get(term, 0) for term, ns in each.terms.items()}
+    assert each.code == max(sorted(more), key=lambda term: more[term])
+    # All plans that fit are better or not: what is drawn is near their share.
+    steps = [
+        place.trials.step(place.trials.copied(Plan.from_mapping(words)))
+        for words in every_plan(place.space)
+        if not _is_refused(place, words)
+    ]
+    share = sum(step < each.step for step in steps) / len(steps)
+    assert each.drawn == 100 and abs(each.better / each.drawn - share) < 0.2
+
+
+def _is_refused(place: Any, words: Any) -> bool:
+    try:
+        Plan.from_mapping(words).check(place.space.sizes)
+        place.trials.copied(Plan.from_mapping(words))
+    except UsageError:
+        return True
+    return False
+
+
+def test_the_best_plan_is_equal_and_one_outside_may_be_better() -> None:
+    best = searched(top=1).result.best
+    assert best is not None
+    same = searched(top=1, compare={word: best.words[word] for word in best.words if word not in WORDS}).compared
+    assert same is not None and (same.code, same.worse, same.better) == ("equal", 0, 0)
+    narrow = api.search(LLAMA, [8], allow=["none"], where="tp == 8", words=WORDS, compare={"dp": 8})
+    assert narrow.compared is not None and narrow.compared.code == "better" and (narrow.compared.worse or 0) < 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"compare": {"tp": 3}}, "tp 3"),
+        ({"compare": {"tp": 4, "dp": 4}}, "plan to compare is one of 16 ranks"),
+        ({"compare": {"global_batch_size": 32}}, "leave global_batch_size out"),
+        ({"compare": {"tpp": 3}}, "tpp"),
+        ({"compare": {"tp": 2}, "system": ["h100", "h200"]}, "takes one system"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        searched(**more)
+
+
+def test_all_plans_of_all_sets_are_drawn() -> None:
+    request = asked(LLAMA, 4, ("zero", "recompute"))
+    place = places_of(request, LLAMA, [H100])[0]
+    found = run(request, LLAMA)
+    sets = [each for each in found.candidates if each.fate is not Fate.REFUSED]
+    draws = drawn(place.space, sets, "seed")
+    seen = Counter(repr(sorted(next(draws).items())) for _ in range(40 * found.size))
+    names = {repr(sorted(words.items())) for words in every_plan(place.space)}
+    assert set(seen) <= names
+    refused = [each for each in found.candidates if each.fate is Fate.REFUSED]
+    kept = {name for name in names if not any(_holds(each.words, name) for each in refused)}
+    assert len(set(seen) & kept) > 0.9 * len(kept)
+
+
+def _holds(words: Any, name: str) -> bool:
+    return all(repr(item) in name for item in words.items())
