@@ -313,8 +313,8 @@ def _check_reachable(address: str) -> None:
         socket.create_connection(_host_and_port(address), REACH).close()
     except OSError as error:
         raise UsageError(
-            f"{address} cannot be reached ({error.strerror or error}): does the head of a cluster run there, with "
-            "this port of its client server, and is the port open to this machine?"
+            f"{address} cannot be reached ({error.strerror or error}): is `ray start --head` there, with this port of "
+            "its client server, and is the port open to this machine?"
         ) from None
 
 

@@ -88,7 +88,7 @@ def test_options_choose_the_plans(offline: Run) -> None:
         (("--top", "0"), "--top takes 1 or more"),
         (("--fix", "tp"), "is no NAME=VALUE"),
         (("--shard", "1/2"), "put together in the store: leave out --no-keep"),
-        (("--on", "head:10001"), "'head:10001' is no address of a Ray cluster: --on takes ray://HOST:PORT"),
+        (("--on", "head:10001"), "head:10001 is no address of a Ray cluster: --on takes ray://HOST:PORT"),
         (("--fix", "tensor=2"), "tensor"),
         (("--model", "llama9"), "unknown model"),
         (("--system", "h10"), "did you mean h100"),
