@@ -27,7 +27,7 @@ from stagedb.ir.facts import Casts
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import Program, lower
-from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS
+from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS, Block, lay_out
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import ChunkProgram, PlacedWeight, programs
 from stagedb.memory.resident_state import states_at
@@ -149,14 +149,22 @@ def shortened(graph: SymGraph, copies: int) -> SymGraph:
     return _with_layers(graph, [name for name in layers for _ in range(copies)])
 
 
-def beginning(graph: SymGraph, copies: int) -> SymGraph:
-    """The graph of a model with its first layers, so many for each kind. If they lack one, as `shortened` has it."""
-    kinds = {block.name: block.layers for block in graph.blocks if _is_layer(block)}
-    if any(layers is None for layers in kinds.values()):
-        return shortened(graph, copies)
-    of = {layer: name for name, layers in kinds.items() for layer in layers or ()}
-    first = [of[layer] for layer in sorted(of)][: copies * len(kinds)]
-    return _with_layers(graph, first) if {*first} == {*kinds} else shortened(graph, copies)
+def beginning(graph: SymGraph, layers: int) -> SymGraph:
+    """The graph of a model with so many of its layers, which follow each other: the first ones, if all kinds are there.
+
+    A framework may reduce the gradients of a chunk in one bucket, so that chunks must not mix kinds in a way that no
+    chunk of the model does: one with the largest kind alone has a larger bucket than all of them.
+    """
+    blocks = [
+        Block(each.name, None if each.once else evaluate(each.repeat, graph.sizes), each.layers)
+        for each in graph.blocks
+    ]
+    places = lay_out(blocks, (graph.sizes["L"],))[0].places
+    names = [place.block for place in places if place.layer is not None]
+    # A stage's deepest chunk may have more than its share of the model.
+    names += names[-1:] * (layers - len(names))
+    begin = max(range(len(names) - layers + 1), key=lambda at: len({*names[at : at + layers]}))
+    return _with_layers(graph, names[begin : begin + layers])
 
 
 def _with_layers(graph: SymGraph, names: Sequence[str]) -> SymGraph:
@@ -165,9 +173,15 @@ def _with_layers(graph: SymGraph, names: Sequence[str]) -> SymGraph:
     for block in graph.blocks:
         if _is_layer(block):
             numbers = tuple(at for at, name in enumerate(names) if name == block.name)
-            block = replace(block, repeat=str(len(numbers)), layers=None if block.layers is None else numbers)
+            # With its numbers, a block that repeats once is a layer.
+            block = replace(block, repeat=str(len(numbers)), layers=numbers)
         blocks.append(block)
     return replace(graph, blocks=tuple(blocks), sizes={**graph.sizes, "L": len(names)})
+
+
+def layer_kinds(graph: SymGraph) -> int:
+    """The number of kinds of layers."""
+    return sum(map(_is_layer, graph.blocks))
 
 
 def _is_layer(block: BlockSpec) -> bool:
