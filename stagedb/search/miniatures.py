@@ -221,7 +221,7 @@ def _saved(made: ChunkProgram, parts: Mapping[int, Part]) -> Iterator[tuple[Part
 
 
 def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
-    program, shared = chunk.program, chunk.shared_buffer
+    program, shares = chunk.program, chunk.buffered
     words = {
         t.facts.word: t.dtype
         for t in program.tensors.values()
@@ -230,13 +230,10 @@ def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
     width = sum(chunk.width(dtype) for dtype in words.values())
     for position, block in program.places:
         size = sum(state.bytes for state in states_at(chunk, position, block))
-        if shared is not None:
-            # The optimizer's states of a buffer are those of a part of it; its padding is left out here.
-            whole, part = shared
-            mine = [name for name, at in chunk.buffered if at == position]
-            elements = sum(program.sizes[name] for name in mine) // chunk.width("param")
-            size += elements * width * part // whole
-        yield block, size
+        # The optimizer's states of a buffer are those of a part of it; its padding is left out here.
+        mine = [(program.sizes[name], share) for (name, at), share in shares.items() if at == position]
+        elements = sum(size // chunk.width("param") * share for size, share in mine)
+        yield block, size + int(elements * width)
 
 
 def _weights(made: ChunkProgram) -> Iterator[tuple[str, int]]:
