@@ -165,9 +165,10 @@ class Bounds:
         if small.updates is None or not self._waits(plan):
             return 0
         kind, ranks = small.updates
-        weights = self._miniature(plan, timed=False).weights
+        # Not all parameters are: a rank may have experts of its own.
+        gathered = self._miniature(plan, timed=False).gathered
         costs = self._costs_of(plan.world)
-        size = sum(weights.get(block, 0) for block in blocks) // len(ranks)
+        size = sum(gathered.get(block, 0) for block in blocks)
         return costs.placed(kind, size, costs.placement(ranks)).ns
 
     def _costs_of(self, world: int) -> Costs:

@@ -23,6 +23,7 @@ import numpy as np
 
 from stagedb.collectives import gathers
 from stagedb.expressions import evaluate
+from stagedb.frameworks import bucket_policy
 from stagedb.ir.facts import Casts
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
@@ -54,6 +55,7 @@ from stagedb.workload.instance_columns import (
     TASK_KINDS,
     ClassColumns,
     Ints,
+    Origins,
     Workload,
 )
 
@@ -79,18 +81,18 @@ class Miniature:
     """The figures of each part of a model under a plan.
 
     times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. held: by block,
-    bytes of parameters, gradients that a framework keeps, and states of the optimizer. weights: by block, bytes of the
-    parameters that a rank computes with. sent: by the name of a kind of task and part, bytes that a rank sends in
-    collectives of every micro-batch. reduced: by block, bytes that it sends when gradients are reduced and parameters
-    gathered once.
+    bytes of parameters, gradients that a framework keeps, and states of the optimizer. sent: by the name of a kind of
+    task and part, bytes that a rank sends in collectives of every micro-batch. reduced: by block, bytes that it sends
+    when gradients are reduced and parameters gathered once. gathered: by block, bytes of its part of the parameters
+    that are gathered after the optimizer.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
     saved: Mapping[Part, int]
     held: Mapping[str, int]
-    weights: Mapping[str, int]
     sent: Mapping[str, Mapping[Part, int]]
     reduced: Mapping[str, int]
+    gathered: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,11 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
     }
     times = {} if system is None else _times(program, plan, system, parts)
     held = _held(Chunk(made, plan, plan.options.framework.memory))
-    sent, reduced = _sent(program, plan, parts), _reduced(program, plan, columns)
-    return Miniature(times, _least(_saved(made, parts)), _least(held), _least(_weights(made)), sent, _least(reduced))
+    sent, members = _sent(program, plan, parts), members_of(program.workload, columns)
+    passing = list(_passing(program, plan, columns, members))
+    once = [_reduced(passing, columns, members), _gathered(passing, columns)]
+    reduced, gathered = (_least(_by_block(each, columns.origins)) for each in once)
+    return Miniature(times, _least(_saved(made, parts)), _least(held), sent, reduced, gathered)
 
 
 def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
@@ -236,13 +241,6 @@ def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
         yield block, size + int(elements * width)
 
 
-def _weights(made: ChunkProgram) -> Iterator[tuple[str, int]]:
-    for position, block in made.places:
-        names = (each.name for each in made.by_block.get(block, ()) if each.role == "weight")
-        own = (name for name in names if name in made.sizes and made.resolve((name, position)) == (name, position))
-        yield block, sum(made.sizes[name] for name in own)
-
-
 def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, dict[Part, int]]:
     """Bytes that a rank sends in a micro-batch, by kind of task and part, but not over dp."""
     columns = program.workload.classes[0]
@@ -262,31 +260,65 @@ def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, 
     return found
 
 
-def _reduced(program: Program, plan: Plan, columns: ClassColumns) -> Iterator[tuple[str, int]]:
-    """By block at each place, the bytes that a rank sends for its weights in buckets, each of which runs once.
+@dataclass(frozen=True)
+class _Passing:
+    """A weight in a bucket that runs once: its position, the row of the bucket, and the bytes that it adds to it."""
+
+    position: int
+    row: int
+    operand: Fraction
+
+
+def _passing(program: Program, plan: Plan, columns: ClassColumns, members: Mapping[str, int]) -> Iterator[_Passing]:
+    """The weights in buckets, each of which runs once.
 
     Buckets of the whole model have other weights together. So this is what each weight adds to them, without padding.
     """
     graph, ops, origins = program.graph, columns.ops, columns.origins
     env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
     by_name, tensors = {op.name: op for op in graph.ops}, {tensor.name: tensor for tensor in graph.tensors}
-    members, sent = members_of(program.workload, columns), defaultdict[int, Fraction](Fraction)
     for row, weights in program.carried[columns.number].items():
         work = by_name[origins.sym[row]].work
         for position, name in weights:
             about = tensors[name].parameter
             if about is None or not isinstance(work, Collective):
                 continue
-            own = {"elements": evaluate(about.elements, env), "shard": evaluate(about.shard or "0", env)}
-            operand = Fraction(evaluate(work.comm_bytes, {**env, **own}))
-            sent[position] += sent_by_member(ops.kind[row], operand, members[ops.axis[row]])
+            elements = evaluate(about.elements, env)
+            shard = evaluate(about.shard or "0", env)
+            if bucket_policy(work.bucket).extent is not None:
+                # The parts of a buffer are equal, while a weight's own shard is of whole rows: of 4 experts on 8 ranks
+                # of edp it is one, twice what the buffer has of it.
+                shard = elements // members[ops.axis[row]]
+            size = evaluate(work.comm_bytes, {**env, "elements": elements, "shard": shard})
+            yield _Passing(position, row, Fraction(size))
+
+
+def _reduced(passing: Iterable[_Passing], columns: ClassColumns, members: Mapping[str, int]) -> dict[int, Fraction]:
+    """By position, the bytes that a rank sends for its weights in buckets."""
+    found = defaultdict[int, Fraction](Fraction)
+    for each in passing:
+        kind, axis = columns.ops.kind[each.row], columns.ops.axis[each.row]
+        found[each.position] += sent_by_member(kind, each.operand, members[axis])
+    return found
+
+
+def _gathered(passing: Iterable[_Passing], columns: ClassColumns) -> dict[int, Fraction]:
+    """By position, the bytes of a rank's part of the parameters that are gathered after the optimizer."""
+    found, ops = defaultdict[int, Fraction](Fraction), columns.ops
+    for each in passing:
+        if ONCE[ops.template[each.row]] and ops.axis[each.row] in DATA_AXES and gathers(ops.kind[each.row]):
+            found[each.position] += each.operand
+    return found
+
+
+def _by_block(found: Mapping[int, Fraction], origins: Origins) -> Iterator[tuple[str, int]]:
     blocks = {
         int(position): block
         for position, block in zip(origins.position.tolist(), origins.block, strict=True)
         if block not in PSEUDO_BLOCKS
     }
     for position, block in blocks.items():
-        yield block, int(sent[position])
+        yield block, int(found.get(position, 0))
 
 
 def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Part]) -> dict[str, dict[Part, PartTimes]]:

@@ -193,6 +193,14 @@ ONCE_EXCEEDED: dict[str, tuple[str, int, str, dict[str, Any]]] = {
         *("deepseek-v2-lite", 8, "h100"),
         {"tp": 16, "dp": 2, "ep": 8, "expert_tp": False, "zero": 1},
     ),
+    "more ranks that share experts than experts": (
+        *("mixtral-8x7b", 4, "h100"),
+        {"recipe": "torch", "dp": 16, "ep": 8, "zero": 1},
+    ),
+    "experts of which each rank has its own, which no optimizer gathers": (
+        *("qwen3-30b-a3b", 7, "b200"),
+        {"recipe": "torch", "dp": 16, "ep": 16, "zero": 1},
+    ),
 }
 """Model, its layers, system, and words of plans that were better than their bounds, by what the bounds had wrong."""
 
