@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from stagedb.collectives import scatters
@@ -116,22 +117,27 @@ class Chunk:
     @cached_property
     def shared_buffer(self) -> tuple[int, int] | None:
         """Elements of the buffer of gradients that are scattered for the optimizer, whole and a part, or None."""
-        found = [item for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
+        found = self._shared_buckets
         if not found:
             return None
-        buckets = [item.bucket for item in found if item.bucket is not None]
         width = self.width("reduce")
-        return sum(each.bytes_in for each in buckets) // width, sum(each.bytes_out for each in buckets) // width
+        return sum(each.bytes_in for each in found) // width, sum(each.bytes_out for each in found) // width
 
     @cached_property
-    def buffered(self) -> frozenset[Key]:
-        """The weights whose gradients pass that buffer; other weights have states of their own."""
-        return frozenset(
-            (member.weight, member.position)
-            for item in self.weights_items
-            if item.bucket is not None and _fills_shared_buffer(item.op)
-            for member in item.bucket.members
-        )
+    def buffered(self) -> Mapping[Key, Fraction]:
+        """The weights whose gradients pass that buffer, each with the share of its bucket that a rank has.
+
+        Other weights have states of their own. Experts have other shares than other weights.
+        """
+        return {
+            (member.weight, member.position): Fraction(bucket.bytes_out, bucket.bytes_in)
+            for bucket in self._shared_buckets
+            for member in bucket.members
+        }
+
+    @property
+    def _shared_buckets(self) -> list[BucketStorage]:
+        return [item.bucket for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
 
     @property
     def one_at_a_time(self) -> bool:

@@ -28,6 +28,7 @@ from stagedb.search.miniatures import (
     StageMiniature,
     TaskTransfers,
     beginning,
+    layer_kinds,
     miniature,
     shortened,
     stage_miniature,
@@ -164,9 +165,10 @@ class Bounds:
         if small.updates is None or not self._waits(plan):
             return 0
         kind, ranks = small.updates
-        weights = self._miniature(plan, timed=False).weights
+        # Not all parameters are: a rank may have experts of its own.
+        gathered = self._miniature(plan, timed=False).gathered
         costs = self._costs_of(plan.world)
-        size = sum(weights.get(block, 0) for block in blocks) // len(ranks)
+        size = sum(gathered.get(block, 0) for block in blocks)
         return costs.placed(kind, size, costs.placement(ranks)).ns
 
     def _costs_of(self, world: int) -> Costs:
@@ -250,18 +252,21 @@ class Bounds:
         """The maps of a plan's layers, from chunks as deep as its own, or so deep that they have all neighbours."""
         # All neighbours are there: of three layers in a row where some are gathered during others, otherwise of two.
         depth = 2 * ahead_of(plan) + (1 if plan.recompute_every < 3 else 4)
+        # No chunk is deeper than the plan's: one that is has larger buckets of gradients.
+        depth *= layer_kinds(self.graph(plan.options))
         layers = plan.chunk_layers(self.sizes["L"])
-        found = [self._of_depth(plan, each) for each in {min(depth, *layers), min(depth, max(layers))}]
+        some = [each for each in layers if each]
+        found = [self._of_depth(plan, each, layers) for each in {min(depth, min(some)), min(depth, max(some))}]
         return found[0] if len(found) == 1 else found[0].with_places_of(found[1])
 
-    def _of_depth(self, plan: Plan, depth: int) -> StageMiniature:
-        """The miniature with so many layers of each kind in a chunk."""
-        small = stage_plan(plan, depth)
-        copies = depth * small.pp * small.virtual_stages
-        key = (copies, small.to_json())
+    def _of_depth(self, plan: Plan, depth: int, layers: Sequence[int]) -> StageMiniature:
+        """The miniature with so many layers in a chunk."""
+        small = stage_plan(plan, depth, layers)
+        number = sum(small.layers_per_chunk or [depth] * small.pp * small.virtual_stages)
+        key = (number, small.to_json())
         if key not in self._stages:
             self._stages[key] = stage_miniature(
-                self._graph(small.options, copies, beginning), small, self.system, ahead_of(plan)
+                self._graph(small.options, number, beginning), small, self.system, ahead_of(plan)
             )
         return self._stages[key]
 
@@ -525,10 +530,10 @@ def ahead_of(plan: Plan) -> int:
     return 2 if plan.options.zero > 1 else 1
 
 
-def stage_plan(plan: Plan, depth: int) -> Plan:
+def stage_plan(plan: Plan, depth: int, layers: Sequence[int]) -> Plan:
     """The plan of the miniature with all ranks of a stage: few stages, whose layers have the words of the plan.
 
-    depth: the layers of a chunk.
+    depth: the layers of a chunk. layers: of the plan's chunks, of which the ends may have none.
     """
     left_out = (
         *("layers_per_stage", "layers_per_chunk", "counted_ends", "chunk_placement", "task_order", "overlap_experts"),
@@ -545,6 +550,10 @@ def stage_plan(plan: Plan, depth: int) -> Plan:
         "global_batch_size": 6 * plan.dp * plan.micro_batch_size,
         "recompute_every": min(plan.recompute_every, ahead_of(plan) + 3, depth * chunks),
     }
+    count = words["pp"] * chunks
+    if not min(layers[0], layers[-1]):
+        first, last = (depth if each else 0 for each in (layers[0], layers[-1]))
+        words |= {"layers_per_chunk": [first, *[depth] * (count - 2), last]}
     return Plan.from_mapping(words)
 
 

@@ -23,11 +23,12 @@ import numpy as np
 
 from stagedb.collectives import gathers
 from stagedb.expressions import evaluate
+from stagedb.frameworks import bucket_policy
 from stagedb.ir.facts import Casts
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import Program, lower
-from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS
+from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS, Block, lay_out
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import ChunkProgram, PlacedWeight, programs
 from stagedb.memory.resident_state import states_at
@@ -54,6 +55,7 @@ from stagedb.workload.instance_columns import (
     TASK_KINDS,
     ClassColumns,
     Ints,
+    Origins,
     Workload,
 )
 
@@ -79,18 +81,18 @@ class Miniature:
     """The figures of each part of a model under a plan.
 
     times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. held: by block,
-    bytes of parameters, gradients that a framework keeps, and states of the optimizer. weights: by block, bytes of the
-    parameters that a rank computes with. sent: by the name of a kind of task and part, bytes that a rank sends in
-    collectives of every micro-batch. reduced: by block, bytes that it sends when gradients are reduced and parameters
-    gathered once.
+    bytes of parameters, gradients that a framework keeps, and states of the optimizer. sent: by the name of a kind of
+    task and part, bytes that a rank sends in collectives of every micro-batch. reduced: by block, bytes that it sends
+    when gradients are reduced and parameters gathered once. gathered: by block, bytes of its part of the parameters
+    that are gathered after the optimizer.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
     saved: Mapping[Part, int]
     held: Mapping[str, int]
-    weights: Mapping[str, int]
     sent: Mapping[str, Mapping[Part, int]]
     reduced: Mapping[str, int]
+    gathered: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,22 @@ def shortened(graph: SymGraph, copies: int) -> SymGraph:
     return _with_layers(graph, [name for name in layers for _ in range(copies)])
 
 
-def beginning(graph: SymGraph, copies: int) -> SymGraph:
-    """The graph of a model with its first layers, so many for each kind. If they lack one, as `shortened` has it."""
-    kinds = {block.name: block.layers for block in graph.blocks if _is_layer(block)}
-    if any(layers is None for layers in kinds.values()):
-        return shortened(graph, copies)
-    of = {layer: name for name, layers in kinds.items() for layer in layers or ()}
-    first = [of[layer] for layer in sorted(of)][: copies * len(kinds)]
-    return _with_layers(graph, first) if {*first} == {*kinds} else shortened(graph, copies)
+def beginning(graph: SymGraph, layers: int) -> SymGraph:
+    """The graph of a model with so many of its layers, which follow each other: the first ones, if all kinds are there.
+
+    A framework may reduce the gradients of a chunk in one bucket, so that chunks must not mix kinds in a way that no
+    chunk of the model does: one with the largest kind alone has a larger bucket than all of them.
+    """
+    blocks = [
+        Block(each.name, None if each.once else evaluate(each.repeat, graph.sizes), each.layers)
+        for each in graph.blocks
+    ]
+    places = lay_out(blocks, (graph.sizes["L"],))[0].places
+    names = [place.block for place in places if place.layer is not None]
+    # A stage's deepest chunk may have more than its share of the model.
+    names += names[-1:] * (layers - len(names))
+    begin = max(range(len(names) - layers + 1), key=lambda at: len({*names[at : at + layers]}))
+    return _with_layers(graph, names[begin : begin + layers])
 
 
 def _with_layers(graph: SymGraph, names: Sequence[str]) -> SymGraph:
@@ -165,9 +175,15 @@ def _with_layers(graph: SymGraph, names: Sequence[str]) -> SymGraph:
     for block in graph.blocks:
         if _is_layer(block):
             numbers = tuple(at for at, name in enumerate(names) if name == block.name)
-            block = replace(block, repeat=str(len(numbers)), layers=None if block.layers is None else numbers)
+            # With its numbers, a block that repeats once is a layer.
+            block = replace(block, repeat=str(len(numbers)), layers=numbers)
         blocks.append(block)
     return replace(graph, blocks=tuple(blocks), sizes={**graph.sizes, "L": len(names)})
+
+
+def layer_kinds(graph: SymGraph) -> int:
+    """The number of kinds of layers."""
+    return sum(map(_is_layer, graph.blocks))
 
 
 def _is_layer(block: BlockSpec) -> bool:
@@ -189,8 +205,11 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
     }
     times = {} if system is None else _times(program, plan, system, parts)
     held = _held(Chunk(made, plan, plan.options.framework.memory))
-    sent, reduced = _sent(program, plan, parts), _reduced(program, plan, columns)
-    return Miniature(times, _least(_saved(made, parts)), _least(held), _least(_weights(made)), sent, _least(reduced))
+    sent, members = _sent(program, plan, parts), members_of(program.workload, columns)
+    passing = list(_passing(program, plan, columns, members))
+    once = [_reduced(passing, columns, members), _gathered(passing, columns)]
+    reduced, gathered = (_least(_by_block(each, columns.origins)) for each in once)
+    return Miniature(times, _least(_saved(made, parts)), _least(held), sent, reduced, gathered)
 
 
 def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
@@ -207,7 +226,7 @@ def _saved(made: ChunkProgram, parts: Mapping[int, Part]) -> Iterator[tuple[Part
 
 
 def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
-    program, shared = chunk.program, chunk.shared_buffer
+    program, shares = chunk.program, chunk.buffered
     words = {
         t.facts.word: t.dtype
         for t in program.tensors.values()
@@ -216,20 +235,10 @@ def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
     width = sum(chunk.width(dtype) for dtype in words.values())
     for position, block in program.places:
         size = sum(state.bytes for state in states_at(chunk, position, block))
-        if shared is not None:
-            # The optimizer's states of a buffer are those of a part of it; its padding is left out here.
-            whole, part = shared
-            mine = [name for name, at in chunk.buffered if at == position]
-            elements = sum(program.sizes[name] for name in mine) // chunk.width("param")
-            size += elements * width * part // whole
-        yield block, size
-
-
-def _weights(made: ChunkProgram) -> Iterator[tuple[str, int]]:
-    for position, block in made.places:
-        names = (each.name for each in made.by_block.get(block, ()) if each.role == "weight")
-        own = (name for name in names if name in made.sizes and made.resolve((name, position)) == (name, position))
-        yield block, sum(made.sizes[name] for name in own)
+        # The optimizer's states of a buffer are those of a part of it; its padding is left out here.
+        mine = [(program.sizes[name], share) for (name, at), share in shares.items() if at == position]
+        elements = sum(size // chunk.width("param") * share for size, share in mine)
+        yield block, size + int(elements * width)
 
 
 def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, dict[Part, int]]:
@@ -251,31 +260,65 @@ def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, 
     return found
 
 
-def _reduced(program: Program, plan: Plan, columns: ClassColumns) -> Iterator[tuple[str, int]]:
-    """By block at each place, the bytes that a rank sends for its weights in buckets, each of which runs once.
+@dataclass(frozen=True)
+class _Passing:
+    """A weight in a bucket that runs once: its position, the row of the bucket, and the bytes that it adds to it."""
+
+    position: int
+    row: int
+    operand: Fraction
+
+
+def _passing(program: Program, plan: Plan, columns: ClassColumns, members: Mapping[str, int]) -> Iterator[_Passing]:
+    """The weights in buckets, each of which runs once.
 
     Buckets of the whole model have other weights together. So this is what each weight adds to them, without padding.
     """
     graph, ops, origins = program.graph, columns.ops, columns.origins
     env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
     by_name, tensors = {op.name: op for op in graph.ops}, {tensor.name: tensor for tensor in graph.tensors}
-    members, sent = members_of(program.workload, columns), defaultdict[int, Fraction](Fraction)
     for row, weights in program.carried[columns.number].items():
         work = by_name[origins.sym[row]].work
         for position, name in weights:
             about = tensors[name].parameter
             if about is None or not isinstance(work, Collective):
                 continue
-            own = {"elements": evaluate(about.elements, env), "shard": evaluate(about.shard or "0", env)}
-            operand = Fraction(evaluate(work.comm_bytes, {**env, **own}))
-            sent[position] += sent_by_member(ops.kind[row], operand, members[ops.axis[row]])
+            elements = evaluate(about.elements, env)
+            shard = evaluate(about.shard or "0", env)
+            if bucket_policy(work.bucket).extent is not None:
+                # The parts of a buffer are equal, while a weight's own shard is of whole rows: of 4 experts on 8 ranks
+                # of edp it is one, twice what the buffer has of it.
+                shard = elements // members[ops.axis[row]]
+            size = evaluate(work.comm_bytes, {**env, "elements": elements, "shard": shard})
+            yield _Passing(position, row, Fraction(size))
+
+
+def _reduced(passing: Iterable[_Passing], columns: ClassColumns, members: Mapping[str, int]) -> dict[int, Fraction]:
+    """By position, the bytes that a rank sends for its weights in buckets."""
+    found = defaultdict[int, Fraction](Fraction)
+    for each in passing:
+        kind, axis = columns.ops.kind[each.row], columns.ops.axis[each.row]
+        found[each.position] += sent_by_member(kind, each.operand, members[axis])
+    return found
+
+
+def _gathered(passing: Iterable[_Passing], columns: ClassColumns) -> dict[int, Fraction]:
+    """By position, the bytes of a rank's part of the parameters that are gathered after the optimizer."""
+    found, ops = defaultdict[int, Fraction](Fraction), columns.ops
+    for each in passing:
+        if ONCE[ops.template[each.row]] and ops.axis[each.row] in DATA_AXES and gathers(ops.kind[each.row]):
+            found[each.position] += each.operand
+    return found
+
+
+def _by_block(found: Mapping[int, Fraction], origins: Origins) -> Iterator[tuple[str, int]]:
     blocks = {
         int(position): block
         for position, block in zip(origins.position.tolist(), origins.block, strict=True)
         if block not in PSEUDO_BLOCKS
     }
     for position, block in blocks.items():
-        yield block, int(sent[position])
+        yield block, int(found.get(position, 0))
 
 
 def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Part]) -> dict[str, dict[Part, PartTimes]]:

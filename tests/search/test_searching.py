@@ -153,22 +153,70 @@ def check_bounds(
     while tried < 6:
         cell = draw.choice(list(space.cells(draw.choice(groups))))
         words = draw.choice(list(space.plans(cell)) or [{}])
-        try:
-            plan = Plan.from_mapping(words)
-            plan.check(space.sizes)
-            program = trials.copied(plan)
-            exact = Outcome(trials.step(program), peak_of(memory_of(program)))
-        except UsageError:
-            continue
-        tried += 1
-        assert 0 <= bounds.sent(plan, bounds.chunks(plan)) <= most_sent(program.workload), words
-        bound = bounds.bound(plan, bounds.chunks(plan))
-        assert bound.step <= exact.step, words
-        assert bound.peak <= exact.peak, words
-        assert sum(bound.terms.values()) == bound.step
-        closer = bounds.rehearsed(plan, bound)
-        assert bound.step <= closer.step <= exact.step, words
-        assert sum(closer.terms.values()) == closer.step
+        tried += check_bounds_of(words, trials, bounds)
+
+
+def check_bounds_of(words: Mapping[str, Any], trials: Trials, bounds: Bounds) -> bool:
+    """Fail if a plan is shorter or leaner than its bounds. False if it is refused."""
+    try:
+        plan = Plan.from_mapping(words)
+        plan.check(trials.sizes)
+        program = trials.copied(plan)
+        exact = Outcome(trials.step(program), peak_of(memory_of(program)))
+    except UsageError:
+        return False
+    assert 0 <= bounds.sent(plan, bounds.chunks(plan)) <= most_sent(program.workload), words
+    bound = bounds.bound(plan, bounds.chunks(plan))
+    assert bound.step <= exact.step, words
+    assert bound.peak <= exact.peak, words
+    assert sum(bound.terms.values()) == bound.step
+    closer = bounds.rehearsed(plan, bound)
+    assert bound.step <= closer.step <= exact.step, words
+    assert sum(closer.terms.values()) == closer.step
+    return True
+
+
+ONCE_EXCEEDED: dict[str, tuple[str, int, str, dict[str, Any]]] = {
+    "a bucket for each chunk of layers of two kinds": (
+        *("deepseek-v2-lite", 8, "h100"),
+        {"tp": 8, "pp": 2, "ep": 2, "expert_tp": False, "schedule": "interleaved", "virtual_stages": 2},
+    ),
+    "a bucket for each stage of layers of two kinds": (
+        *("deepseek-v2-lite", 6, "a100-80gb"),
+        {"pp": 2, "cp": 16, "cp_kind": "ulysses", "ep": 8, "micro_batch_size": 16},
+    ),
+    "ends of the pipeline without layers": (
+        *("olmoe-1b-7b", 8, "h100"),
+        {"pp": 8, "cp": 2, "cp_kind": "allgather-kv", "ep": 2, "counted_ends": "both"},
+    ),
+    "optimizer states of experts, which other ranks share than other weights": (
+        *("deepseek-v2-lite", 8, "h100"),
+        {"tp": 16, "dp": 2, "ep": 8, "expert_tp": False, "zero": 1},
+    ),
+    "more ranks that share experts than experts": (
+        *("mixtral-8x7b", 4, "h100"),
+        {"recipe": "torch", "dp": 16, "ep": 8, "zero": 1},
+    ),
+    "experts of which each rank has its own, which no optimizer gathers": (
+        *("qwen3-30b-a3b", 7, "b200"),
+        {"recipe": "torch", "dp": 16, "ep": 16, "zero": 1},
+    ),
+}
+"""Model, its layers, system, and words of plans that were better than their bounds, by what the bounds had wrong."""
+
+
+@pytest.mark.parametrize("case", ONCE_EXCEEDED)
+def test_no_plan_of_a_kind_that_once_was_is_better_than_its_bounds(case: str) -> None:
+    model, layers, system, words = ONCE_EXCEEDED[case]
+    card = small(model, layers)
+    usual = {"recipe": "megatron", "global_batch_size": 32, "seq_len": 1024}
+    words = {**usual, "sp": words.get("tp", 1) > 1, **words}
+    trials = Trials(
+        lambda options: build_graph(card, options),
+        model_sizes(card, FRAMEWORKS[words["recipe"]]),
+        load_system(system),
+    )
+    assert check_bounds_of(words, trials, Bounds(trials.graph_of, trials.sizes, trials.system))
 
 
 def test_what_is_refused_has_the_reason_of_the_plan() -> None:
