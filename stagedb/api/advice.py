@@ -51,7 +51,34 @@ def advise_on(
     found = advise(
         trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)), partial(_least, bounds)
     )
-    commands = _Commands(wanted, asked.model, inputs)
+    changes, what_ifs = _rows(found, _Commands(wanted, asked.model, inputs))
+    return Advised(
+        instance=wanted.there,
+        model=wanted.model,
+        system=inputs.system.name,
+        plan=wanted.plan.to_dict(),
+        ranks=wanted.plan.world,
+        step=found.job.step,
+        peak=found.peak,
+        room=found.room,
+        bound=found.bound.kind,
+        bound_share=found.bound.share,
+        verdict=_verdict(wanted, found),
+        expected_error=str(expected_error(inputs.system, has_experts(found.job.workload))),
+        changes=changes,
+        what_ifs=what_ifs,
+        refused=found.refused,
+        seconds=time.perf_counter() - began,
+        provenance=provenance.of_source(
+            wanted.source, wanted.plan, [inputs.system], provenance.commands_of("advise", asked, words)
+        ),
+        reserve=inputs.system.accelerator.reserved,
+        remarks=found.job.remarks,
+    )
+
+
+def _rows(found: Advice, commands: "_Commands") -> tuple[Rows, Rows]:
+    """The changes and the what-ifs as rows."""
     step = found.job.step
     changes = tuple(
         (
@@ -69,29 +96,7 @@ def advise_on(
         (each.name, each.step, step - each.step, (step - each.step) / step if step else 0.0, commands.of(each.options))
         for each in found.what_ifs
     )
-    return Advised(
-        instance=wanted.there,
-        model=wanted.model,
-        system=inputs.system.name,
-        plan=wanted.plan.to_dict(),
-        ranks=wanted.plan.world,
-        step=step,
-        peak=found.peak,
-        room=found.room,
-        bound=found.bound.kind,
-        bound_share=found.bound.share,
-        verdict=_verdict(wanted, found),
-        expected_error=str(expected_error(inputs.system, has_experts(found.job.workload))),
-        changes=Rows(CHANGES, changes),
-        what_ifs=Rows(WHAT_IFS, what_ifs),
-        refused=found.refused,
-        seconds=time.perf_counter() - began,
-        provenance=provenance.of_source(
-            wanted.source, wanted.plan, [inputs.system], provenance.commands_of("advise", asked, words)
-        ),
-        reserve=inputs.system.accelerator.reserved,
-        remarks=found.job.remarks,
-    )
+    return Rows(CHANGES, changes), Rows(WHAT_IFS, what_ifs)
 
 
 def _least(bounds: Bounds, plan: Plan) -> tuple[int, int]:
