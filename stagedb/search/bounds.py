@@ -37,6 +37,7 @@ from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
 from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
+from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.workflows import TASK_KINDS
 
 Shorten = Callable[[SymGraph, int], SymGraph]
@@ -149,27 +150,37 @@ class Bounds:
         for stage, (computed, *streams) in enumerate(ends):
             numbers = plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             parts = [part for number in numbers for part in tasks.chunks[number]]
-            updated = sum(small.optimizer.get(block, 0) for block, _ in parts)
-            gathered = self._update(plan, small, [block for block, _ in parts])
-            # With several chunks one is gathered while the next one is updated.
-            end = updated + gathered if plan.virtual_stages == 1 else max(updated, gathered)
-            last = max([computed + end, *(each + gathered for each in streams)])
+            update = self._update(plan, small, [block for block, _ in parts])
+            # There are no streams of tasks that run together.
+            after = [each + update.after(axes) for each, axes in zip(streams, small.streams, strict=False)]
+            last = max([computed + update.end, *after])
             if last > step:
                 # With one stage nothing but gathers and reductions of dp can make ranks wait.
                 waits = "bubble" if plan.pp > 1 else "exposed dp"
                 step, terms = last, {**first.terms, waits: first.terms.get(waits, 0) + last - first.step}
         return PlanBound(step, first.peak, terms)
 
-    def _update(self, plan: Plan, small: StageMiniature, blocks: Sequence[str]) -> int:
-        """The ns in which a rank gathers the updated parameters of these blocks."""
-        if small.updates is None or not self._waits(plan):
-            return 0
-        kind, ranks = small.updates
-        # Not all parameters are: a rank may have experts of its own.
-        gathered = self._miniature(plan, timed=False).gathered
+    def _update(self, plan: Plan, small: StageMiniature, blocks: Sequence[str]) -> "_Update":
+        """The update of these blocks, in their order."""
+        times = [small.optimizer.get(block, 0) for block in blocks]
+        gathers: dict[str, int] = {}
+        begins: list[int] = []
         costs = self._costs_of(plan.world)
-        size = sum(gathered.get(block, 0) for block in blocks)
-        return costs.placed(kind, size, costs.placement(ranks)).ns
+        for axis, (kind, ranks) in small.updates.items() if self._waits(plan) else ():
+            # Not all parameters are gathered: a rank may have experts of its own.
+            gathered = self._miniature(plan, timed=False).gathered.get(axis, {})
+            sizes = [gathered.get(block, 0) for block in blocks]
+            if any(sizes):
+                gathers[axis] = costs.placed(kind, sum(sizes), costs.placement(ranks)).ns
+                # Nothing is gathered before the last block with a part of it is updated.
+                begins.append(sum(times[: 1 + max(at for at, size in enumerate(sizes) if size)]))
+        # The gathers of axes with streams of their own run in parallel.
+        together = max(gathers.values(), default=0) if len(small.streams) > 1 else sum(gathers.values())
+        if plan.virtual_stages > 1:
+            # One chunk is gathered while the next one is updated.
+            return _Update(max(sum(times), together), 0, gathers)
+        ends = [begin + own for begin, own in zip(begins, gathers.values(), strict=True)]
+        return _Update(max(sum(times), min(begins, default=0) + together, *ends), together, gathers)
 
     def _costs_of(self, world: int) -> Costs:
         if world not in self._costs:
@@ -370,6 +381,25 @@ class _Orders:
         orders = plan.tasks()
         most = tuple(_most_in_flight(order, plan.virtual_stages) for order in orders)
         return cls(most, any(map(splits, orders)))
+
+
+@dataclass(frozen=True)
+class _Update:
+    """Lower bounds of what a rank does after its last task [ns].
+
+    end: from the first update until all parameters are gathered. together: the gathers, if all of them wait for the
+    last reductions; otherwise 0. gathers: by axis.
+    """
+
+    end: int
+    together: int
+    gathers: Mapping[str, int]
+
+    def after(self, axes: frozenset[str]) -> int:
+        """What comes at least after the last of the tasks' collectives on the stream of these axes."""
+        own = sum(self.gathers.get(axis, 0) for axis in axes)
+        # Others than those of gradients may end when parameters are gathered: no update waits for them.
+        return max(own, self.together) if axes & {*DATA_AXES} else own
 
 
 @dataclass(frozen=True)

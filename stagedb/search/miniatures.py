@@ -83,8 +83,8 @@ class Miniature:
     times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. held: by block,
     bytes of parameters, gradients that a framework keeps, and states of the optimizer. sent: by the name of a kind of
     task and part, bytes that a rank sends in collectives of every micro-batch. reduced: by block, bytes that it sends
-    when gradients are reduced and parameters gathered once. gathered: by block, bytes of its part of the parameters
-    that are gathered after the optimizer.
+    when gradients are reduced and parameters gathered once. gathered: by axis and block, bytes of its part of the
+    parameters that are gathered after the optimizer.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
@@ -92,7 +92,7 @@ class Miniature:
     held: Mapping[str, int]
     sent: Mapping[str, Mapping[Part, int]]
     reduced: Mapping[str, int]
-    gathered: Mapping[str, int]
+    gathered: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -120,19 +120,24 @@ class TaskTransfers:
 class StageMiniature:
     """The maps of a plan's layers, the optimizer, and the messages between stages.
 
-    states: of a rank. transfers: by kind of task, and by `opened` and `last` of its position (`TaskPosition`).
-    parts: those that the miniature has. layers: blocks that are layers. optimizer: ns by block. updates: the kind of
-    the collective and the ranks of the group in which updated parameters are gathered at the end; None without one.
-    messages: bytes of a message by kind of task.
+    streams: of a rank, in the order of their states, each with its axes. transfers: by kind of task, and by `opened`
+    and `last` of its position (`TaskPosition`). parts: those that the miniature has. layers: blocks that are layers.
+    optimizer: ns by block. updates: by axis, the kind of the collective and the ranks of the group in which updated
+    parameters are gathered at the end. messages: bytes of a message by kind of task.
     """
 
-    states: int
+    streams: tuple[frozenset[str], ...]
     transfers: Mapping[tuple[str, bool, bool], TaskTransfers]
     parts: frozenset[Part]
     layers: frozenset[str]
     optimizer: Mapping[str, int]
-    updates: tuple[str, tuple[int, ...]] | None
+    updates: Mapping[str, tuple[str, tuple[int, ...]]]
     messages: Mapping[str, int]
+
+    @property
+    def states(self) -> int:
+        """The number of states of a rank."""
+        return STREAMS + len(self.streams)
 
     def with_places_of(self, other: "StageMiniature") -> "StageMiniature":
         """With the places of another miniature, whose chunks are of other depths. The least map of both counts."""
@@ -207,8 +212,8 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
     held = _held(Chunk(made, plan, plan.options.framework.memory))
     sent, members = _sent(program, plan, parts), members_of(program.workload, columns)
     passing = list(_passing(program, plan, columns, members))
-    once = [_reduced(passing, columns, members), _gathered(passing, columns)]
-    reduced, gathered = (_least(_by_block(each, columns.origins)) for each in once)
+    reduced = _least(_by_block(_reduced(passing, columns, members), columns.origins))
+    gathered = {axis: _least(_by_block(of, columns.origins)) for axis, of in _gathered(passing, columns).items()}
     return Miniature(times, _least(_saved(made, parts)), _least(held), sent, reduced, gathered)
 
 
@@ -302,12 +307,12 @@ def _reduced(passing: Iterable[_Passing], columns: ClassColumns, members: Mappin
     return found
 
 
-def _gathered(passing: Iterable[_Passing], columns: ClassColumns) -> dict[int, Fraction]:
-    """By position, the bytes of a rank's part of the parameters that are gathered after the optimizer."""
-    found, ops = defaultdict[int, Fraction](Fraction), columns.ops
+def _gathered(passing: Iterable[_Passing], columns: ClassColumns) -> dict[str, dict[int, Fraction]]:
+    """By axis and position, the bytes of a rank's part of the parameters that are gathered after the optimizer."""
+    found, ops = defaultdict[str, dict[int, Fraction]](lambda: defaultdict(Fraction)), columns.ops
     for each in passing:
         if ONCE[ops.template[each.row]] and ops.axis[each.row] in DATA_AXES and gathers(ops.kind[each.row]):
-            found[each.position] += each.operand
+            found[ops.axis[each.row]][each.position] += each.operand
     return found
 
 
@@ -388,29 +393,28 @@ def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int)
                 for place, one in maps.items():
                     of = found[kind.name, opened, last]
                     of[place] = np.minimum(of[place], one) if place in of else one
-    states = STREAMS + len(set(streams.values()))
     return StageMiniature(
-        states,
+        tuple(frozenset(axis for axis in axes if streams[axis] == state) for state in sorted(set(streams.values()))),
         {key: TaskTransfers(each) for key, each in found.items()},
         frozenset(seen),
         layers,
         _least(optimizer),
-        _updates(workload, lanes) if not system.overlap.gathered else None,
+        _updates(workload, lanes) if not system.overlap.gathered else {},
         messages,
     )
 
 
-def _updates(workload: Workload, lanes: Sequence[Lane]) -> tuple[str, tuple[int, ...]] | None:
-    """The collective that gathers updated parameters, and its group, if there is one for all of them."""
-    found = set[tuple[str, tuple[int, ...]]]()
+def _updates(workload: Workload, lanes: Sequence[Lane]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """By axis, the collective that gathers updated parameters, and its group, if there is one for all of them."""
+    found = defaultdict[str, set[tuple[str, tuple[int, ...]]]](set)
     by_number = {each.number: each for each in workload.classes}
     for lane in lanes:
         ops = by_number[lane.rank_class].ops
         for row in np.flatnonzero(ONCE[ops.template] & (ops.type == COLLECTIVE)).tolist():
             if ops.axis[row] in DATA_AXES and gathers(ops.kind[row]):
                 ranks = group_of(workload.groups, ops.axis[row], lane.rank)
-                found.add((ops.kind[row], tuple(rank - ranks[0] for rank in ranks)))
-    return found.pop() if len(found) == 1 else None
+                found[ops.axis[row]].add((ops.kind[row], tuple(rank - ranks[0] for rank in ranks)))
+    return {axis: one for axis, (one, *others) in found.items() if not others}
 
 
 def _parts(columns: ClassColumns, plan: Plan) -> dict[tuple[int, int], Part]:
