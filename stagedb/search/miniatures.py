@@ -27,6 +27,7 @@ from stagedb.frameworks import bucket_policy
 from stagedb.ir.facts import Casts
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.graph_values import of_experts
 from stagedb.lowering.program import Program, lower
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS, Block, lay_out
 from stagedb.memory.chunk_tensors import Chunk
@@ -211,7 +212,7 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
     times = {} if system is None else _times(program, plan, system, parts)
     held = _held(Chunk(made, plan, plan.options.framework.memory))
     sent, members = _sent(program, plan, parts), members_of(program.workload, columns)
-    passing = list(_passing(program, plan, columns, members))
+    passing = list(_passing(program, plan, columns, of_experts(graph.stored)))
     reduced = _least(_by_block(_reduced(passing, columns, members), columns.origins))
     gathered = {axis: _least(_by_block(of, columns.origins)) for axis, of in _gathered(passing, columns).items()}
     return Miniature(times, _least(_saved(made, parts)), _least(held), sent, reduced, gathered)
@@ -274,12 +275,13 @@ class _Passing:
     operand: Fraction
 
 
-def _passing(program: Program, plan: Plan, columns: ClassColumns, members: Mapping[str, int]) -> Iterator[_Passing]:
+def _passing(program: Program, plan: Plan, columns: ClassColumns, experts: frozenset[str]) -> Iterator[_Passing]:
     """The weights in buckets, each of which runs once.
 
     Buckets of the whole model have other weights together. So this is what each weight adds to them, without padding.
+    experts: the buckets with nothing but experts.
     """
-    graph, ops, origins = program.graph, columns.ops, columns.origins
+    graph, origins = program.graph, columns.origins
     env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
     by_name, tensors = {op.name: op for op in graph.ops}, {tensor.name: tensor for tensor in graph.tensors}
     for row, weights in program.carried[columns.number].items():
@@ -293,7 +295,7 @@ def _passing(program: Program, plan: Plan, columns: ClassColumns, members: Mappi
             if bucket_policy(work.bucket).extent is not None:
                 # The parts of a buffer are equal, while a weight's own shard is of whole rows: of 4 experts on 8 ranks
                 # of edp it is one, twice what the buffer has of it.
-                shard = elements // members[ops.axis[row]]
+                shard = elements // (plan.edp // plan.hsdp if origins.sym[row] in experts else plan.shards)
             size = evaluate(work.comm_bytes, {**env, "elements": elements, "shard": shard})
             yield _Passing(position, row, Fraction(size))
 

@@ -201,6 +201,10 @@ ONCE_EXCEEDED: dict[str, tuple[str, int, str, dict[str, Any]]] = {
         *("qwen3-30b-a3b", 7, "b200"),
         {"recipe": "torch", "dp": 16, "ep": 16, "zero": 1},
     ),
+    "buffers of which there are copies": (
+        *("olmoe-1b-7b", 4, "h100"),
+        {"dp": 8, "hsdp": 2, "zero": 1},
+    ),
     "parameters that are gathered along two axes at a time": (
         *("gpt-oss-20b", 4, "gb200-nvl72"),
         {"recipe": "torch", "dp": 4, "tp": 2, "expert_tp": False, "ep": 2, "zero": 1},
