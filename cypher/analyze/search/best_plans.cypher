@@ -28,8 +28,8 @@
 // keep: step, peak, tp, pp, dp, micro_batch_size, zero, recompute, code
 MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(b:Candidate {fate: 'timed'})
 OPTIONAL MATCH (b)-[:MADE]->(i:Instance {state: 'ready'})
-RETURN b.place AS place, b.step AS step, b.peak AS peak, b.sent AS sent, b.code AS code, b.why AS why, b.system AS system,
-  b.ranks AS ranks, b.tp AS tp, b.pp AS pp, b.cp AS cp, b.dp AS dp, b.ep AS ep,
+RETURN b.place AS place, b.step AS step, b.peak AS peak, b.sent AS sent, b.code AS code, b.why AS why,
+  b.system AS system, b.ranks AS ranks, b.tp AS tp, b.pp AS pp, b.cp AS cp, b.dp AS dp, b.ep AS ep,
   b.micro_batch_size AS micro_batch_size, b.zero AS zero, b.hsdp AS hsdp, b.sp AS sp, b.strategy AS strategy,
   b.recompute AS recompute, b.recompute_every AS recompute_every, b.schedule AS schedule,
   b.virtual_stages AS virtual_stages, i.id AS instance
