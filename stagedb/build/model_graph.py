@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 
 from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
@@ -299,7 +300,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     sizes = _sizes(card, framework, options)
     rows = assemble(laid_out, sizes, _own_sizes(card, sizes), shared, tie, buffers, options.scatter_gather)
     if card.routes and not options.ep_sync and options.cp_kind != "none":
-        check_synced(rows.ops, shared.alone.values())
+        check_synced(rows.ops, chain.from_iterable(shared.alone.values()))
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,

@@ -112,7 +112,7 @@ class ReductionRules:
     clips: bool = False
     norms: tuple[BucketRule, ...] = ()
     columns: bool = False
-    alone: Mapping[str, BucketRule] = field(default_factory=dict)
+    alone: Mapping[str, tuple[BucketRule, ...]] = field(default_factory=dict)
     context: bool = True
     temporaries: bool = True
 
@@ -145,8 +145,7 @@ def reducing(reduction_rules: ReductionRules, weight: Layout, partial: tuple[str
         context = data
     if "edp" in partial or (data and context):
         return [bucket for bucket in reduction_rules.gradients if bucket.takes(weight)]
-    alone = reduction_rules.alone.get("data" if data else "cp") if data or context else None
-    return [] if alone is None else [alone]
+    return list(reduction_rules.alone.get("data" if data else "cp", ())) if data or context else []
 
 
 def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
@@ -156,7 +155,7 @@ def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
         *reduction_rules.parameters,
         *reduction_rules.partial,
         *reduction_rules.gradients,
-        *reduction_rules.alone.values(),
+        *(bucket for of_axis in reduction_rules.alone.values() for bucket in of_axis),
         heads,
         *reduction_rules.norms,
     )

@@ -59,7 +59,10 @@ def _of_workflow(found: ReductionRules, workflow: Workflow) -> ReductionRules:
         gradients=tuple(bucket for bucket in found.gradients if bucket.template in templates),
         parameters=tuple(bucket for bucket in found.parameters if bucket.template in templates),
         partial=tuple(bucket for bucket in found.partial if bucket.template in templates),
-        alone={axis: bucket for axis, bucket in found.alone.items() if bucket.template in templates},
+        alone={
+            axis: tuple(bucket for bucket in buckets if bucket.template in templates)
+            for axis, buckets in found.alone.items()
+        },
         norms=tuple(bucket for bucket in found.norms if bucket.template in templates),
     )
 
@@ -105,14 +108,20 @@ def _norms_apart(norms: tuple[BucketRule, ...], divided: Expression, options: Gr
     return (*apart, *found)
 
 
-def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]:
-    """A gradient that is equal, or split, on the ranks of dp or of cp is summed over the other axis only."""
-    rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
+def _alone(options: GraphOptions, framework: Framework) -> dict[str, tuple[BucketRule, ...]]:
+    """A gradient that is equal, or split, on the ranks of dp or of cp is summed over the other axis only.
+
+    It comes after its sum over tp (`_partial`), which a pipeline may leave for the end of its last backward.
+    """
+    turns = _turns(options, framework) if options.zero >= 2 else (_Turn("", When.LAST),)
+    usual = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
+
+    def bucket(axis: str, turn: _Turn) -> BucketRule:
+        name, rule = f"bucket.gradients.{axis}{turn.suffix}", UNIT_AT_END.name if turn.at_end else usual
+        return BucketRule(name, ALL_REDUCE, rule, axis, WEIGHT_GRADIENT, _when(options), only=turn.only)
+
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
-    return {
-        axis: BucketRule(f"bucket.gradients.{axis}", ALL_REDUCE, rule, axis, WEIGHT_GRADIENT, _when(options))
-        for axis in axes
-    }
+    return {axis: tuple(bucket(axis, turn) for turn in turns) for axis in axes}
 
 
 def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
