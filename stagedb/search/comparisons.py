@@ -148,9 +148,11 @@ def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) ->
                 f"of another size is no better or worse, so leave {word} out"
             )
     words = {**request.words, **given}
+    if words.get("cp", 1) == 1 and "cp_kind" not in given:
+        words.pop("cp_kind", None)
     inner = [words.get(word, 1) for word in ("tp", "pp", "cp")]
     rest = ranks
     for degree in inner if all(isinstance(each, int) and each > 0 for each in inner) else ():
         rest //= degree
     degrees: Words = {word: words[word] for word in ("tp", "pp", "cp") if word in words and word not in request.words}
-    return {**request.words, **degrees, "dp": max(rest, 1), **words}
+    return {**degrees, "dp": max(rest, 1), **words}

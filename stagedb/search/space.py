@@ -196,7 +196,8 @@ def _fixed_or(space: Space, word: str, values: Sequence[int]) -> Sequence[int]:
 
 def _contexts(space: Space, words: Words) -> Iterator[Words]:
     if words["cp"] == 1 or not space.is_open("cp_kind", "cp"):
-        yield {}
+        # A kind that all plans have is that of those whose ranks share sequences.
+        yield {"cp_kind": PLAN_WORDS["cp_kind"].default} if words["cp"] == 1 and "cp_kind" in words else {}
         return
     for kind in framework_of(words).cp_kinds:
         if kind == "ulysses-ring":

@@ -382,3 +382,9 @@ def test_a_search_ends_in_time_before_all_have_bounds() -> None:
     assert any(each.fate is Fate.UNTRIED and not each.step for each in found.candidates)
     assert not found.covered and sum(each.plans for each in found.candidates) == found.size
     assert found.left is not None
+
+
+def test_a_kind_of_context_parallelism_leaves_plans_without_it() -> None:
+    found = run(asked(LLAMA, 4, ("cp",), words={"cp_kind": "allgather-kv"}), LLAMA)
+    assert {each.words["cp"] for each in found.candidates if each.fate is not Fate.REFUSED} >= {1, 2}
+    assert not any("ranks that share a sequence" in each.why for each in found.candidates)

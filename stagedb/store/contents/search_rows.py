@@ -103,7 +103,8 @@ def limits_of(request: SearchRequest, timed: Iterable[Candidate]) -> list[float]
 
 def chosen_words(request: SearchRequest, words: Mapping[str, Any]) -> dict[str, Any]:
     """The words of a plan that its search chose."""
-    return {name: value for name, value in words.items() if name not in request.words}
+    own = request.words
+    return {name: value for name, value in words.items() if name not in own or value != own[name]}
 
 
 def candidate_values(request: SearchRequest, each: Candidate) -> dict[str, Any]:
