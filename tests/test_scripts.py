@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,9 @@ def test_a_link_to_the_script_finds_its_checkout(checkout: Checkout, tmp_path: P
     environment = {"PATH": str(checkout.path), "LOG": str(checkout.log), "TEMPLATES": str(checkout.templates)}
     result = subprocess.run([str(link), "ls"], env=environment, capture_output=True, text=True, check=False)
     assert result.stdout == "ran: ls\n", result.stderr
+
+
+def test_every_folder_of_tests_is_collected(pytestconfig: pytest.Config) -> None:
+    left_out = pytestconfig.getini("norecursedirs")
+    folders = {part for path in (ROOT / "tests").rglob("test_*.py") for part in path.relative_to(ROOT).parts[:-1]}
+    assert not [name for name in folders if any(fnmatch(name, pattern) for pattern in left_out)]

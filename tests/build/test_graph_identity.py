@@ -1,31 +1,25 @@
-"""Graphs that were built with other rules are other graphs, and no graph changes without need."""
+"""A graph has one identity, known without building it: that of its card, its options and the rules that build it."""
+
+import dataclasses
 
 import pytest
 
 from stagedb.build import graph_identity
-from stagedb.models import Card
+from stagedb.build.model_graph import build_graph
+from stagedb.models import load_card
 from stagedb.plans import GraphOptions
-from tests.semantics.variants import variant
 
-SINKS, SCORED, SOFTMAX = variant("sinks"), variant("router's sigmoid"), variant("router's softmax")
+CARD, OPTIONS = load_card("gpt2"), GraphOptions(recipe="megatron")
 
 
-@pytest.mark.parametrize(
-    ("rule", "card", "options", "changes"),
-    [
-        ("SINKS", SINKS, GraphOptions(), True),
-        ("SINKS", SINKS, GraphOptions(recipe="megatron"), True),
-        ("SINKS", variant("window"), GraphOptions(), False),
-        ("SHARES", SCORED, GraphOptions(), True),
-        ("SHARES", SOFTMAX, GraphOptions(), False),
-        ("SHARES", SINKS, GraphOptions(), False),
-        ("EXPERT_BIASES", variant("biases of experts"), GraphOptions(), True),
-        ("EXPERT_BIASES", SCORED, GraphOptions(), False),
-    ],
-)
-def test_a_rule_that_changes_makes_other_graphs_of_the_models_that_it_is_for(
-    monkeypatch: pytest.MonkeyPatch, rule: str, card: Card, options: GraphOptions, changes: bool
-) -> None:
-    before = graph_identity.graph_key(card, options)
-    monkeypatch.setattr(graph_identity, rule, getattr(graph_identity, rule) + 1)
-    assert (graph_identity.graph_key(card, options) != before) is changes
+def test_the_identity_is_that_of_the_graph_that_is_built() -> None:
+    assert graph_identity.graph_key(CARD, OPTIONS) == build_graph(CARD, OPTIONS).key
+
+
+def test_other_cards_options_and_rules_make_other_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [graph_identity.graph_key(CARD, OPTIONS)]
+    keys.append(graph_identity.graph_key(dataclasses.replace(CARD, layers=CARD.layers + 1), OPTIONS))
+    keys.append(graph_identity.graph_key(CARD, GraphOptions(recipe="torch")))
+    monkeypatch.setattr(graph_identity, "FORMAT", graph_identity.FORMAT + 1)
+    keys.append(graph_identity.graph_key(CARD, OPTIONS))
+    assert len(set(keys)) == len(keys)
