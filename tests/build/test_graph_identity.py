@@ -6,6 +6,7 @@ import pytest
 
 from stagedb.build import graph_identity
 from stagedb.build.model_graph import build_graph
+from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 
@@ -20,6 +21,6 @@ def test_other_cards_options_and_rules_make_other_graphs(monkeypatch: pytest.Mon
     keys = [graph_identity.graph_key(CARD, OPTIONS)]
     keys.append(graph_identity.graph_key(dataclasses.replace(CARD, layers=CARD.layers + 1), OPTIONS))
     keys.append(graph_identity.graph_key(CARD, GraphOptions(recipe="torch")))
-    monkeypatch.setattr(graph_identity, "FORMAT", graph_identity.FORMAT + 1)
+    monkeypatch.setattr("stagedb.build.graph_identity.FORMAT", FORMAT + 1)
     keys.append(graph_identity.graph_key(CARD, OPTIONS))
     assert len(set(keys)) == len(keys)
