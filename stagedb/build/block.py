@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stagedb.build.recomputation import RecomputedPart, cached, recompute
 from stagedb.build.ring_turns import spell_out, with_both_ends
+from stagedb.errors import UsageError
 from stagedb.ir.autodiff import differentiate
 from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial
@@ -185,15 +186,24 @@ def _led_to_parts(
     layouts: dict[str, Layout],
     slices: bool,
 ) -> tuple[Operation, ...]:
-    """Move each gradient to the layout of its weight. A whole gradient is cut, unless the step does that."""
+    """Move each gradient to the layout of its weight. A whole gradient is cut, unless the step does that.
+
+    Raises UsageError for a weight to whose parts no moves lead: of some strategies one move takes back the last one.
+    """
     rows = list(operations)
     for weight in weights:
         if weight.name not in gradients:
             continue
         at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
+        last = at + 2 * len(MESH_AXES)
         while (part := cut(gradients[weight.name], layouts, weight, rows[at])) is not None:
             if not slices and _only_cut(layouts[gradients[weight.name].name], layouts[weight.name]):
                 break
+            if at == last:
+                raise UsageError(
+                    f"no moves lead the gradient of {weight.name} to the parts in which the strategy keeps it: give "
+                    "its region the same mesh axes in `weights` as in `regions`, or leave the region out of `weights`"
+                )
             at += 1
             rows.insert(at, part)
             gradients[weight.name] = part.outputs[0]

@@ -17,6 +17,7 @@ from stagedb.ir import SymGraph
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
+from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan, groups
 from stagedb.plans.graph_options import CpKind
 from stagedb.plans.strategy_files import AXES, MESH, WHOLE
@@ -336,3 +337,10 @@ def test_both_ends_of_a_tied_weight_are_summed_over_the_same_ranks(region: str, 
 def test_every_axis_that_rules_may_name_is_one_of_the_region(region: str) -> None:
     names = {axis for t in build_graph(card("gpt"), GraphOptions()).tensors for axis in t.axes}
     assert set(AXES[region]) <= names
+
+
+def test_parts_to_which_no_moves_lead_are_refused() -> None:
+    rules = {"regions": {"ffn": {"ffn": ["dp", "cp"]}}, "weights": {"ffn": {"ffn": ["cp", "tp"]}}}
+    plan = Plan.from_mapping({"recipe": "megatron", "cp": 2, "dp": 2, "zero": 3, "strategy": json.dumps(rules)})
+    with pytest.raises(UsageError, match="no moves lead the gradient of layer.ffn.w1.weight to the parts"):
+        build_graph(load_card("gpt2"), plan.options)
