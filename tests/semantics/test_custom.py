@@ -342,5 +342,5 @@ def test_every_axis_that_rules_may_name_is_one_of_the_region(region: str) -> Non
 def test_parts_to_which_no_moves_lead_are_refused() -> None:
     rules = {"regions": {"ffn": {"ffn": ["dp", "cp"]}}, "weights": {"ffn": {"ffn": ["cp", "tp"]}}}
     plan = Plan.from_mapping({"recipe": "megatron", "cp": 2, "dp": 2, "zero": 3, "strategy": json.dumps(rules)})
-    with pytest.raises(UsageError, match="no moves lead the gradient of layer.ffn.w1.weight to the parts"):
+    with pytest.raises(UsageError, match=r"no moves lead the gradient of layer\.ffn\.w1\.weight to the parts"):
         build_graph(load_card("gpt2"), plan.options)
