@@ -13,6 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.mentions import Word
 from stagedb.plans import Plan
+from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.search.branches import SearchPlace
 from stagedb.search.candidates import Candidate, Fate, SearchRequest, SearchResult, Worth
 from stagedb.search.losses import explain
@@ -139,6 +140,8 @@ def _one_of(space: Space, of: Candidate, chance: random.Random) -> Words:
 def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """All words of a plan to compare: those of the search, and the given ones. dp follows from the ranks.
 
+    What a search chooses for each of its plans is there with its default, so that nobody has to guess it.
+
     Raises UsageError for a plan of another batch or length, whose step cannot be compared.
     """
     for word in ("global_batch_size", "seq_len"):
@@ -155,4 +158,5 @@ def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) ->
     for degree in inner if all(isinstance(each, int) and each > 0 for each in inner) else ():
         rest //= degree
     degrees: Words = {word: words[word] for word in ("tp", "pp", "cp") if word in words and word not in request.words}
-    return {**degrees, "dp": max(rest, 1), **words}
+    usual = {word: PLAN_WORDS[word].default for word in ("micro_batch_size", "zero")}
+    return {**degrees, "dp": max(rest, 1), **usual, **words}
