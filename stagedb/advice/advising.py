@@ -168,7 +168,8 @@ class _Further:
                 for every in range(deepest, 1, -1)
                 if every != self.plan.recompute_every or change
             ]
-            for one in islice(self._that_may(asked, None), TRIES):
+            may = (one for one in asked if self._bound(one) is not None)
+            for one in islice(may, TRIES):
                 found = self._tried([one])
                 if found:
                     yield from found
@@ -189,26 +190,24 @@ class _Further:
             change: Words = {**first.change, **other.change}
             if not first.change.keys() & other.change.keys() and change not in asked:
                 asked.append(change)
-        best, found = min(fitting, default=None), list[Change]()
-        waiting = self._that_may(asked, best)
-        while some := list(islice(waiting, TOGETHER)):
-            found += [each for each in self._tried(some) if best is None or each.outcome.step < best]
-            if best is not None and found:
-                limit = min(each.outcome.step for each in found)
-                waiting = self._that_may(list(waiting), limit)
+        limit, found = min(fitting, default=None), list[Change]()
+        bounded = [(step, at) for at, change in enumerate(asked) if (step := self._bound(change)) is not None]
+        waiting = sorted(bounded) if fitting else bounded
+        while waiting := [(step, at) for step, at in waiting if limit is None or step < limit]:
+            some, waiting = waiting[:TOGETHER], waiting[TOGETHER:]
+            tried = self._tried([asked[at] for _, at in some])
+            found += tried if not fitting else [each for each in tried if each.outcome.step < min(fitting)]
+            if fitting:
+                limit = min([*fitting, *(each.outcome.step for each in found)])
         return found
 
-    def _that_may(self, asked: Sequence[Words], longest: int | None) -> Iterator[Words]:
-        """Changes that may fit, and may be shorter: those with the best bounds first, in the given order if equal."""
-        found = []
-        for change in asked:
-            try:
-                step, peak = self.bound_of_plan(Plan.from_mapping(changed_words(self.plan, change)))
-            except UsageError:
-                continue
-            if (self.room is None or peak <= self.room) and (longest is None or step < longest):
-                found.append((step if longest is not None else 0, change))
-        return (change for _, change in sorted(found, key=lambda each: each[0]))
+    def _bound(self, change: Words) -> int | None:
+        """A lower bound of the step with a change [ns]; None if it is no plan, or its bound does not fit."""
+        try:
+            step, peak = self.bound_of_plan(Plan.from_mapping(changed_words(self.plan, change)))
+        except UsageError:
+            return None
+        return step if self.room is None or peak <= self.room else None
 
     def _tried(self, asked: Sequence[Words]) -> list[Change]:
         """Those of some changes that fit."""
