@@ -205,7 +205,7 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
 
 def _write_compared(each: "ComparedPlan", by: str) -> None:
     """A plan next to the best one."""
-    better = {"step": "shorter", "memory": "smaller", "bytes": "smaller", "": "cheaper"}
+    better = {"step": "shorter", "memory": "smaller", "bytes": "smaller"}.get(by, "cheaper")
     print_line(f"\ncompared: {each.plan}")
     parts = [f"{each.step / 1e6:,.1f} ms", f"{each.peak / GB:,.1f} GB{'' if each.fits else ', which does not fit'}"]
     if by == "bytes":
@@ -216,7 +216,7 @@ def _write_compared(each: "ComparedPlan", by: str) -> None:
     if each.why:
         print_line(f"  {each.why}")
     if each.drawn:
-        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better.get(by, 'cheaper')}")
+        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}")
 
 
 def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -> None:
@@ -228,7 +228,7 @@ def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -
         if each["step"] is not None:
             own = [
                 round(each["step"] / 1e6, 1),
-                _longer(each["step"], best["step"]),
+                _worse("step", each["step"], best["step"]),
                 _gb(each["sent"]),
                 round(each["peak"] / GB, 1),
             ]
@@ -241,11 +241,6 @@ def _worse(by: str, worth: float, best: float) -> float:
     """How much worse a plan is than the best one by what the search makes best, in percent."""
     share = worth / best - 1 if by in ("step", "memory", "bytes") else 1 - best / worth
     return round(100 * share, 1) + 0.0  # -0.0 is 0.0
-
-
-def _longer(step: int, best: int) -> float:
-    """How much longer a step is than that of the best plan, in percent."""
-    return round(100 * (step / best - 1), 1) + 0.0  # -0.0 is 0.0
 
 
 def _gb(size: int | None) -> float | None:

@@ -165,10 +165,7 @@ class SearchPlace:
             return self._refused(one, error)
         if self.room is not None and one.peak > self.room:
             return self.set_of(one, Fate.MEMORY)
-        figures = {"step": one.step, "peak": one.peak, "sent": one.sent, "ranks": self.space.ranks}
-        values = {**plan.to_dict(), **figures}
-        holds = self.condition is None or self.condition.holds(values)
-        if not holds:
+        if not self.holds(plan, one.step, one.peak, one.sent):
             return self.set_of(one, Fate.FILTERED)
         return self.set_of(replace(one, terms=self.trials.terms(program)), Fate.TIMED)
 
@@ -288,6 +285,11 @@ class SearchPlace:
             step, peak = min(each.step for each in large), min(each.peak for each in large)
             whole = replace(of, plans=sum(each.plans for each in large), step=step, peak=peak, terms=large[0].terms)
             yield self.set_of(whole, Fate.MEMORY)
+
+    def holds(self, plan: Plan, step: int, peak: int, sent: int | None) -> bool:
+        """Whether the condition holds for a plan with these figures."""
+        figures = {"step": step, "peak": peak, "sent": sent, "ranks": self.space.ranks}
+        return self.condition is None or self.condition.holds({**plan.to_dict(), **figures})
 
     def may_hold(self, words: Words) -> bool:
         """Whether the condition may hold for plans with these words, for any later choice and figures."""

@@ -106,11 +106,9 @@ def _worth(place: SearchPlace, request: SearchRequest, words: Words) -> Worth | 
         step, sent = place.trials.step(program), most_sent(program.workload)
     except UsageError:
         return None
-    ranks = place.space.ranks
-    values = {**plan.to_dict(), "step": step, "peak": peak, "sent": sent, "ranks": ranks}
-    if place.condition is not None and not place.condition.holds(values):
+    if not place.holds(plan, step, peak, sent):
         return None
-    return request.worth(place.system, ranks, step, peak, sent)
+    return request.worth(place.system, place.space.ranks, step, peak, sent)
 
 
 def drawn(space: Space, sets: Sequence[Candidate], seed: str) -> Iterator[Words]:
