@@ -23,6 +23,7 @@ CORE = (
         "advice",
         "search",
         "traces",
+        "runs",
         "reports",
     ),
 )

@@ -1,0 +1,24 @@
+"""Runs that a profiler recorded: read from files, joined over ranks, on one clock, with their critical path.
+
+`read_kineto` reads the trace of one rank. `measured_run` joins ranks to a `MeasuredRun`, and `run_rows` gives its nodes
+and relationships.
+"""
+
+from stagedb.runs.event_stream import TraceFileError
+from stagedb.runs.kineto import file_digest, read_kineto
+from stagedb.runs.measured_run import MeasuredRun, measured_run, run_id
+from stagedb.runs.rank_trace import RankTrace
+from stagedb.runs.run_rows import RunRows, run_digest, run_rows
+
+__all__ = [
+    "MeasuredRun",
+    "RankTrace",
+    "RunRows",
+    "TraceFileError",
+    "file_digest",
+    "measured_run",
+    "read_kineto",
+    "run_digest",
+    "run_id",
+    "run_rows",
+]

@@ -1,0 +1,214 @@
+"""Trace events of a JSON file, read piece by piece: a file of any size needs the memory of one piece.
+
+The file is an object with the list `traceEvents`, as PyTorch's profiler and Chrome write it, or that list alone. It may
+be compressed with gzip. A piece of the list ends at a `}` before `,` and `{`: it has whole events exactly if it is
+valid JSON with a bracket at each end, and otherwise ends at an earlier one.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from stagedb.errors import UsageError
+from stagedb.inputs import open_regular
+from stagedb.outputs import path_text
+
+PIECE = 4 << 20
+"""Bytes that are decoded together."""
+
+LONGEST = 64 << 20
+"""Bytes of one event, and of all that is before or after the list, at most."""
+
+ENDS = 64
+"""Places where a piece may end that are tried before more of the file is read."""
+
+_GZIP = b"\x1f\x8b"
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_NEXT = re.compile(rb"\}\s*(,)\s*\{")
+_AT = re.compile(r"\(byte (\d+)\)")
+_BLANK = bytes(32 if code < 32 else code for code in range(256))
+_NOT_FINITE = re.compile(rb"(:\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.IGNORECASE)
+
+EventT = TypeVar("EventT")
+
+
+class TraceFileError(UsageError):
+    """A file is no trace, or is damaged. The text names it and the byte."""
+
+
+class _Cut(Exception):
+    """A text of JSON ends before its value does."""
+
+
+class _Ended(Exception):
+    """A text of JSON goes on after its value. value, rest: both parts, mended if the text needed it."""
+
+    def __init__(self, text: bytes, at: int) -> None:
+        super().__init__(at)
+        self.value, self.rest = text[:at], text[at:]
+
+
+@dataclass
+class EventStream(Generic[EventT]):
+    """The events of one file.
+
+    path: of the file. kind: a `msgspec.Struct`, the form of an event. top: the values next to the list, complete after
+    the last event. left_out: events that do not have this form: the number of each in the list, from 0, and what is
+    wrong. repaired: whether characters were replaced that JSON does not have. done: bytes of the file that were read.
+    """
+
+    path: Path
+    kind: type[EventT]
+    top: dict[str, Any] = field(default_factory=dict)
+    left_out: list[tuple[int, str]] = field(default_factory=list)
+    repaired: bool = False
+    done: int = 0
+    _offset: int = 0
+    _number: int = 0
+
+    def pieces(self) -> Iterator[list[EventT]]:
+        """The events in their order, some at a time.
+
+        Raises TraceFileError for a file that is no trace or is damaged, and UsageError for one that cannot be read.
+        """
+        try:
+            with open_regular(self.path) as raw:
+                compressed = raw.read(2) == _GZIP
+                raw.seek(0)
+                text: Any = gzip.GzipFile(fileobj=raw) if compressed else raw
+                for piece in self._pieces(text):
+                    self.done = raw.tell()
+                    yield piece
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._error(f"its gzip data is cut or damaged: {error}") from None
+        except OSError as error:
+            raise UsageError(f"cannot read the trace {path_text(self.path)}: {error.strerror or error}") from None
+
+    def _pieces(self, text: Any) -> Iterator[list[EventT]]:
+        buffer, alone = self._head(text)
+        more = True
+        while more:
+            fresh = text.read(PIECE)
+            more = bool(fresh)
+            buffer += fresh
+            # Without more text, what is left is the last piece, with the end of the list.
+            for end in self._ends(buffer) if more else (len(buffer),):
+                piece = b"[" + buffer[:end] + (b"]" if more else b"")
+                try:
+                    found = self._decode(piece)
+                except _Cut:
+                    continue
+                except _Ended as over:
+                    yield self._decode(over.value)
+                    # The last bracket of a piece is not of the file.
+                    self._tail(text, over.rest[:-1] + buffer[end:] if more else over.rest, alone)
+                    return
+                yield found
+                self._number += len(found)
+                if not more:
+                    # A list alone has nothing after it.
+                    self._tail(text, b"", alone)
+                    return
+                used = end + buffer[end:].index(b",") + 1
+                self._offset += used
+                buffer = buffer[used:]
+                break
+            else:
+                if len(buffer) > LONGEST:
+                    raise self._error(f"what begins at byte {self._offset} is larger than {LONGEST >> 20} MiB")
+        raise self._error(f"it ends in its list of events, at byte {self._offset + len(buffer)}: the file is cut")
+
+    def _ends(self, buffer: bytes) -> list[int]:
+        """Where a piece may end, the last place first."""
+        begin = max(0, len(buffer) - (PIECE >> 4))
+        found = [match.start() + 1 for match in _NEXT.finditer(buffer, begin)]
+        if not found:
+            found = [match.start() + 1 for match in _NEXT.finditer(buffer)]
+        return found[: -ENDS - 1 : -1]
+
+    def _decode(self, piece: bytes) -> list[EventT]:
+        """The events of a list. Raises _Cut or _Ended if it ends before or after the text, and TraceFileError."""
+        try:
+            return msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
+        except msgspec.MsgspecError:
+            raws = self._checked(piece, list[msgspec.Raw])
+        found = []
+        for number, raw in enumerate(raws, self._number):
+            try:
+                found.append(msgspec.json.decode(self._mended(bytes(raw)), type=self.kind))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self.left_out.append((number, str(error)))
+        return found
+
+    def _checked(self, text: bytes, kind: Any) -> Any:
+        """A value of JSON. What JSON does not have is replaced in a text that is wrong before its end."""
+        for attempt in (text, self._mended(text)):
+            try:
+                return msgspec.json.decode(attempt, type=kind)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                reason = str(error)
+                found = _AT.search(reason)
+                at = len(text) if found is None or "truncated" in reason else int(found[1])
+                if "trailing" in reason:
+                    # The place that it names is after the first character that is too much.
+                    raise _Ended(attempt, at - 1) from None
+                if at >= len(text) - 1:
+                    raise _Cut from None
+        raise self._error(f"byte {self._offset + max(0, at - 1)} of its text is no JSON")
+
+    def _mended(self, text: bytes) -> bytes:
+        """A text without control characters and numbers that are not finite, and in UTF-8."""
+        mended = _NOT_FINITE.sub(rb"\1null", text.translate(_BLANK))
+        try:
+            mended.decode()
+        except UnicodeDecodeError:
+            mended = mended.decode(errors="replace").encode()
+        self.repaired = self.repaired or mended != text.translate(_SPACES)
+        return mended
+
+    def _head(self, text: Any) -> tuple[bytes, bool]:
+        """What follows the bracket of the list, and whether the file is the list alone."""
+        buffer = b""
+        while fresh := text.read(PIECE):
+            buffer = (buffer + fresh).removeprefix(b"\xef\xbb\xbf")
+            start = buffer.lstrip()
+            if start[:1] == b"[":
+                self._offset = len(buffer) - len(start) + 1
+                return start[1:], True
+            if start[:1] not in (b"{", b""):
+                break
+            for match in _LIST.finditer(buffer):
+                try:
+                    self.top = self._checked(buffer[: match.end()] + b"]}", dict[str, Any])
+                except (_Cut, _Ended, TraceFileError, msgspec.MsgspecError):
+                    continue
+                self._offset = match.end()
+                return buffer[match.end() :], False
+            if len(buffer) > LONGEST:
+                break
+        raise self._error("it has no list traceEvents, as traces of PyTorch's profiler have")
+
+    def _tail(self, text: Any, rest: bytes, alone: bool) -> None:
+        """Keep the values after the list. rest: the first bytes after its bracket."""
+        rest += text.read(LONGEST)
+        if alone:
+            if rest.strip():
+                raise self._error("there is something after its list of events")
+            return
+        try:
+            self.top |= self._checked(b'{"traceEvents":[]' + rest, dict[str, Any])
+        except (_Cut, _Ended, msgspec.MsgspecError):
+            raise self._error("what follows its list of events is cut or damaged") from None
+        del self.top["traceEvents"]
+
+    def _error(self, why: str) -> TraceFileError:
+        return TraceFileError(f"the trace {path_text(self.path)} cannot be imported: {why}")
+
+
+_SPACES = bytes(32 if code in b"\t\n\r" else code for code in range(256))

@@ -1,0 +1,169 @@
+"""A run that was recorded: its ranks on one clock, its ops by lanes, its collectives and its critical path.
+
+A lane is ranks that executed the same ops in the same order on each stream: it has each op once, with the times of all
+its ranks. All times are in ns from the begin of the run, by the clock of the first rank.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import UsageError
+from stagedb.runs.clocks import MESSAGES, Clock, JointCollective, calls_of, clocks_of
+from stagedb.runs.kernel_names import compute_kind
+from stagedb.runs.measured_path import PathPiece, TimedOps, critical_path, slack_of
+from stagedb.runs.rank_trace import CATEGORIES, NONE, RankTrace
+from stagedb.runs.time_spent import RankTime, exposed_of, time_of
+
+FORMAT = 1
+"""Version of what a run consists of; part of its id."""
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """The ops of one rank on the run's clock. exposed: communication in ns while nothing computes."""
+
+    timed: TimedOps
+    types: tuple[str, ...]
+    kinds: tuple[str, ...]
+    exposed: npt.NDArray[np.int64]
+    slack: npt.NDArray[np.int64]
+    spent: RankTime
+
+
+@dataclass(frozen=True)
+class MeasuredLane:
+    """Ranks that executed the same ops, ascending."""
+
+    number: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run.
+
+    ranks: by number. calls: its collectives and messages. begin: in ns since 1970. window: its length in ns.
+    """
+
+    ranks: Mapping[int, RankTrace]
+    calls: tuple[JointCollective, ...]
+    clocks: Mapping[int, Clock]
+    begin: int
+    window: int
+    ops: Mapping[int, RankTimeline]
+    lanes: tuple[MeasuredLane, ...]
+    path: tuple[PathPiece, ...]
+
+    @cached_property
+    def id(self) -> str:
+        """A digest of the files and of how they are read."""
+        return run_id({rank: trace.digest for rank, trace in self.ranks.items()})
+
+    @property
+    def job_ranks(self) -> int:
+        """Ranks of the job, of which some may not have been recorded."""
+        return max([len(self.ranks), max(self.ranks) + 1, *(trace.world or 0 for trace in self.ranks.values())])
+
+    @cached_property
+    def lane_of(self) -> Mapping[int, MeasuredLane]:
+        return {rank: lane for lane in self.lanes for rank in lane.ranks}
+
+
+def run_id(digests: Mapping[int, str]) -> str:
+    """The id of the run of these files, each with its rank."""
+    text = json.dumps([FORMAT, sorted(digests.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def numbered(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
+    """Traces by their ranks. Where no file has its rank, they are numbered in their order. Raises UsageError."""
+    if all(trace.rank is None for trace in traces):
+        return dict(enumerate(traces))
+    found: dict[int, RankTrace] = {}
+    for trace in traces:
+        if trace.rank is None:
+            raise UsageError("some of the traces have their rank and others do not: import those of one job together")
+        if trace.rank in found:
+            raise UsageError(
+                f"two of the traces are of rank {trace.rank}: import the files of one recording of one job together"
+            )
+        found[trace.rank] = trace
+    return dict(sorted(found.items()))
+
+
+def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
+    """The run of these ranks. Raises UsageError if they cannot be of one run."""
+    ranks = numbered(traces)
+    calls = calls_of(ranks)
+    clocks = clocks_of(ranks, calls)
+    begin = min(int(trace.ops.start.min()) - clocks[rank].offset for rank, trace in ranks.items())
+    timed = {rank: _timed(trace, begin + clocks[rank].offset) for rank, trace in ranks.items()}
+    window = max(int(each.end.max()) for each in timed.values())
+    if window <= 0:
+        raise UsageError("nothing in the traces took time")
+    slack = slack_of(timed, calls, window)
+    ops = {rank: _rank_ops(trace, timed[rank], slack[rank], window) for rank, trace in ranks.items()}
+    path = critical_path(timed, calls)
+    return MeasuredRun(ranks, tuple(calls), clocks, begin, window, ops, _lanes(ranks, ops), tuple(path))
+
+
+def _timed(trace: RankTrace, begin: int) -> TimedOps:
+    ops = trace.ops
+    launched = np.where(ops.launched == NONE, NONE, ops.launched - begin)
+    return TimedOps(ops.start - begin, ops.end - begin, ops.stream, launched)
+
+
+def _rank_ops(trace: RankTrace, timed: TimedOps, slack: npt.NDArray[np.int64], window: int) -> RankTimeline:
+    types, kinds = _types(trace)
+    communicates = np.array([each in ("collective", *MESSAGES) for each in types], bool)
+    exposed = exposed_of(timed.start, timed.end, communicates)
+    return RankTimeline(timed, types, kinds, exposed, slack, time_of(timed.start, timed.end, types, window))
+
+
+def _types(trace: RankTrace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What each op is: compute, copy, collective, send or recv; and its kind."""
+    types, kinds = [], []
+    ops = trace.ops
+    columns = zip(ops.category.tolist(), ops.collective.tolist(), ops.name.tolist(), ops.launcher.tolist(), strict=True)
+    for category, collective, name, launcher in columns:
+        if collective != NONE:
+            kind = trace.collectives[collective].kind
+            types.append(kind if kind in MESSAGES else "collective")
+        elif CATEGORIES[category] in ("memcpy", "memset"):
+            kind = "copy" if CATEGORIES[category] == "memcpy" else "fill"
+            types.append("copy")
+        else:
+            kind = compute_kind(trace.names[name], trace.names[launcher] if launcher != NONE else "")
+            types.append("compute")
+        kinds.append(kind)
+    return tuple(types), tuple(kinds)
+
+
+def _lanes(ranks: Mapping[int, RankTrace], ops: Mapping[int, RankTimeline]) -> tuple[MeasuredLane, ...]:
+    """Ranks with the same ops in the same order of starts on each stream, by their first rank."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, trace in ranks.items():
+        alike[_signature(trace, ops[rank])].append(rank)
+    return tuple(MeasuredLane(number, tuple(each)) for number, each in enumerate(sorted(alike.values())))
+
+
+def _signature(trace: RankTrace, ops: RankTimeline) -> str:
+    """A digest of what a rank executed, without its times and without the numbers of its streams and groups."""
+    digest = hashlib.sha256()
+    streams: dict[int, int] = {}
+    columns = trace.ops
+    for place, (stream, name, collective) in enumerate(
+        zip(columns.stream.tolist(), columns.name.tolist(), columns.collective.tolist(), strict=True)
+    ):
+        own = trace.collectives[collective] if collective != NONE else None
+        shape = None if own is None else (own.size, own.dtype, own.sent, own.received)
+        at = streams.setdefault(stream, len(streams))
+        digest.update(repr((at, trace.names[name], ops.kinds[place], int(columns.phase[place]), shape)).encode())
+    return digest.hexdigest()

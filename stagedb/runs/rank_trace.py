@@ -1,0 +1,102 @@
+"""One rank of a run that was recorded: what its device executed, who launched it, and its annotations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+PHASES = ("forward", "backward", "recompute", "optimizer")
+"""Phases of a step; `DeviceOps.phase` has their places."""
+
+NONE = -1
+"""In a column: the op has none."""
+
+
+@dataclass(frozen=True)
+class RecordedCollective:
+    """What a profiler recorded of a collective or a message.
+
+    kind: all_reduce, send … group: name of the process group; empty: unknown. description: what a framework calls the
+    group, such as `mesh_tp`. ranks: global ranks of the group, empty if unknown. size: ranks of the group. dtype: as
+    PyTorch writes it, such as `BFloat16`. sent, received: elements that go in and that come out. sequence: its number
+    in the group. peer: the other rank of a message.
+    """
+
+    kind: str
+    group: str = ""
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+    size: int | None = None
+    dtype: str = ""
+    sent: int | None = None
+    received: int | None = None
+    sequence: int | None = None
+    peer: int | None = None
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A range that a program named. start, end: ns since 1970 by the rank's clock. thread: place of its thread."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+
+
+@dataclass(frozen=True)
+class DeviceOps:
+    """Columns of the ops that a device executed, one entry an op, by start; times in ns since 1970 by the rank's clock.
+
+    stream: place in `RankTrace.streams`. name: place in `RankTrace.names`. category: place in `CATEGORIES`. bytes: of a
+    copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. launcher, outer:
+    the innermost and the outermost operator around this call, as places in `names`. annotation: the innermost
+    annotation of the program around this call, as a place in `RankTrace.annotations`. step: the profiler's number of
+    the step. phase: place in `PHASES`. `NONE` where there is none.
+    """
+
+    start: Integers
+    end: Integers
+    stream: Integers
+    name: Integers
+    category: Integers
+    bytes: Integers
+    collective: Integers
+    launched: Integers
+    launcher: Integers
+    outer: Integers
+    annotation: Integers
+    step: Integers
+    phase: Integers
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+CATEGORIES = ("kernel", "memcpy", "memset", "host")
+"""What an op is: a kernel, a copy, a fill, or an operator of a host, in a trace without devices."""
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One rank of a run.
+
+    rank, world: its number and the number of ranks, None if the file has neither. digest: sha256 of the file. devices:
+    names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. events: how many
+    there are of each category of the file. left_out: what was not understood, as sentences.
+    """
+
+    rank: int | None
+    world: int | None
+    digest: str
+    devices: tuple[str, ...]
+    streams: tuple[str, ...]
+    names: tuple[str, ...]
+    ops: DeviceOps
+    collectives: tuple[RecordedCollective, ...]
+    annotations: tuple[Annotation, ...]
+    events: Mapping[str, int]
+    left_out: tuple[str, ...] = ()

@@ -1,0 +1,129 @@
+"""Traces as PyTorch's profiler writes them, made up: small, with an answer that is known."""
+
+import gzip
+import json
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from stagedb.runs import MeasuredRun, file_digest, measured_run, read_kineto
+
+BASE = 1_760_000_000_000_000_000
+"""Ns since 1970 that traces count from."""
+
+
+@dataclass
+class Recording:
+    """The trace of a rank. shift: ns by which its clock is ahead. number: of the last correlation."""
+
+    rank: int = 0
+    world: int = 1
+    shift: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+    number: int = 0
+
+    def span(
+        self, category: str, name: str, start: int, length: int, place: tuple[int, int] = (1, 1), **args: Any
+    ) -> None:
+        """An event of a category, in ns."""
+        ts, dur = (str(Decimal(ns) / 1000) for ns in (start + self.shift, length))
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": place[0],
+                "tid": place[1],
+                "ts": ts,
+                "dur": dur,
+                "args": args,
+            }
+        )
+
+    def kernel(
+        self,
+        name: str,
+        start: int,
+        length: int,
+        stream: int = 7,
+        launched: int | None = None,
+        operator: str = "aten::mm",
+        thread: int = 1,
+        **args: Any,
+    ) -> None:
+        """A kernel, the call that launched it, and the operator around the call."""
+        self.number += 1
+        at = start - 10 if launched is None else launched
+        self.span("cpu_op", operator, at - 2, 6, (1, thread))
+        self.span("cuda_runtime", "cudaLaunchKernel", at, 2, (1, thread), correlation=self.number)
+        more = {"device": 0, "stream": stream, "correlation": self.number, **args}
+        self.span("kernel", name, start, length, (0, stream), **more)
+
+    def collective(
+        self, kind: str, start: int, length: int, group: tuple[int, ...], elements: int = 1024, **args: Any
+    ) -> None:
+        """A kernel of NCCL with what the profiler records of a collective."""
+        more = {
+            "Collective name": kind,
+            "dtype": "BFloat16",
+            "In msg nelems": elements,
+            "Out msg nelems": elements,
+            "Group size": len(group),
+            "Process Group Name": "1",
+            "Process Group Description": "mesh_tp",
+            "Process Group Ranks": str(list(group)),
+            **args,
+        }
+        self.kernel(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", start, length, 20, **more
+        )
+
+    def text(self) -> str:
+        """The trace as JSON, with times as numbers of three decimals."""
+        lines = [json.dumps(event) for event in self.events]
+        for name in ("ts", "dur"):
+            lines = [_as_number(line, name) for line in lines]
+        job = json.dumps({"backend": "nccl", "rank": self.rank, "world_size": self.world})
+        top = f'"schemaVersion": 1, "distributedInfo": {job}, "deviceProperties": [{{"id": 0, "name": "GPU"}}]'
+        events = ",\n".join(lines)
+        return f'{{{top}, "baseTimeNanoseconds": {BASE}, "traceEvents": [\n{events}\n], "traceName": "x.json"}}'
+
+    def write(self, directory: Path, compress: bool = False) -> Path:
+        """The file of the trace in a directory."""
+        path = directory / f"rank{self.rank}.json{'.gz' if compress else ''}"
+        data = self.text().encode()
+        path.write_bytes(gzip.compress(data) if compress else data)
+        return path
+
+
+def small_run() -> MeasuredRun:
+    """A run of two ranks, of which one is late."""
+    with TemporaryDirectory() as directory:
+        traces = []
+        for rank in range(2):
+            path = step(rank, late=4_000 * rank).write(Path(directory))
+            traces.append(read_kineto(path, file_digest(path)))
+        return measured_run(traces)
+
+
+def _as_number(line: str, name: str) -> str:
+    before, _, rest = line.partition(f'"{name}": "')
+    value, _, after = rest.partition('"')
+    return f'{before}"{name}": {value}{after}'
+
+
+def step(rank: int, world: int = 2, shift: int = 0, late: int = 0) -> Recording:
+    """A step of one rank of several: a matmul, an all-reduce for which all wait, and another matmul.
+
+    late: ns by which this rank begins later with its first matmul.
+    """
+    found = Recording(rank, world, shift)
+    found.span("user_annotation", "ProfilerStep#3", 0, 100_000)
+    group = tuple(range(world))
+    found.kernel("ampere_sgemm_128x64_nn", 1_000 + late, 10_000)
+    # All members leave a collective together, 5 us after the last one came.
+    found.collective("allreduce", 11_000 + late, 35_000 - late, group)
+    found.kernel("ampere_sgemm_128x64_tn", 46_000, 20_000, launched=30_000)
+    return found
