@@ -20,9 +20,9 @@ HEADINGS = {
     "While others work": ("leases", "whole_reads"),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
     "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
-    "Graphs, instances, memory, profiles and searches": (
+    "Graphs, instances, memory, profiles, searches and runs": (
         *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
-        *("searches", "search_rows", "search_shards"),
+        *("searches", "search_rows", "search_shards", "runs"),
     ),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),

@@ -1,4 +1,4 @@
-"""Dump files: graphs, instances, profiles and searches outside a store, as gzipped lines of JSON.
+"""Dump files: graphs, instances, profiles, searches and runs outside a store, as gzipped lines of JSON.
 
     {"format": "stagedb dump", "version": 2, "schema": 10}
     {"begin": "Instance", "id": …}                 what follows belongs to it, until the next one begins

@@ -16,6 +16,7 @@ from stagedb.store.leases import Kind
 from stagedb.store.makers import current_user
 from stagedb.store.naming import LONGEST_NAME, LONGEST_NOTE, Name, is_word
 from stagedb.store.saved_queries import parse_saved
+from stagedb.store.schema import NAMED
 
 Row = Mapping[str, Any]
 Thing = tuple[str, str]
@@ -60,7 +61,7 @@ def _check_text(label: str, row: Row) -> None:
     match label:
         case "Name":
             text = row["name"]
-            if row["kind"] == "Graph" or not 0 < len(text) <= LONGEST_NAME or not text.isprintable():
+            if row["kind"] not in NAMED or not 0 < len(text) <= LONGEST_NAME or not text.isprintable():
                 raise UsageError(f"{shown(text)} is no name of {row['kind']} {shown(row['thing'])}")
         case "Note":
             if not 0 < len(row["text"].strip()) <= LONGEST_NOTE:

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
-from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, STORE, members, parent_of
+from stagedb.store.schema import LABELS, NAMED, OWNERS, RELATIONSHIPS, STORE, members, parent_of
 from stagedb.store.schema_forms import Label, Relationship
 
 
@@ -32,9 +32,9 @@ def _lifecycle() -> Iterator[tuple[str, str]]:
             "with_of": "" if parent is None else ", of",
             "title": "g.name" if owner == "Instance" else "null",
             "title_of": "-[:OF]->(g:Graph)" if owner == "Instance" else "",
-            "names": "" if parent is None else _REMOVE_NAMES,
-            "with_names": "" if parent is None else ", names",
-            "clear_names": "" if parent is None else "\nFOREACH (x IN names | DETACH DELETE x)",
+            "names": _REMOVE_NAMES if owner in NAMED else "",
+            "with_names": ", names" if owner in NAMED else "",
+            "clear_names": "\nFOREACH (x IN names | DETACH DELETE x)" if owner in NAMED else "",
             "parent_note": "" if parent is None else f" No row if its {parent.lower()} is gone or being deleted.",
             "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
             **_version_values(owner),
@@ -42,7 +42,7 @@ def _lifecycle() -> Iterator[tuple[str, str]]:
             "retire_parts": _RETIRE_PARTS if owner == OWNERS[0] else "",
             "retire_note": ", or complete instances need it" if owner == OWNERS[0] else "",
         }
-        named = {} if parent is None else _NAMED_TEMPLATES
+        named = _NAMED_TEMPLATES if owner in NAMED else {}
         for verb, template in {**_OWNER_TEMPLATES, **_TEAM_TEMPLATES, **named}.items():
             yield f"{verb}_{owner.lower()}", template.format(**values)
         for label, path in members(owner):

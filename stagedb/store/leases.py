@@ -1,4 +1,4 @@
-"""Graphs, instances, profiles and searches are built under a lease, and are invisible until they are complete.
+"""Graphs, instances, profiles, searches and runs are built under a lease, and are invisible until they are complete.
 
 The node of the thing carries `state`, `owner` and `lease` while it is built. The builder renews the lease. A builder
 has died if its lease has run out, or if its process on this machine has ended. The next builder of the same thing
@@ -21,7 +21,7 @@ from stagedb.store.failures import ConnectionLost, ReadOnlyError
 from stagedb.store.makers import current_user, dead_owner, new_claim, user_of
 from stagedb.store.schema_version import VERSION
 
-Kind = Literal["Graph", "Instance", "Profile", "Search"]
+Kind = Literal["Graph", "Instance", "Profile", "Search", "Run"]
 
 LEASE = 60.0
 """Seconds for which a builder counts as alive after its last sign of life."""
@@ -129,7 +129,7 @@ def building(
     *,
     resumes: bool = False,
 ) -> Iterator[Lease | None]:
-    """Build a graph, an instance, a profile or a search. What is written inside becomes visible together, at the end.
+    """Build a graph, an instance, a profile, a search or a run. What is written inside becomes visible at the end.
 
     inputs: what it is made from. The event of its making has them, the user, the version and the command. resumes: what
     a builder that died left stays, for this one to go on with.
@@ -182,7 +182,7 @@ def ask_again(store: Store, kind: Kind, id: str) -> None:
 
 
 def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unnamed: bool = False) -> bool:
-    """Delete a graph, instance (with its profiles), profile or search, names and notes too. False without one.
+    """Delete a graph, instance (with its profiles), profile, search or run, names and notes too. False without one.
 
     It becomes invisible first. detail: what the event of its removal names. unnamed: only if it has neither name nor
     tag, and no complete instance needs it, else False. Raises StagedbError while another process builds it, and
@@ -235,7 +235,7 @@ def _check_profiles(store: Store, instance: str) -> None:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A graph, instance, profile or search that a process builds or deletes, or left so when it ended.
+    """A graph, instance, profile, search or run that a process builds or deletes, or left so when it ended.
 
     state: building or deleting. user: whose process it is, if known. dead: whether the process has ended, or shows no
     sign of life. created: when its building began, in ms since 1970.
@@ -251,7 +251,7 @@ class Unfinished:
 
 
 def unfinished(store: Store) -> list[Unfinished]:
-    """All that is unfinished: searches, profiles, instances, then graphs, in which order they can be deleted."""
+    """All that is unfinished: searches, runs, profiles, instances, then graphs, in which order they can be deleted."""
     found = [
         Unfinished(
             row["kind"],

@@ -43,6 +43,12 @@ FIRST = 9
 MIGRATIONS = (
     Migration(FIRST, "graphs, instances, profiles, and what a team adds to them"),
     Migration(10, "searches and the plans that they tried", defines=("Search", "Candidate"), oldest=FIRST),
+    Migration(
+        11,
+        "runs that a profiler recorded",
+        defines=("Run", "RunRank", "RunLane", "RunOp", "RunCollective", "RunTask", "RunLeg"),
+        oldest=FIRST,
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 

@@ -21,7 +21,7 @@ from stagedb.store.makers import current_user
 from stagedb.store.store_settings import config_file, read_settings
 from stagedb.store.store_targets import current_project
 
-NamedKind = Literal["Instance", "Profile"]
+NamedKind = Literal["Instance", "Profile", "Run"]
 
 WORKSPACE = "STAGEDB_WORKSPACE"
 """Environment variable: the space of names that a team shares; before `workspace` of files."""

@@ -11,6 +11,7 @@ from stagedb.store.graph_labels import GRAPH_LABELS, GRAPH_RELATIONSHIPS
 from stagedb.store.instance_labels import INSTANCE_LABELS, INSTANCE_RELATIONSHIPS
 from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
 from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
+from stagedb.store.run_labels import RUN_LABELS, RUN_RELATIONSHIPS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 from stagedb.store.search_labels import SEARCH_LABELS, SEARCH_RELATIONSHIPS
 from stagedb.store.team_labels import TEAM_LABELS, TEAM_RELATIONSHIPS
@@ -37,6 +38,7 @@ LABELS = (
     *MEMORY_LABELS,
     *PROFILE_LABELS,
     *SEARCH_LABELS,
+    *RUN_LABELS,
     *TEAM_LABELS,
 )
 RELATIONSHIPS = (
@@ -45,11 +47,16 @@ RELATIONSHIPS = (
     *MEMORY_RELATIONSHIPS,
     *PROFILE_RELATIONSHIPS,
     *SEARCH_RELATIONSHIPS,
+    *RUN_RELATIONSHIPS,
     *TEAM_RELATIONSHIPS,
 )
 
 OWNERS = tuple(label.name for label in LABELS if set(OWNED) <= set(label.properties))
-"""Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`, `Search`."""
+"""Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`, `Search`, `Run`."""
+
+
+NAMED = tuple(edge.target for edge in RELATIONSHIPS if (edge.type, edge.source) == ("NAMES", "Name"))
+"""Labels whose nodes users can give names to."""
 
 
 def parent_of(owner: str) -> str | None:

@@ -1,7 +1,7 @@
 """The version of the store's schema, apart from the schema: most commands need no more of it."""
 
-VERSION = 10
-"""Version of the schema that this program writes. `Graph`, `Instance`, `Profile` and `Search` nodes carry it."""
+VERSION = 11
+"""Version of the schema that this program writes. `Graph`, `Instance`, `Profile`, `Search` and `Run` nodes carry it."""
 
 OLDEST_READABLE = 9
 """The oldest schema whose dumps are read: later ones only added labels."""

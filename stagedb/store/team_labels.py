@@ -1,6 +1,6 @@
 """Labels and relationships of working together: names, tags, notes, who made what from what, saved queries.
 
-They point to graphs, instances, profiles and searches, which do not change when one of these does.
+They point to graphs, instances, profiles, searches and runs, which do not change when one of these does.
 """
 
 from stagedb.store.schema_forms import Label, Property, Relationship, id_of
@@ -22,10 +22,10 @@ TEAM_LABELS = (
     ),
     Label(
         "Name",
-        "A name of an instance or a profile, in the space of a user or of a team. It is a pointer that can be moved.",
+        "A name of an instance, a profile or a run, in the space of a user or of a team. It can be moved.",
         (
             id_of("kind, `:`, space, `/`, name"),
-            Property("kind", "string", "what it names: instance or profile"),
+            Property("kind", "string", "what it names: instance, profile or run"),
             Property("space", "string", "the user or the team whose name it is"),
             Property("name", "string", "the name, unique in the space for its kind"),
             Property("user", "string", "the user who set it last"),
@@ -37,13 +37,13 @@ TEAM_LABELS = (
     ),
     Label(
         "Tag",
-        "A word that graphs, instances, profiles and searches are tagged with.",
+        "A word that graphs, instances, profiles, searches and runs are tagged with.",
         (id_of("the word"),),
         style=("#8dcc93", "id"),
     ),
     Label(
         "Note",
-        "A remark about a graph, an instance, a profile or a search.",
+        "A remark about a graph, an instance, a profile, a search or a run.",
         (id_of("unique in the store"), Property("text", "string", "the remark"), _TIME, _ORIGIN),
         style=("#d9c8ae", "text"),
     ),
@@ -54,7 +54,7 @@ TEAM_LABELS = (
             id_of("unique in the store"),
             _TIME,
             Property("action", "string", "made, removed, named, unnamed, tagged, untagged, noted, saved, forgot …"),
-            Property("kind", "string", "of what: graph, instance, profile, search or query"),
+            Property("kind", "string", "of what: graph, instance, profile, search, run or query"),
             Property("thing", "string", "the id of that, or the name of a query"),
             Property("detail", "string?", "the name, the tag, the model or the system"),
             Property("version", "string", "version of stagedb"),
@@ -67,10 +67,10 @@ TEAM_LABELS = (
     ),
     Label(
         "Input",
-        "Something that a graph, an instance, a profile or a search was made from.",
+        "Something that a graph, an instance, a profile, a search or a run was made from.",
         (
             id_of("digest of its content"),
-            Property("kind", "string", "card, options, graph, plan, instance, system, durations, or dump"),
+            Property("kind", "string", "card, options, graph, plan, instance, system, durations, trace, or dump"),
             Property("name", "string?", "its name: the model's, the system's, the file's"),
         ),
         style=("#57c7e3", "name"),
@@ -96,11 +96,11 @@ _TAGGED = (
     Property("time", "integer?", "when", "ms since 1970"),
     _ORIGIN,
 )
-_MADE = ("Graph", "Instance", "Profile", "Search")
+_MADE = ("Graph", "Instance", "Profile", "Search", "Run")
+_NAMED = ("Instance", "Profile", "Run")
 
 TEAM_RELATIONSHIPS = (
-    Relationship("NAMES", "Name", "Instance", "What the name means now."),
-    Relationship("NAMES", "Name", "Profile", "What the name means now."),
+    *(Relationship("NAMES", "Name", label, "What the name means now.") for label in _NAMED),
     *(
         Relationship(
             "ASKED_FOR",
@@ -109,7 +109,7 @@ TEAM_RELATIONSHIPS = (
             "The user asked for what was there already; it counts as the newest of this user from then on.",
             (_TIME,),
         )
-        for label in ("Instance", "Profile")
+        for label in _NAMED
     ),
     *(
         Relationship(

@@ -23,6 +23,7 @@ _MISSING: Mapping[Kind, str] = {
     "Graph": f"the store has no graph {{}}: {call('ls')} lists them, {call('build')} makes one",
     "Instance": f"no instance {{}} in the store; {call('ls')} lists them",
     "Profile": f"no profile {{}} in the store; {call('ls', 'profiles')} lists them",
+    "Run": f"no run {{}} in the store; {call('ls', 'runs')} lists them",
     "Search": f"no search {{}} in the store; {call('ls', 'searches')} lists them",
 }
 

@@ -16,6 +16,7 @@ from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.runs import record_run
 from stagedb.store.contents.searches import record_search
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
@@ -25,6 +26,7 @@ from stagedb.store.saved_queries import save_query
 from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
+from tests.runs.recordings import small_run
 from tests.store.searches import small_request, working
 from tests.timing.plain import PLAIN
 
@@ -57,7 +59,14 @@ def _fill(store: Store) -> None:
     naming.set_name(store, "Profile", profile, naming.wanted_name(store, "base"))
     request = small_request()
     record_search(store, request, working(request), lambda each: made)
+    run = small_run()
+    record_run(store, run)
+    naming.set_name(store, "Run", run.id, naming.wanted_name(store, "base"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGEDB_USER", "ada")
+        record_run(store, run)
     ids: dict[Kind, str] = {"Graph": small_graph().key, "Instance": made, "Profile": profile, "Search": request.id}
+    ids["Run"] = run.id
     for kind, id in ids.items():
         naming.add_tag(store, kind, id, "kept")
         naming.add_note(store, kind, id, "why")
@@ -193,6 +202,7 @@ SCANS = {
     "catalog/instances": "all instances",
     "catalog/profiles": "all profiles",
     "catalog/searches": "all searches",
+    "catalog/runs": "all runs",
     "catalog/names": "all names",
     "catalog/tags": "all tags",
     "catalog/notes": "all notes",
@@ -200,6 +210,7 @@ SCANS = {
     "schema/older_instances": "all instances of a store that is refused",
     "lifecycle/asked_instance": "all instances of a user",
     "lifecycle/asked_profile": "all profiles of a user",
+    "lifecycle/asked_run": "all runs of a user",
     "ranks/unwritten": "all instances some of whose ranks have no node",
     "team/all_names": "all names",
     "team/all_notes": "all notes",
@@ -211,6 +222,7 @@ SCANS = {
     "team/unnamed_instances": "all instances that are older than a time",
     "team/unnamed_profiles": "all profiles that are older than a time",
     "team/unnamed_searches": "all searches that are older than a time",
+    "team/unnamed_runs": "all runs that are older than a time",
     # What an interrupted run left: a handful of nodes have these labels, and `state` has no index.
     "catalog/unfinished": "all that is not whole",
     # It stops at the first node.

@@ -17,7 +17,7 @@ def test_the_statements_use_what_there_is(name: str) -> None:
         ("MATCH (o:Opp {instance: $instance}) RETURN o", ["label Opp: did you mean Op?"]),
         ("MATCH (o:op) RETURN o", ["label op: did you mean Op?"]),
         ("MATCH (:Task|Tsk) RETURN 1", ["label Tsk: did you mean Task"]),
-        ("MATCH (o) WHERE o:Colective RETURN o", ["label Colective: did you mean Collective?"]),
+        ("MATCH (o) WHERE o:Colective RETURN o", ["label Colective: did you mean Collective"]),
         ("MATCH ()-[:NEXT|FEED*1..3]->() RETURN 1", ["relationship is a FEED: did you mean FEEDS?"]),
         ("MATCH (o:Op) WHERE exists { (o)-[:DEPS]->() } RETURN o", ["relationship is a DEPS: did you mean DEP?"]),
         (

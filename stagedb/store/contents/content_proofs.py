@@ -34,6 +34,7 @@ from stagedb.store.contents.instance_digests import (
 )
 from stagedb.store.contents.memory_proofs import memory_problems
 from stagedb.store.contents.profile_proofs import profile_problems
+from stagedb.store.contents.runs import run_problems
 from stagedb.store.contents.search_rows import search_problems
 from stagedb.store.dump_contents import End, ThingContent
 from stagedb.store.typed_properties import graph_properties, plan_properties
@@ -57,6 +58,8 @@ class ContentProof:
         match sections:
             case [search] if search.kind == "Search":
                 yield from search_problems(search.own, search.values("Candidate"))
+            case [run] if run.kind == "Run":
+                yield from run_problems(run)
             case [graph]:
                 yield from _graph_problems(graph, _graph_of(graph))
             case [graph, instance]:

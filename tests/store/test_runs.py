@@ -1,0 +1,199 @@
+"""A run in the store: written once, found by its files, asked like a profile, removed, dumped and loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import checking, removing
+from stagedb.api.client import Stagedb
+from stagedb.api.querying import _named, short
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import Store, current_user, load
+from stagedb.store.run_statements import of_run
+from stagedb.store.statements import Statement
+from tests.conftest import empty
+from tests.runs.recordings import Recording, step
+
+ABOUT_RUNS = [statement for statement in map(load, _named()) if of_run(statement) is not None]
+
+
+def three(directory: Path, late: int = 14_000) -> list[Path]:
+    """The traces of three ranks, of which the last one is late."""
+    return [step(rank, 3, rank * 1_000_000, late if rank == 2 else 0).write(directory) for rank in range(3)]
+
+
+def test_a_run_is_imported_once_and_found_by_its_files(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    paths = three(tmp_path)
+    made = db.import_run(*paths, name="mine")
+    assert (made.new, made.names, made.world, made.job_ranks, made.steps) == (
+        True,
+        (f"{current_user()}/mine",),
+        3,
+        3,
+        1,
+    )
+    assert (made.step, made.ops, made.busy, made.exposed, made.devices) == (65_000, 9, 30_000, 30_333, ("GPU",))
+    again = db.import_run(tmp_path, name="other")
+    assert (again.id, again.new, sorted(again.names)) == (
+        made.id,
+        False,
+        [f"{current_user()}/{n}" for n in ("mine", "other")],
+    )
+    # A part of the files is another run.
+    part = db.import_run(*paths[:2])
+    assert part.id != made.id and part.world == 2 and part.job_ranks == 3
+    assert {each.id for each in db.runs()} == {made.id, part.id}
+
+
+def test_a_run_has_its_ops_ranks_and_collectives(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    db.import_run(*three(tmp_path))
+    ops = db.query(
+        "MATCH (:Run {id: $run})-[:HAS_LANE]->(l:RunLane)-[:HAS_OP_TIME]->(o:RunOp) "
+        "RETURN l.members AS members, o.kind AS kind, o.durations AS durations ORDER BY members, o.index"
+    )
+    assert [tuple(each.values()) for each in ops] == [
+        ([0, 1, 2], "matmul", [10_000, 10_000, 10_000]),
+        ([0, 1, 2], "all_reduce", [35_000, 35_000, 21_000]),
+        ([0, 1, 2], "matmul", [20_000, 20_000, 20_000]),
+    ]
+    waits = db.query(
+        "MATCH (:Run {id: $run})-[:HAS_COLLECTIVE]->(c)-[m:HAS_MEMBER]->(:RunOp) "
+        "RETURN c.last AS last, m.rank AS rank, m.waits AS waits ORDER BY rank"
+    )
+    assert [tuple(each.values()) for each in waits] == [(2, 0, 14_000), (2, 1, 14_000), (2, 2, 0)]
+    offsets = db.query("MATCH (:Run {id: $run})-[:HAS_RANK]->(r) RETURN r.offset AS offset ORDER BY r.rank")
+    assert [each["offset"] for each in offsets] == [0, 1_000_000, 2_000_000]
+    following = db.query(
+        "MATCH (:Run {id: $run})-[:HAS_LANE]->()-[:HAS_OP_TIME]->(a)-[:NEXT]->(b) RETURN a.index AS a, b.index AS b"
+    )
+    assert [tuple(each.values()) for each in following] == [(0, 2)]
+
+
+@pytest.mark.parametrize("statement", ABOUT_RUNS, ids=short)
+def test_questions_about_profiles_are_answered_for_runs(statement: Statement, store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    db.import_run(*three(tmp_path), name="mine")
+    other: dict[str, Any] = {}
+    if "other" in {field.name for field in statement.params}:
+        db.import_run(*three(tmp_path, 4_000), name="other")
+        other = {"other": "other"}
+    answer = db.query(short(statement), other, run="mine")
+    assert answer.rows and "dimension" not in answer.columns and "wire_bytes" not in answer.columns
+    assert answer.units
+
+
+def test_answers_about_a_run_are_those_of_its_traces(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    db.import_run(*three(tmp_path), name="mine")
+    (hotspot,) = db.query("hotspots", run="mine")
+    assert (hotspot["axis"], hotspot["kind"], hotspot["ranks"], hotspot["bytes"]) == ("mesh_tp", "all_reduce", 3, 2_048)
+    assert hotspot["exposed"] == hotspot["time"] == 30_333
+    legs = list(db.query("critical_path", run="mine"))
+    assert sum(leg["ns"] for leg in legs) == 65_000 and legs[0]["rank"] == 2
+    (stage,) = db.query("bubble_by_stage", run="mine")
+    assert (stage["busy"], stage["ranks"]) == (30_000, 3)
+    with pytest.raises(UsageError, match=r"needs what a recording does not have; about a run: .*hotspots"):
+        db.query("traffic_by_link", run="mine")
+    with pytest.raises(UsageError, match=r"the query has no \$run"):
+        db.query("RETURN 1 AS one", run="mine")
+
+
+def test_everything_that_a_store_can_do_knows_runs(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    run = db.import_run(*three(tmp_path))
+    assert removing.unused(store, 0.0)[0].kind == "Run"
+    db.name(run.id, "mine")
+    db.tag("mine", "real")
+    db.note("mine", "the first one")
+    (row,) = db.ls("runs")
+    assert (row["name"], row["ranks"], row["step"], row["tags"]) == ("mine", 3, 65_000, ["real"])
+    assert db.show(run.id[:8]).notes == ("the first one",)
+    assert {each["input"] for each in db.origin("mine")} == {"trace"}
+    assert checking.check(store, lambda line: None) == ()
+    assert removing.unused(store, 0.0) == []
+    with pytest.raises(UsageError, match="is a run that was recorded"):
+        db.query("bytes_by_axis", instance="mine")
+    db.dump(tmp_path / "some.dump", "mine")
+    rows = db.query("critical_path", run="mine").rows
+    assert [each.id for each in db.rm("mine")] == [run.id] and db.runs() == []
+    left = db.query("MATCH (n) WHERE any(l IN labels(n) WHERE l STARTS WITH 'Run') RETURN count(n) AS left")
+    assert left.rows == ((0,),)
+    assert db.load(tmp_path / "some.dump") == 1
+    assert db.query("critical_path", run="mine").rows == rows and db.show("mine").tags == ("real",)
+
+
+def test_a_changed_run_is_found_by_the_check(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    run = db.import_run(*three(tmp_path))
+    store.write_rows(
+        "dump/join_next_runop_runop", [{"source": f"{run.id}/0/0", "target": f"{run.id}/0/1", "values": {}}]
+    )
+    (problem,) = checking.check(store, lambda line: None)
+    assert (problem.label, problem.id) == ("Run", run.id) and "does not match its digest" in problem.problem
+
+
+def test_names_of_files_are_kept_only_if_asked_for(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    ask = "MATCH (:Run {id: $run})-[:HAS_RANK]->(r) RETURN r.file AS file ORDER BY r.rank"
+    db.import_run(*three(tmp_path))
+    assert [each["file"] for each in db.query(ask)] == [None] * 3
+    empty(embedded_store)
+    embedded_store.migrate()
+    db.import_run(*three(tmp_path), keep_names=True)
+    assert [each["file"] for each in db.query(ask)] == ["rank0.json", "rank1.json", "rank2.json"]
+
+
+def test_what_cannot_be_imported_changes_nothing(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    (tmp_path / "empty").mkdir()
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"traceEvents": [{"ph": "X"')
+    good = step(0).write(tmp_path)
+    for paths, error in (
+        ((), "name at least one trace file"),
+        ((tmp_path / "empty",), "has no file that ends in"),
+        ((tmp_path / "none.json",), "there is no file"),
+        ((good, bad), "bad.json cannot be imported: it ends in its list of events"),
+        ((good, good), "is there twice"),
+    ):
+        with pytest.raises(UsageError, match=error):
+            db.import_run(*paths)
+    assert db.runs() == []
+    assert embedded_store.read("catalog/unfinished") == []
+
+
+def test_an_import_that_fails_leaves_nothing(
+    embedded_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Stagedb(embedded_store)
+    real = Store.write_rows
+
+    def fail(self: Store, name: str, rows: Any, /, **params: Any) -> None:
+        if name == "dump/make_runleg":
+            raise StagedbError("the disk is full")
+        real(self, name, rows, **params)
+
+    monkeypatch.setattr(Store, "write_rows", fail)
+    with pytest.raises(StagedbError, match="the disk is full"):
+        db.import_run(step(0).write(tmp_path))
+    monkeypatch.undo()
+    assert db.query("MATCH (n) WHERE any(l IN labels(n) WHERE l STARTS WITH 'Run') RETURN count(n) AS c").rows == (
+        (0,),
+    )
+    assert db.import_run(step(0).write(tmp_path)).new
+
+
+def test_a_long_run_is_written_in_parts(embedded_store: Store, tmp_path: Path) -> None:
+    found = Recording()
+    for number in range(2_500):
+        found.kernel("ampere_sgemm", 1_000 * number, 900)
+    reports: list[tuple[int, int, str]] = []
+    db = Stagedb(embedded_store)
+    run = db.import_run(found.write(tmp_path), progress=lambda done, of, what: reports.append((done, of, what)))
+    assert run.ops == 2_500
+    written = [each for each in reports if each[2] == "writing"]
+    assert written[-1][0] == written[-1][1] > 7_000 and len(written) > 3
+    assert reports[0][2] == "reading"
