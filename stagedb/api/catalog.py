@@ -1,4 +1,4 @@
-"""Lists of the graphs, instances, profiles and searches of a store. `lookup` finds one of them."""
+"""Lists of the graphs, instances, profiles, searches and runs of a store. `lookup` finds one of them."""
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.store import Store, Unfinished, current_user, reading, user_of, warn_of
 from stagedb.store.naming import spaces
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Unfinished)
-Made = TypeVar("Made", InstanceInfo, ProfileInfo)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, RunInfo, Unfinished)
+Made = TypeVar("Made", InstanceInfo, ProfileInfo, RunInfo)
 
 NOTE_START = 40
 """Characters of a note that name it; `cypher/lookup` has the same number."""
@@ -95,6 +95,12 @@ def searches(store: Store) -> list[SearchInfo]:
     return search_infos(store.read_sound("catalog/searches"), marks)
 
 
+def runs(store: Store) -> list[RunInfo]:
+    """All complete runs: the caller's own, then all others; the newest first."""
+    marks = _marks(store)
+    return run_infos(store.read_sound("catalog/runs"), marks)
+
+
 def graph_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[GraphInfo]:
     """The graphs of some rows, in their order. A damaged one is left out with a warning, as in the next two."""
     return [*_infos("graph", lambda row: _graph(row, marks), rows)]
@@ -117,6 +123,12 @@ def search_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[Se
     return [*_infos("search", lambda row: _search(row, marks), rows)]
 
 
+def run_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[RunInfo]:
+    """The runs of some rows: the caller's own, then all others."""
+    own_first = sorted(rows, key=lambda row: _own_first(row, marks))
+    return [*_infos("run", lambda row: _run(row, marks), own_first)]
+
+
 def _own_first(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
     """The order of what somebody made or asked for: the caller's own first, by the newest request."""
     made = marks.user in (user_of(row["builder"]), user_of(row["claim"]))
@@ -124,11 +136,13 @@ def _own_first(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
     return not times, -max(times or [row["created"]])
 
 
-def described(info: InstanceInfo | ProfileInfo) -> str:
-    """The short id of an instance or a profile, its name or its instance and system, and who else made it."""
+def described(info: InstanceInfo | ProfileInfo | RunInfo) -> str:
+    """The short id of an instance, a profile or a run, its name or what it has, and who else made it."""
     if isinstance(info, ProfileInfo):
         scaled = f", scaled: {', '.join(info.scalings)}" if info.scalings else ""
         text = f"{info.id[:SHORT_ID]} of {info.instance_name} on {info.system}{scaled}"
+    elif isinstance(info, RunInfo):
+        text = f"{info.id[:SHORT_ID]} {info.name or info.extent}"
     else:
         text = f"{info.id[:SHORT_ID]} {info.called}"
     foreign = info.made_by is not None and current_user() not in (info.made_by, info.asked_by)
@@ -221,6 +235,21 @@ def _profile(row: Mapping[str, Any], marks: UserMarks) -> ProfileInfo:
             "instance_name": called(marks.names.get(row["instance"], ()), row["instance_name"], marks.spaces),
             "scalings": tuple(row["scalings"]),
             "blocking": tuple(row["blocking"]),
+            "created": time_of(row["created"]),
+            **_team(row, marks),
+        }
+    )
+
+
+def _run(row: Mapping[str, Any], marks: UserMarks) -> RunInfo:
+    names = marks.names.get(row["id"], ())
+    plain = {name: value for name, value in row.items() if name not in _NOT_OF_PROFILE}
+    return RunInfo(
+        **{
+            **plain,
+            "name": called(names, row["name"], marks.spaces) if names else row["name"],
+            "devices": tuple(row["devices"]),
+            "left_out": tuple(row["left_out"]),
             "created": time_of(row["created"]),
             **_team(row, marks),
         }

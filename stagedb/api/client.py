@@ -22,6 +22,7 @@ from stagedb.api.results import (
     ProfileInfo,
     QueryInfo,
     Rows,
+    RunInfo,
     Searched,
     SearchInfo,
     Swept,
@@ -196,6 +197,7 @@ class Stagedb:
         *,
         instance: str | None = None,
         profile: str | None = None,
+        run: str | None = None,
         timeout: float = 60.0,
         most: int | None = None,
         progress: "Progress | None" = None,
@@ -203,12 +205,13 @@ class Stagedb:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
         instance: id or name of the instance for `$instance`; the newest by default. profile: id or name of the profile
-        for `$profile`; the newest by default, of that instance if one is given. timeout: seconds after which the query
-        is ended. most: rows that are read; `cut` of the result shows that there are more. progress: called while nodes
-        of ranks and groups are written, which the first query about them does: how many there are, of how many. Raises
-        UsageError for a text that could write, and for unknown names.
+        for `$profile`; the newest by default, of that instance if one is given. run: id or name of a run that was
+        imported, for `$run`; named queries about the time of a profile answer for the run instead. timeout: seconds
+        after which the query is ended. most: rows that are read; `cut` of the result shows that there are more.
+        progress: called while nodes of ranks and groups are written, which the first query about them does: how many
+        there are, of how many. Raises UsageError for a text that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout, most, progress)
+        return querying.run(self.store, query, dict(params or {}), instance, profile, run, timeout, most, progress)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries, and those that users saved in the store."""
@@ -252,6 +255,28 @@ class Stagedb:
         """The searches of the store, the newest first."""
         return catalog.searches(self.store)
 
+    def runs(self) -> list[RunInfo]:
+        """The runs of the store that were recorded, the newest first."""
+        return catalog.runs(self.store)
+
+    def import_run(
+        self,
+        *paths: Path,
+        name: str | None = None,
+        keep_names: bool = False,
+        progress: "Callable[[int, int, str], None] | None" = None,
+    ) -> RunInfo:
+        """Import a run that PyTorch's profiler recorded: a trace file for each rank, or directories with them.
+
+        paths: JSON of the profiler (Kineto), as it is or compressed with gzip; all of one recording of one job. A run
+        that the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
+        keep the names of the files, which may contain host names and user names. progress: called with what is done, of
+        how much, and of what. Raises UsageError for a file that is no such trace, and for files of different jobs.
+        """
+        from stagedb.api import importing
+
+        return importing.import_run(self.store, paths, name, keep_names, progress)
+
     def ls(
         self,
         kind: str | None = None,
@@ -266,8 +291,8 @@ class Stagedb:
     ) -> Rows:
         """The content of the store: plan, step (ns), MFU and memory peak (bytes) of what there is.
 
-        kind: graphs, instances, profiles, searches, or unfinished: what a process builds or deletes. model: only of
-        this model. system: only profiles and searches on it. tag: only what has it. mine: only what the caller made,
+        kind: graphs, instances, profiles, searches, runs, or unfinished: what a process builds or deletes. model: only
+        of this model. system: only profiles and searches on it. tag: only what has it. mine: only what the caller made,
         asked for or named. sort: created (the caller's own first), name, ranks, step, mfu or memory. limit: the first
         so many of each kind.
         """
@@ -293,7 +318,7 @@ class Stagedb:
         return finding.find(self.store, model, system, plans.typed_words(words), fits, limit)
 
     def show(self, word: str, /) -> Thing:
-        """One graph, instance, profile or search, by id, start of an id, or the name of an instance or a profile."""
+        """One graph, instance, profile, search or run, by id, start of an id, or name."""
         return lookup.find(self.store, word)
 
     def classes(self, instance: str, /) -> Rows:
@@ -643,8 +668,8 @@ class Stagedb:
 
         return views.report_page(self.store, profile, second)
 
-    def name(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
-        """Let a name mean an instance or a profile. It moves if it is yours and means another one.
+    def name(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo | RunInfo:
+        """Let a name mean an instance, a profile or a run. It moves if it is yours and means another one.
 
         name: yours (`base`), or with a space (`team/base`), which is your user or your workspace. Names of others do
         not change. Several names may mean one thing.
@@ -681,7 +706,7 @@ class Stagedb:
         return removing.remove(self.store, word, force)
 
     def dump(self, path: Path, /, *words: str, force: bool = False, notice: "Notice | None" = None) -> int:
-        """Write graphs, instances, profiles and searches, with all that they need, into a file for any other store.
+        """Write graphs, instances, profiles, searches and runs, with all that they need, into a file for another store.
 
         words: names or ids; without any, the whole store. force: replace a file. notice: called with a line for each
         thing. Returns the number of things. Raises UsageError for an unknown word, and for a file that is there.
@@ -696,7 +721,7 @@ class Stagedb:
         return dumps.load(self.store, Path(path), notice)
 
     def push(self, *words: str, to: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
-        """Send graphs, instances, profiles and searches, with what they are made from, to a store that lacks them.
+        """Send graphs, instances, profiles, searches and runs, with what they are made from, to a store without them.
 
         words: names or ids. to: an address, a name of the configuration file, `embedded`, or an open store. insecure:
         as in `connect`. notice: called with a line for each thing. Returns the number of new things there.
@@ -710,7 +735,7 @@ class Stagedb:
         return moving.push(self.store, words, to, insecure, notice)
 
     def pull(self, *words: str, source: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
-        """Fetch what this store lacks of graphs, instances, profiles and searches of another one, which is only read.
+        """Fetch the graphs, instances, profiles, searches and runs of another store that this one lacks.
 
         source: the other store. All else is as in `push`; names are those of the other store. Returns the number of new
         things here.

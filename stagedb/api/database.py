@@ -128,13 +128,14 @@ _READERS: Mapping[str, Callable[[Store], Sequence[Thing]]] = {
     "instance": catalog.instances,
     "profile": catalog.profiles,
     "search": catalog.searches,
+    "run": catalog.runs,
 }
 
 
 def names_at_hand(kinds: Sequence[str]) -> list[str]:
     """Names, then short ids, of things in the embedded store, the newest first.
 
-    kinds: graph, instance, profile, search. Empty if the store is a server, or no engine runs; it starts nothing.
+    kinds: graph, instance, profile, search, run. Empty if the store is a server, or no engine runs; it starts nothing.
     """
     opened = open_running(store_targets.home(os.environ)) if _is_embedded(None) else None
     if opened is None:

@@ -1,11 +1,11 @@
-"""Dumps: graphs, instances, profiles and searches of a store in a file, and from a file into a store."""
+"""Dumps: graphs, instances, profiles, searches and runs of a store in a file, and from a file into a store."""
 
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 from stagedb.api import catalog, lookup
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.outputs import path_text, whole_file
@@ -42,7 +42,7 @@ def _unheard(line: str) -> None:
 
 def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
     """Kinds and ids of things and of what they are made from: each graph before its instances, and each instance before
-    its profiles; searches at the end. Without words, all of the store. Raises UsageError for an unknown word."""
+    its profiles; searches and runs at the end. Without words, all of the store. UsageError for an unknown word."""
     if words:
         chosen = [lookup.find(store, word) for word in words]
         profiles = {each.id: each.instance for each in chosen if isinstance(each, ProfileInfo)}
@@ -51,11 +51,13 @@ def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
         instances = {each.id: each.graph for each in made}
         graphs = {*instances.values(), *(each.id for each in chosen if isinstance(each, GraphInfo))}
         searches = {each.id for each in chosen if isinstance(each, SearchInfo)}
+        runs = {each.id for each in chosen if isinstance(each, RunInfo)}
     else:
         profiles = {each.id: each.instance for each in catalog.profiles(store)}
         instances = {each.id: each.graph for each in catalog.instances(store)}
         graphs = {each.id for each in catalog.graphs(store)}
         searches = {each.id for each in catalog.searches(store)}
+        runs = {each.id for each in catalog.runs(store)}
     found: list[tuple[Kind, str]] = []
     for graph in sorted(graphs):
         found.append(("Graph", graph))
@@ -63,4 +65,5 @@ def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
             found.append(("Instance", instance))
             found.extend(("Profile", id) for id, of in sorted(profiles.items()) if of == instance)
     found.extend(("Search", id) for id in sorted(searches))
+    found.extend(("Run", id) for id in sorted(runs))
     return found

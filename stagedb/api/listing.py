@@ -1,17 +1,17 @@
-"""The content of a store as rows: graphs, instances, profiles and searches, filtered and sorted."""
+"""The content of a store as rows: graphs, instances, profiles, searches and runs, filtered and sorted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from stagedb.api import catalog, plan_texts
-from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
+from stagedb.api.results import InstanceInfo, ProfileInfo, Rows, RunInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.store import Store, current_user, unfinished
 
-KINDS = ("graphs", "instances", "profiles", "searches", "unfinished")
+KINDS = ("graphs", "instances", "profiles", "searches", "runs", "unfinished")
 COLUMNS = (
     *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
     *("instance", "made_by", "state", "names", "tags", "mine", "loaded"),
@@ -39,8 +39,8 @@ def listing(
     sort: str,
     limit: int | None,
 ) -> Rows:
-    """A row for each graph, instance, profile and search, finished or not; with the columns of `COLUMNS`, absent values
-    None.
+    """A row for each graph, instance, profile, search and run, finished or not, with the columns of `COLUMNS`; absent
+    values are None.
 
     The arguments are those of `Stagedb.ls`. Raises UsageError for values that are not possible.
     """
@@ -181,6 +181,22 @@ def _searches(content: _Content) -> list[_Row]:
     ]
 
 
+def _runs(content: _Content) -> list[_Row]:
+    """Runs, with the time that was recorded as their step, and what was recorded as their plan."""
+    return [
+        {
+            "id": each.id,
+            "name": each.name,
+            "ranks": each.job_ranks,
+            "step": each.step,
+            "plan": each.extent,
+            "system": ", ".join(each.devices),
+            **_made(each),
+        }
+        for each in catalog.runs(content.store)
+    ]
+
+
 def _unfinished(content: _Content) -> list[_Row]:
     """What a process builds or deletes, without figures."""
     return [
@@ -203,6 +219,7 @@ _READERS: Mapping[str, Callable[[_Content], list[_Row]]] = {
     "instance": _instances,
     "profile": _profiles,
     "search": _searches,
+    "run": _runs,
     "unfinished": _unfinished,
 }
 
@@ -218,7 +235,7 @@ def _of_instance(each: InstanceInfo, peaks: Mapping[str, tuple[int, int]]) -> _R
     }
 
 
-def _made(each: InstanceInfo | ProfileInfo) -> _Row:
+def _made(each: InstanceInfo | ProfileInfo | RunInfo) -> _Row:
     user = current_user()
     named = any(name.partition("/")[0] == user for name in each.names)
     return {

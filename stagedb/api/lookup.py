@@ -1,4 +1,4 @@
-"""One thing of a store: a graph, instance, profile or search, found by its id, the start of the id, or a name.
+"""One thing of a store: a graph, instance, profile, search or run, found by its id, the start of the id, or a name.
 
 A look-up is one statement (`cypher/lookup`), which gives the few things that the word may mean. It lists nothing else,
 so that it takes as long with thousands of things in the store. Only an error for an unknown word lists all names.
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stagedb.api import catalog
 from stagedb.api.catalog import SHORT_ID, UserMarks, near
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Thing
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo, Thing
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
@@ -17,8 +17,8 @@ from stagedb.mentions import Word, call
 from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Unfinished)
-Made = TypeVar("Made", InstanceInfo, ProfileInfo)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, RunInfo, Unfinished)
+Made = TypeVar("Made", InstanceInfo, ProfileInfo, RunInfo)
 Rows = Sequence[Mapping[str, Any]]
 
 START = 4
@@ -98,6 +98,12 @@ def _of_other_kind(store: Store, word: str) -> UsageError | None:
             f"{shown(word)} is a search, of plans of {search.model}: {call('report', search.id[:SHORT_ID])} and "
             f"{call('show', search.id[:SHORT_ID])} are about it, and an instance is wanted here"
         )
+    run = find_run(store, word)
+    if run is not None:
+        return UsageError(
+            f"{shown(word)} is a run that was recorded: {call('show', run.id[:SHORT_ID])} and queries with "
+            f"{Word('run', run.id[:SHORT_ID])} are about it, and an instance is wanted here"
+        )
     graph = find_graph(store, word)
     if graph is not None:
         return UsageError(
@@ -172,24 +178,49 @@ def the_search(store: Store, word: str | None) -> SearchInfo:
     raise UsageError(f"the store has no search yet: make one with {call('search')}")
 
 
+def find_run(store: Store, word: str) -> RunInfo | None:
+    """The run with this id, start of an id, or name (`named`)."""
+    return _meant(store, _runs(store, word), word, "run")
+
+
+def the_run(store: Store, word: str | None) -> RunInfo:
+    """The run with an id or name, or the newest. Raises UsageError if there is none."""
+    found = None if word is None else find_run(store, word)
+    if found is not None:
+        return found
+    there = catalog.runs(store)
+    if word is not None:
+        names = [name for each in there for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
+        raise UsageError(f"no run {shown(word)} in the store{near(word, names)}; {call('ls', 'runs')} lists them")
+    if not there:
+        raise UsageError(f"the store has no run yet: import one with {call('import', 'FILE')}")
+    return there[0]
+
+
+def made_run(store: Store, id: str) -> RunInfo:
+    """The run that has just been imported or found. Raises RemovedError if another process has removed it since."""
+    return _there(_runs(store, id), id)
+
+
 def find(store: Store, word: str) -> Thing:
-    """The graph, instance, profile or search with an id or name. Raises UsageError if there is none."""
+    """The graph, instance, profile, search or run with an id or name. Raises UsageError if there is none."""
     return known(store, word) or unknown(store, word)
 
 
 def known(store: Store, word: str) -> Thing | None:
-    """The graph, instance, profile or search with an id or name, if there is one."""
-    return (
-        find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or find_search(store, word)
-    )
+    """The graph, instance, profile, search or run with an id or name, if there is one."""
+    readers = (find_graph, find_instance, find_profile, find_search, find_run)
+    return next((found for read in readers if (found := read(store, word)) is not None), None)
 
 
 def unknown(store: Store, word: str) -> GraphInfo:
     """Raises UsageError for a word that names nothing, with similar names."""
     names = [name for each in catalog.instances(store) for name in (each.name, each.id[:SHORT_ID])]
     names += [each.name or each.id[:SHORT_ID] for each in catalog.profiles(store)]
+    names += [each.name or each.id[:SHORT_ID] for each in catalog.runs(store)]
     raise UsageError(
-        f"no graph, instance, profile or search {shown(word)} in the store{near(word, names)}; {call('ls')} lists them"
+        f"no graph, instance, profile, search or run {shown(word)} in the store{near(word, names)}; {call('ls')} lists "
+        "them"
     )
 
 
@@ -272,6 +303,11 @@ def _profiles(store: Store, rows: Rows) -> list[ProfileInfo]:
 def _searches(store: Store, word: str) -> list[SearchInfo]:
     rows = store.read_sound("lookup/search", word=word)
     return catalog.search_infos(rows, _marks(store, rows))
+
+
+def _runs(store: Store, word: str) -> list[RunInfo]:
+    rows = store.read_sound("lookup/run", word=word, user=current_user())
+    return catalog.run_infos(rows, _marks(store, rows))
 
 
 def _graphs_of(store: Store, rows: Rows) -> list[GraphInfo]:

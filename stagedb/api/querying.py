@@ -13,12 +13,13 @@ from stagedb.mentions import OPTIONS, Word, call
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
+from stagedb.store.run_statements import of_run
 from stagedb.store.saved_queries import SavedQuery, forget_query, save_query, saved_queries
 from stagedb.store.statements import written_names
 from stagedb.store.unknown_names import unknown_names
 
 FOLDER = "analyze/"
-CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
+CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile", "run")}
 """Parameters with an id of something in the store, and the pattern by which a text uses them."""
 MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
 """Labels of the nodes that `memory` writes."""
@@ -130,26 +131,30 @@ def run(
     params: Mapping[str, Any],
     instance: str | None,
     profile: str | None,
+    run: str | None,
     timeout: float,
     most: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rows:
-    """The answer to a text, or to a named query. If `instance` or `profile` is None, a query that uses it gets the
-    newest.
+    """The answer to a text, or to a named query. If `instance`, `profile` or `run` is None, a query that uses it gets
+    the newest.
 
     With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
-    its profiles. The parameter `other` of a named query may also be a name or the start of an id. progress: called
-    while nodes of ranks and groups are written, with how many of them there are, of how many.
+    its profiles. A named query about a profile's time is asked about a run instead, if one is given. The parameter
+    `other` of a named query may also be a name or the start of an id. progress: called while nodes of ranks and groups
+    are written, with how many of them there are, of how many.
     """
     text, statement = _text(store, query)
+    run = _take("run", {"run"}, params := dict(params), run)
+    if run is not None and not CHOSEN["run"].search(text):
+        return _about_run(store, query, statement, run, params, (instance, profile), timeout, most)
     asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
-    params = dict(params)
     named = statement is not None and statement.name.startswith(FOLDER)
     search = _searched(store, statement, params) if named else None
     instance = _take("instance", asked, params, instance)
     profile = _take("profile", asked, params, profile)
     _check_parameters(statement, asked, params, instance, profile)
-    chosen, newest = _chosen(store, asked, instance, profile)
+    chosen, newest = _chosen(store, asked, instance, profile, run)
     if search is not None:
         chosen = {**chosen, "search": search[0].id}
         newest = {**newest, **search[1]}
@@ -163,15 +168,7 @@ def run(
     answer = _answer(store, chosen, lambda: store.query(text, given, **limits))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
-    if answer.unwritten:
-        hints.append(
-            f"the answer is without {answer.unwritten:,} ranks and their groups, whose nodes nobody wrote yet: a query "
-            "of one instance writes them, such as MATCH (r:Rank {instance: $instance}) RETURN count(r)"
-        )
-    if not rows and MEMORY.search(text) and "instance" in given:
-        hints += _without_memory(store, str(given["instance"]))
-    if statement is not None and "wire_bytes" in answer.columns and "profile" in given:
-        hints += _without_wires(store, str(given["profile"]))
+    hints += _incomplete(store, text, statement, answer, given)
     fields = () if statement is None else statement.columns
     return Rows(
         tuple(answer.columns),
@@ -184,19 +181,74 @@ def run(
     )
 
 
+def _incomplete(
+    store: Store, text: str, statement: Statement | None, answer: Table, given: Mapping[str, Any]
+) -> list[str]:
+    """What an answer lacks because nobody wrote or computed it yet, and what does that."""
+    hints = []
+    if answer.unwritten:
+        hints.append(
+            f"the answer is without {answer.unwritten:,} ranks and their groups, whose nodes nobody wrote yet: a query "
+            "of one instance writes them, such as MATCH (r:Rank {instance: $instance}) RETURN count(r)"
+        )
+    if not answer.rows and MEMORY.search(text) and "instance" in given:
+        hints += _without_memory(store, str(given["instance"]))
+    if statement is not None and "wire_bytes" in answer.columns and "profile" in given:
+        hints += _without_wires(store, str(given["profile"]))
+    return hints
+
+
+def _about_run(
+    store: Store,
+    query: str,
+    statement: Statement | None,
+    run: str,
+    params: dict[str, Any],
+    others: tuple[str | None, str | None],
+    timeout: float,
+    most: int | None,
+) -> Rows:
+    """The answer of a named query about profiles, for a run. others: words for an instance and a profile."""
+    if any(each is not None for each in others):
+        raise UsageError(f"{Word('run')} is about a run alone: leave {Word('instance')} and {Word('profile')} out")
+    if statement is None:
+        raise UsageError(f"the query has no $run for {Word('run')}: use $run in the query, or leave the option out")
+    asked = of_run(statement) if statement.name.startswith(FOLDER) else None
+    if asked is None:
+        able = ", ".join(short(each) for each in map(load, _named()) if of_run(each) is not None)
+        raise UsageError(f"{shown(query)} needs what a recording does not have; about a run: {able}")
+    _check(asked, params.keys() | {"profile"})
+    given = {**params, "profile": lookup.the_run(store, run).id}
+    if "other" in given:
+        given["other"] = lookup.the_run(store, str(given["other"])).id
+    answer = read_whole(
+        store, "Run", given["profile"], lambda: store.query(asked.text, given, timeout=timeout, most=most, ranks=False)
+    )
+    kept = [field.name for field in asked.columns]
+    places = [answer.columns.index(name) for name in kept]
+    rows = tuple(tuple(row[place] for place in places) for row in answer.rows)
+    units = {field.name: field.unit for field in asked.columns if field.unit is not None}
+    return Rows(tuple(kept), rows, cut=answer.cut, keep=tuple(n for n in asked.keep if n in kept), units=units)
+
+
 def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -> Table:
     """An answer about what was chosen, as a whole: a statement sees what others delete meanwhile."""
     if "search" in chosen:
         return read_whole(store, "Search", chosen["search"], ask)
+    if "run" in chosen:
+        return read_whole(store, "Run", chosen["run"], ask)
     if "profile" in chosen:
         return read_whole(store, "Profile", chosen["profile"], ask)
     return read_whole(store, "Instance", chosen["instance"], ask) if chosen else ask()
 
 
 def _chosen(
-    store: Store, asked: Set[str], instance: str | None, profile: str | None
+    store: Store, asked: Set[str], instance: str | None, profile: str | None, run: str | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The values of `$instance` and `$profile`, and the descriptions of those that were chosen as the newest."""
+    """The values of `$instance`, `$profile` and `$run`, and the descriptions of those chosen as the newest."""
+    if "run" in asked:
+        recorded = lookup.the_run(store, run)
+        return {"run": recorded.id}, {} if run is not None else {"run": catalog.described(recorded)}
     of = lookup.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:
         found = lookup.the_profile(store, profile, of)

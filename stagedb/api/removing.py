@@ -1,4 +1,4 @@
-"""Removal: a name, a graph, an instance, a profile, a search, and what nobody needs."""
+"""Removal: a name, a graph, an instance, a profile, a search, a run, and what nobody needs."""
 
 import time
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stagedb.api import catalog, lookup
 from stagedb.api.catalog import SHORT_ID
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, Thing, label_of
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo, Thing, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
@@ -16,7 +16,7 @@ from stagedb.store.naming import Name, remove_name, spaces
 
 @dataclass(frozen=True)
 class Unnamed:
-    """A name that was removed from an instance or a profile, which stays. holders: who needs it, and why."""
+    """A name that was removed from an instance, a profile or a run, which stays. holders: who needs it, and why."""
 
     kind: str
     id: str
@@ -26,7 +26,7 @@ class Unnamed:
 
 @dataclass(frozen=True)
 class Unused:
-    """A search, a profile, an instance or a graph that nobody named or tagged. made_by: the user. created: in UTC."""
+    """Something that nobody named or tagged. made_by: the user. created: in UTC."""
 
     kind: Kind
     id: str
@@ -44,14 +44,14 @@ Removed = Thing | Unfinished | Unnamed
 def remove(store: Store, word: str, force: bool) -> list[Removed]:
     """Remove a name, and the instance (with its profiles) or profile that it means, unless somebody needs that.
 
-    word: a name, or the id (or its start) of a graph, an instance, a profile or a search. With a name, what other names
-    mean or other users made stays, and only the name goes. With an id, such a thing is refused, unless `force` is set;
-    so is a graph that instances need. Unfinished things can be removed too. Raises UsageError for what is refused, and
-    StagedbError for what a living process builds or deletes.
+    word: a name, or the id (or its start) of a graph, an instance, a profile, a search or a run. With a name, what
+    other names mean or other users made stays, and only the name goes. With an id, such a thing is refused, unless
+    `force` is set; so is a graph that instances need. Unfinished things can be removed too. Raises UsageError for what
+    is refused, and StagedbError for what a living process builds or deletes.
     """
     invisible = unfinished(store)
     hidden = next((each for each in invisible if each.name == word), None)
-    hidden = hidden or lookup.by_id(invisible, word, "graph, instance, profile or search")
+    hidden = hidden or lookup.by_id(invisible, word, "graph, instance, profile, search or run")
     found = lookup.known(store, word)
     if found is None and hidden is not None:
         delete(store, hidden.kind, hidden.id, hidden.name)
@@ -93,7 +93,7 @@ def _remove_search(store: Store, search: SearchInfo, force: bool) -> list[Remove
     return [*shards, search]
 
 
-def _name_of(store: Store, found: InstanceInfo | ProfileInfo, word: str) -> Name | None:
+def _name_of(store: Store, found: InstanceInfo | ProfileInfo | RunInfo, word: str) -> Name | None:
     """The name by which a word found a thing; None if it was an id, or what it is called without a name."""
     for full in (word, *(f"{space}/{word}" for space in spaces(store)), *found.names):
         space, _, name = full.partition("/")
@@ -102,7 +102,7 @@ def _name_of(store: Store, found: InstanceInfo | ProfileInfo, word: str) -> Name
     return None
 
 
-def _of_others(store: Store, found: InstanceInfo | ProfileInfo, names: bool = True) -> list[str]:
+def _of_others(store: Store, found: InstanceInfo | ProfileInfo | RunInfo, names: bool = True) -> list[str]:
     """Why a thing is not the caller's alone: names of others, who made it, profiles of others."""
     user = current_user()
     reasons = [each for each in found.names if names and each.partition("/")[0] != user]
@@ -148,6 +148,7 @@ def unused(store: Store, older_than: float) -> list[Unused]:
     gone: set[str] = set()
     kinds: Mapping[Kind, str] = {
         "Search": "unnamed_searches",
+        "Run": "unnamed_runs",
         "Profile": "unnamed_profiles",
         "Instance": "unnamed_instances",
         "Graph": "unnamed_graphs",

@@ -349,7 +349,58 @@ class SearchInfo:
         return html_tables.properties(properties(self), kind_of(self))
 
 
-Thing = GraphInfo | InstanceInfo | ProfileInfo | SearchInfo
+@dataclass(frozen=True)
+class RunInfo:
+    """A run in the store: what ranks of a job executed, as a profiler recorded it.
+
+    name, names, tags, notes, loaded, made_by, asked_by: as of an instance; name is None without a name. tool: what
+    recorded it. world: ranks that were imported. job_ranks: those of the job. step: ns from its first op to the end of
+    its last one. steps: those that the profiler counted; 0 without. ops: their number. devices: names of the
+    accelerators. busy: ns of computing and copying, exposed: ns of communication that nothing hides, means of the
+    ranks. unexplained, launching: ns of the critical path in which the device is idle, after and before the launch of
+    what comes next. left_out: what of the files was not understood. new: this call imported it.
+    """
+
+    id: str
+    name: str | None
+    tool: str
+    world: int
+    job_ranks: int
+    step: int
+    steps: int
+    ops: int
+    devices: tuple[str, ...]
+    busy: int
+    exposed: int
+    unexplained: int
+    launching: int
+    left_out: tuple[str, ...]
+    created: str
+    made_by: str | None = None
+    asked_by: str | None = None
+    names: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
+    new: bool = False
+
+    @property
+    def extent(self) -> str:
+        """What was recorded, such as `2 of 128 ranks, 3 steps, 2,358 ops`."""
+        of = "" if self.world == self.job_ranks else f" of {self.job_ranks:,}"
+        ranks = f"{self.world:,}{of} rank{'' if self.job_ranks == 1 else 's'}"
+        steps = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
+        return ", ".join([ranks, *([steps] if self.steps else []), f"{self.ops:,} ops"])
+
+    def __str__(self) -> str:
+        named = "" if self.name is None else f" {self.name}"
+        return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms"
+
+    def _repr_html_(self) -> str:
+        return html_tables.properties(properties(self), kind_of(self))
+
+
+Thing = GraphInfo | InstanceInfo | ProfileInfo | SearchInfo | RunInfo
 """What a store has, and what an id or a name finds."""
 
 
@@ -603,16 +654,19 @@ KINDS: Mapping[type, str] = {
     InstanceInfo: "instance",
     ProfileInfo: "profile",
     SearchInfo: "search",
+    RunInfo: "run",
 }
 
 
 def kind_of(info: Any) -> str:
-    """`graph`, `instance`, `profile` or `search`."""
+    """`graph`, `instance`, `profile`, `search` or `run`."""
     return KINDS.get(type(info)) or str(info.kind).lower()
 
 
-def label_of(info: InstanceInfo | ProfileInfo) -> Literal["Instance", "Profile"]:
+def label_of(info: InstanceInfo | ProfileInfo | RunInfo) -> Literal["Instance", "Profile", "Run"]:
     """The label of what can have a name."""
+    if isinstance(info, RunInfo):
+        return "Run"
     return "Profile" if isinstance(info, ProfileInfo) else "Instance"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagedb.api import catalog, lookup
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, SearchInfo, Thing, label_of
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, RunInfo, SearchInfo, Thing, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word, call
@@ -20,9 +20,9 @@ ALL_DAYS = 1e5
 """Days before all of a log."""
 
 
-def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
-    """Let a name mean an instance or a profile. Raises UsageError for graphs and searches, which have no other name
-    than that of their model."""
+def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo | RunInfo:
+    """Let a name mean an instance, a profile or a run. Raises UsageError for graphs and searches, which have no
+    other name than that of their model."""
     found, wanted = lookup.find(store, word), wanted_name(store, text)
     if isinstance(found, GraphInfo):
         raise UsageError(

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "unpack": "export",
     "validate": "validate",
     "simulate": "simulate",
+    "import": "import_traces",
     "query": "query",
     "queries": "query",
     "memory": "memory",

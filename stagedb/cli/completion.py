@@ -56,6 +56,10 @@ def _profiles() -> list[str]:
     return _stored("profile")
 
 
+def _runs() -> list[str]:
+    return _stored("run")
+
+
 def _stores() -> Iterable[str]:
     from stagedb.api.stores import names
 
@@ -78,5 +82,6 @@ systems = one_of(_systems)
 queries = one_of(_queries)
 instances = one_of(_instances)
 profiles = one_of(_profiles)
+runs = one_of(_runs)
 anything = one_of(lambda: _stored("graph", "instance", "profile", "search"))
 compared = one_of(lambda: _stored("instance", "profile"))

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "Make": ("models", "systems", "build", "instantiate", "export", "unpack", "validate", "simulate"),
+    "Make": ("models", "systems", "build", "instantiate", "export", "unpack", "validate", "simulate", "import"),
     "Ask": ("query", "queries", "ls", "show", "find", "serve"),
     "Time": ("memory", "profile", "advise", "search", "sweep", "timeline", "report", "diff"),
     "Share": ("name", "tag", "note", "rm", "store"),

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     INSTANCES = "instances"
     PROFILES = "profiles"
     SEARCHES = "searches"
+    RUNS = "runs"
     UNFINISHED = "unfinished"
 
 
@@ -71,7 +72,8 @@ _KEEP = ("name", "plan", "ranks", "step ms", "system", "GB", "MFU %", "model")
 @option_groups
 def ls(
     kind: Annotated[
-        Kind | None, typer.Argument(metavar="graphs|instances|profiles|searches|unfinished", help="List only these.")
+        Kind | None,
+        typer.Argument(metavar="graphs|instances|profiles|searches|runs|unfinished", help="List only these."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Only what is of this model.", autocompletion=completion.models)
@@ -94,14 +96,14 @@ def ls(
     output: Output,
     common: Common,
 ) -> None:
-    """List graphs, instances, profiles and searches, yours first.
+    """List graphs, instances, profiles, searches and runs, yours first.
 
     Yours is what you made or asked for; the newest is first. A name of somebody else has the user before it.
 
-    Step time and MFU are those of profiles; a search has the step of its best plan. An instance has its peak memory (GB
-    of the fullest rank) once `stagedb memory` has computed it. What a process builds or deletes is under `unfinished`:
-    `stagedb store gc --dead` removes what processes left that have ended. Formats other than the table have one list
-    with all columns, in ns and bytes.
+    Step time and MFU are those of profiles; a search has the step of its best plan, and a run the time that was
+    recorded. An instance has its peak memory (GB of the fullest rank) once `stagedb memory` has computed it. What a
+    process builds or deletes is under `unfinished`: `stagedb store gc --dead` removes what processes left that have
+    ended. Formats other than the table have one list with all columns, in ns and bytes.
     """
 
     with common.connect() as db:
@@ -146,7 +148,7 @@ def show(
     output: Output,
     common: Common,
 ) -> None:
-    """Show a graph, an instance, a profile or a search.
+    """Show a graph, an instance, a profile, a search or a run.
 
     Prints sizes, options, the plan and figures.
     """

@@ -11,7 +11,7 @@ WordArgument = Annotated[
     str,
     typer.Argument(
         metavar="ID|NAME",
-        help="Id of a graph, an instance or a profile (its start is enough), or a name of one of the last two.",
+        help="Id of a graph, an instance, a profile, a search or a run (its start is enough), or a name.",
         autocompletion=completion.anything,
     ),
 ]
@@ -26,7 +26,7 @@ def name(
     *,
     common: Common,
 ) -> None:
-    """Let a name mean an instance or a profile.
+    """Let a name mean an instance, a profile or a run.
 
     A name is a pointer of yours, or of the workspace that STAGEDB_WORKSPACE names. It moves if it means another thing.
     Nobody else's names change, and ids do not.

@@ -44,6 +44,14 @@ def query(
             autocompletion=completion.profiles,
         ),
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Id or name of a run for $run; a named query about a profile answers for the run.  [your newest]",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the query after this time.")] = 60.0,
     *,
     output: Output,
@@ -51,14 +59,13 @@ def query(
 ) -> None:
     """Ask the store in Cypher, or run a named query.
 
-    A text that could write is refused. In a text, $instance is the id of the instance, and $profile the id of the
-    profile. Names may be written with - or _.
+    A text that could write is refused. In it, $instance, $profile and $run are ids. Names may be written with - or _.
     """
     from stagedb import api
 
     params = dict(_pair(text) for text in param or [])
     with common.connect() as db, progress(common, "writing", "ranks and groups") as report:
-        answer = db.query(query, params, instance=instance, profile=profile, timeout=timeout, progress=report)
+        answer = db.query(query, params, instance=instance, profile=profile, run=run, timeout=timeout, progress=report)
     for what, which in answer.newest.items():
         common.note(f"of the newest {what}, {which}")
     output.write(answer.columns, answer.rows, keep=answer.keep, units=answer.units)

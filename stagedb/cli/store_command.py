@@ -181,7 +181,7 @@ def dump(
     """
     with common.connect() as db:
         count = db.dump(file, *(names or ()), force=force, notice=common.note)
-    common.line(f"{path_text(file)} has {count:,} graphs, instances, profiles and searches")
+    common.line(f"{path_text(file)} has {count:,} graphs, instances, profiles, searches and runs")
 
 
 @group.command()
@@ -194,7 +194,7 @@ def load(file: Annotated[Path, typer.Argument(metavar="FILE", help="A dump.")], 
     """
     with common.connect() as db:
         count = db.load(file, notice=common.note)
-    common.line(f"{count:,} graphs, instances, profiles and searches were new")
+    common.line(f"{count:,} graphs, instances, profiles, searches and runs were new")
 
 
 Moved = Annotated[
@@ -220,7 +220,7 @@ def push(
     """
     with common.connect() as db:
         count = db.push(*names, to=to, insecure=common.insecure, notice=common.note)
-    common.line(f"{count:,} graphs, instances, profiles and searches were new there")
+    common.line(f"{count:,} graphs, instances, profiles, searches and runs were new there")
 
 
 @group.command()
@@ -237,7 +237,7 @@ def pull(
     """
     with common.connect() as db:
         count = db.pull(*names, source=source, insecure=common.insecure, notice=common.note)
-    common.line(f"{count:,} graphs, instances, profiles and searches were new")
+    common.line(f"{count:,} graphs, instances, profiles, searches and runs were new")
 
 
 def days_of(text: str, option: str) -> float:

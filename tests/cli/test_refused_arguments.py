@@ -25,7 +25,8 @@ NO_PATHS = {"a long name": LONG, "NUL": "a\0b", "half of a surrogate pair": "\ud
         ),
         (
             ("ls", "graph"),
-            "unknown kind 'graph' (did you mean graphs?): KIND is graphs, instances, profiles, searches or unfinished",
+            "unknown kind 'graph' (did you mean graphs?): KIND is graphs, instances, profiles, searches, runs or "
+            "unfinished",
         ),
         (("exprot",), "unknown command 'exprot' (did you mean export"),
         (("export", "--shrad", "0/2"), "unknown option '--shrad' (did you mean --shard or --reshard?)"),

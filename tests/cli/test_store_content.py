@@ -18,7 +18,7 @@ def test_a_dump_is_loaded_and_checked(run: Run, store: Store, tiny: str, tmp_pat
     store.migrate()
     loaded = run("store", "load", "one.dump")
     assert loaded.status == 0
-    assert "2 graphs, instances, profiles and searches were new" in loaded.out
+    assert "2 graphs, instances, profiles, searches and runs were new" in loaded.out
     assert run("query", "bytes_by_axis", "--format", "csv").out == rows
     checked = run("store", "check")
     assert checked.status == 0

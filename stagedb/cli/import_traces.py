@@ -1,0 +1,71 @@
+"""`import`: a run that a profiler recorded, into the store."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stagedb.cli.progress import progress
+from stagedb.cli.shared_options import Common, option_groups
+
+if TYPE_CHECKING:
+    from stagedb.api import RunInfo
+
+
+@option_groups
+def import_(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH…", help="Trace files, a file a rank, or directories with them.", show_default=False
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the run: yours, or with your workspace before it.")
+    ] = None,
+    keep_names: Annotated[
+        bool,
+        typer.Option("--keep-names", help="Keep the names of the files, which may contain host names and user names."),
+    ] = False,
+    *,
+    common: Common,
+) -> None:
+    """Import a run that PyTorch's profiler recorded.
+
+    PATHs are JSON of the profiler (Kineto), from CUDA, ROCm or other devices or from a CPU alone, as it is or
+    compressed with gzip; all of one recording of one job. Collectives are matched over the ranks, and their clocks are
+    aligned by them. A run that the store has is found by its files, and is not read again.
+
+    `stagedb query hotspots --run NAME` and other queries about the time of a profile answer for a run, too.
+    """
+    with common.connect() as db, progress(common, "reading", "bytes") as report:
+
+        def report_on(done: int, of: int, what: str) -> None:
+            if report is not None:
+                report(done, of)
+
+        run = db.import_run(*paths, name=name, keep_names=keep_names, progress=report_on)
+    for line in summary(run):
+        common.line(line)
+    for each in run.left_out:
+        common.note(f"left out: {each}")
+
+
+def summary(run: "RunInfo") -> list[str]:
+    """What was recorded, where the time goes, and what to ask next."""
+    idle = run.step - run.busy - run.exposed
+    parts = (("computes or copies", run.busy), ("only communicates", run.exposed), ("does nothing", idle))
+    shares = ", ".join(f"{what} {ns / run.step:.1%}" for what, ns in parts)
+    launching, after = run.launching / run.step, run.unexplained / run.step
+    word = run.names[0].rpartition("/")[2] if run.names else run.id[:12]
+    return [
+        str(run) if run.new else f"{run} (there already)",
+        f"a rank {shares} of the time",
+        f"critical path: the device is idle {launching:.1%} of the time until a launch, and {after:.1%} after one",
+        f"next: stagedb query hotspots --run {word}",
+    ]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("import")(import_)
