@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stagedb.api.provenance import Provenance
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
+    from stagedb.search.ties import Ties
     from stagedb.store import Field
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
@@ -490,8 +491,10 @@ class Searched:
     plan that was tried, and for each set that was ruled out; the best first. regions: if strategies vary, the best plan
     with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
     bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
-    objects. kept: whether a store has it. new: whether this call searched; False if the store had the result. compared:
-    the plan that was to be compared with the best one.
+    objects. expected_errors: by system, the error to expect of its times, and of which published steps it is; empty for
+    a search that is read by its id. ties: plans that are no further from the best than that error in the mean; None
+    where no time decides. kept: whether a store has it. new: whether this call searched; False if the store had the
+    result. compared: the plan that was to be compared with the best one.
     """
 
     id: str
@@ -505,6 +508,8 @@ class Searched:
     candidates: Rows
     regions: Rows
     result: SearchResult
+    expected_errors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ties: Ties | None = None
     kept: bool = False
     new: bool = True
     compared: ComparedPlan | None = None

@@ -31,8 +31,10 @@ from stagedb.search.conditions import Condition
 from stagedb.search.region_changes import RegionChange, region_changes
 from stagedb.search.region_choices import short_words
 from stagedb.search.space import USUAL, groups_of
+from stagedb.search.ties import ties_of
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
+from stagedb.timing.expected_errors import ExpectedError, expected_error
 from stagedb.timing.framework_timing import as_used_by
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ def search(
     found = searching.search(
         asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
     )
-    return asked.compare(searched(found, asked.name, asked.regions(found)), compare, progress)
+    result = searched(found, asked.name, asked.regions(found), asked.errors)
+    return asked.compare(result, compare, progress)
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,11 @@ class SearchAsked:
         _check(request)
         card.check_sequence(request.words["seq_len"])
         return cls(request, card, systems, model if isinstance(model, str) else card.name)
+
+    @property
+    def errors(self) -> dict[str, ExpectedError]:
+        """The error to expect of a step on each system, by its name."""
+        return {each.name: expected_error(each, bool(self.card.routes)) for each in self.systems}
 
     def regions(self, found: SearchResult) -> tuple[RegionChange, ...]:
         """The best plan with the rules of one region exchanged, if strategies vary: computed, not read from a store."""
@@ -265,7 +273,8 @@ def search_in(
             partial(shards.merged, asked.request, asked.card, asked.systems),
             asked.instance_of,
         )
-    return asked.compare(searched(found, asked.name, asked.regions(found), kept=True, new=new), compare, progress)
+    result = searched(found, asked.name, asked.regions(found), asked.errors, kept=True, new=new)
+    return asked.compare(result, compare, progress)
 
 
 def _go_on(
@@ -388,12 +397,13 @@ def searched(
     found: SearchResult,
     model: str,
     changes: Sequence[RegionChange] = (),
+    errors: Mapping[str, ExpectedError] | None = None,
     *,
     kept: bool = False,
     new: bool = True,
 ) -> Searched:
-    """A result as rows. model: as it was given. changes: of the best plan. kept: the store has it. new: this call
-    searched.
+    """A result as rows. model: as it was given. changes: of the best plan. errors: to expect on each system, if known.
+    kept: the store has it. new: this call searched.
     """
     request = found.request
     rows = tuple(
@@ -426,6 +436,8 @@ def searched(
         candidates=Rows(COLUMNS, rows, units=units),
         regions=Rows(REGION_COLUMNS, tuple(astuple(each) for each in changes), units=units),
         result=found,
+        expected_errors={name: str(each) for name, each in (errors or {}).items()},
+        ties=ties_of(found, {name: each.mean for name, each in errors.items()}) if errors else None,
         kept=kept,
         new=new,
     )

@@ -188,6 +188,8 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
             for each, worth in zip(rows, worths, strict=True)
         ],
     )
+    if rows:
+        _write_errors(found)
     lost: dict[str, int] = {}
     for each in found.candidates:
         if each["fate"] != "timed":
@@ -201,6 +203,23 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
         _write_compared(found.compared, by)
     if rows:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+
+
+def _write_errors(found: "Searched") -> None:
+    """How far off the times may be, and which plans of the table are as good as the best within that."""
+    one = len(found.expected_errors) == 1
+    for system, error in found.expected_errors.items():
+        print_line(f"expected error{'' if one else f' on {system}'} {error}")
+    if found.ties is None:
+        return
+    places = [place + 1 for place in found.ties.found]
+    if len(places) > 1:
+        text = f"ties: plans {spans_of(places)} of the table differ by no more than the mean error"
+    else:
+        text = "ties: no other plan of the table is within the mean error of the best"
+    if found.ties.others:
+        text += f"; {found.ties.others:,} that it leaves out may be as near (--top shows more)"
+    print_line(text)
 
 
 def _write_compared(each: "ComparedPlan", by: str) -> None:

@@ -39,6 +39,21 @@ def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
     assert max(map(len, lines[:5])) <= 80
 
 
+def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run: Run) -> None:
+    found = offline(*SMALL, "--allow", "zero", "--top", "4")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    (error,) = [line for line in lines if line.startswith("expected error ")]
+    profiled = run(*shlex.split(lines[-1])[1:], "--no-keep")
+    assert error in profiled.out.replace("\n", " ") + profiled.err.replace("\n", " ")
+    mean = float(error.removeprefix("expected error ").split("%")[0])
+    rows = json.loads(offline(*SMALL, "--allow", "zero", "--top", "4", "-f", "json").out)
+    steps = [row["step"] for row in rows if row["fate"] == "timed"][:4]
+    ties = [at for at, step in enumerate(steps, 1) if step <= steps[0] * (1 + mean / 100)]
+    (line,) = [line for line in lines if line.startswith("ties: ")]
+    assert f"plans 1-{ties[-1]} of the table" in line if len(ties) > 1 else "no other plan" in line
+
+
 def test_strategies_are_in_the_table_and_in_the_command(offline: Run, run: Run) -> None:
     long = ("--seq-len", "32768", "--fix", "tp=4", "--fix", "micro_batch_size=1", "--fits", "1TB")
     found = offline(*SMALL[:-2], *long, "--allow", "strategies", "--by", "bytes", "--top", "3")
