@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stagedb.api import ComparedPlan, Searched
 
 LOSERS = 5
-"""Reasons that are printed, with how many plans lose by each."""
+"""Reasons in the first line, with how many plans lose by each. The others follow in a second one."""
 
 
 @dataclass(frozen=True)
@@ -190,19 +190,30 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     )
     if rows:
         _write_errors(found)
-    lost: dict[str, int] = {}
-    for each in found.candidates:
-        if each["fate"] != "timed":
-            lost[each["code"]] = lost.get(each["code"], 0) + each["plans"]
-    parts = [f"{code} {plans:,}" for code, plans in sorted(lost.items(), key=lambda each: -each[1])[:LOSERS]]
-    if parts:
-        print_line(f"why the others lose: {', '.join(parts)}")
+    _write_losses(found)
     if rows and found.regions:
         _write_regions(found, output, rows[0])
     if found.compared is not None:
         _write_compared(found.compared, by)
     if rows:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+
+
+def _write_losses(found: "Searched") -> None:
+    """Why the plans lose that are not in the table: they and those of the table are all plans of the search."""
+    winners = found.result.winners
+    lost: dict[str, int] = {}
+    for each in found.result.candidates:
+        if each not in winners:
+            reason = each.code or each.fate.value
+            lost[reason] = lost.get(reason, 0) + each.plans
+    if not lost:
+        return
+    others = "all" if not winners else f"the other {sum(lost.values()):,}"
+    parts = [f"{reason} {plans:,}" for reason, plans in sorted(lost.items(), key=lambda each: -each[1])]
+    print_line(f"why {others} lose: {', '.join(parts[:LOSERS])}")
+    if parts[LOSERS:]:
+        print_line(f"  and for other reasons: {', '.join(parts[LOSERS:])}")
 
 
 def _write_errors(found: "Searched") -> None:

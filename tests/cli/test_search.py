@@ -1,6 +1,7 @@
 """`search` names the best plan, its command gives the same step, and every option is obeyed or refused."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -34,9 +35,39 @@ def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
     lines = found.out.splitlines()
     assert lines[1] == "all tried or ruled out, so the first is the best"
     assert lines[2].split() == ["plan", "step", "ms", "longer", "%", "peak", "GB", "loses", "by"]
-    assert any(line.startswith("why the others lose: ") for line in lines)
+    assert any(line.startswith("why the other ") for line in lines)
     assert lines[-1].startswith("  stagedb profile --model llama3.2-1b")
     assert max(map(len, lines[:5])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("more", "reasons"),
+    [
+        (("--allow", "zero", "--fits", "11GB", "--where", "zero != 2"), 4),
+        (("--fits", "1GB"), 1),
+        (("--for", "0.01s"), 1),
+    ],
+    ids=["timed", "none fits", "none timed"],
+)
+def test_the_plans_of_the_table_and_those_that_lose_are_all(
+    offline: Run, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], reasons: int
+) -> None:
+    """Those that were timed and are not in the table, too."""
+    monkeypatch.setattr("stagedb.cli.search.LOSERS", 2)
+    found = offline(*SMALL, "--top", "1", *more)
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    size = int(lines[0].split(" plans of ")[0].replace(",", ""))
+    at = next(at for at, line in enumerate(lines) if line.startswith("why "))
+    others, _, text = lines[at].partition(": ")
+    if reasons > 2:
+        assert lines[at + 1].startswith("  and for other reasons: ")
+        text += f", {lines[at + 1].partition(': ')[2]}"
+    lost = {code: int(plans.replace(",", "")) for code, plans in re.findall(r"([a-z ]+) ([\d,]*\d)(?:, |$)", text)}
+    rows = 0 if "no rows" in lines else 1
+    assert sum(lost.values()) + rows == size
+    assert others == (f"why the other {size - 1:,} lose" if rows else "why all lose")
+    assert len(lost) == reasons, lost
 
 
 def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run: Run) -> None:
