@@ -463,8 +463,9 @@ class ComparedPlan:
     plan: what its words are beyond those of the search. step: ns. peak: bytes of its fullest rank. sent: bytes that the
     rank that sends most sends. fits: whether an accelerator holds it. worse: by which share it is worse than the best
     plan, by what the search makes best; below 0 if it is better, None if the search has found no plan. code, why: the
-    term by which it loses. terms: ns of its step. drawn: plans of the search that fit, drawn with equal chances.
-    better: those of them that are better than this one. command: profiles it.
+    term by which it loses. terms: ns of its step. best_terms: those of the best plan's step, which differ from them by
+    the difference of the steps; empty if the search has found no plan. drawn: plans of the search that fit, drawn with
+    equal chances. better: those of them that are better than this one. command: profiles it.
     """
 
     plan: str
@@ -479,6 +480,7 @@ class ComparedPlan:
     drawn: int
     better: int
     command: str | None
+    best_terms: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,7 @@ class SearchAsked:
             drawn=each.drawn,
             better=each.better,
             command=_command(mine, request, self.name),
+            best_terms={} if best is None else dict(best.terms),
         )
         return replace(found, compared=compared)
 

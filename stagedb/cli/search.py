@@ -17,13 +17,17 @@ from stagedb.cli.shared_options import Common, FrameworkName, option_groups, pri
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable
-from stagedb.outputs.number_texts import spans_of
+from stagedb.outputs.number_texts import parts_in, spans_of
 
 if TYPE_CHECKING:
     from stagedb.api import ComparedPlan, Searched
 
 LOSERS = 5
 """Reasons in the first line, with how many plans lose by each. The others follow in a second one."""
+
+
+TENTH = 100_000
+"""Nanoseconds of a tenth of a ms, in which the terms of two steps are printed."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
     if rows and found.regions:
         _write_regions(found, output, rows[0])
     if found.compared is not None:
-        _write_compared(found.compared, by)
+        _write_compared(found.compared, by, output)
     if rows:
         typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
 
@@ -233,7 +237,7 @@ def _write_errors(found: "Searched") -> None:
     print_line(text)
 
 
-def _write_compared(each: "ComparedPlan", by: str) -> None:
+def _write_compared(each: "ComparedPlan", by: str, output: Output) -> None:
     """A plan next to the best one."""
     better = {"step": "shorter", "memory": "smaller", "bytes": "smaller"}.get(by, "cheaper")
     print_line(f"\ncompared: {each.plan}")
@@ -247,6 +251,20 @@ def _write_compared(each: "ComparedPlan", by: str) -> None:
         print_line(f"  {each.why}")
     if each.drawn:
         print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}")
+    if each.best_terms and each.terms != each.best_terms:
+        _write_terms(each.terms, each.best_terms, output)
+
+
+def _write_terms(terms: Mapping[str, int], best: Mapping[str, int], output: Output) -> None:
+    """Both steps term by term: what differs most first, then the steps, which are the sums of the rounded terms."""
+    names = sorted({**terms, **best}, key=lambda name: (-abs(terms.get(name, 0) - best.get(name, 0)), name))
+    sides = [parts_in(TENTH, [side.get(name, 0) for name in names]) for side in (terms, best)]
+    rows = [(name, *each) for name, *each in zip(names, *sides, strict=True) if any(each)]
+    rows.append(("step", sum(sides[0]), sum(sides[1])))
+    output.write(
+        ["term", "this plan ms", "best plan ms", "longer ms"],
+        [[name, ours / 10, best / 10, (ours - best) / 10] for name, ours, best in rows],
+    )
 
 
 def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -> None:

@@ -85,6 +85,22 @@ def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run
     assert f"plans 1-{ties[-1]} of the table" in line if len(ties) > 1 else "no other plan" in line
 
 
+def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(offline: Run) -> None:
+    found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("term "))
+    assert lines[at].split("  ")[-1] == "longer ms"
+    rows = [(line[:18].strip(), *map(float, line[18:].split())) for line in lines[at + 1 : lines.index("", at)]]
+    *terms, (name, *step) = rows
+    assert name == "step" and len(terms) > 3
+    sums = [round(sum(column), 1) for column in zip(*(row[1:] for row in terms), strict=True)]
+    assert sums == step and round(step[0] - step[1], 1) == step[2] > 0
+    assert f"  {step[0]} ms, " in found.out
+    best = lines[3].split()
+    assert str(step[1]) in best
+
+
 def test_strategies_are_in_the_table_and_in_the_command(offline: Run, run: Run) -> None:
     long = ("--seq-len", "32768", "--fix", "tp=4", "--fix", "micro_batch_size=1", "--fits", "1TB")
     found = offline(*SMALL[:-2], *long, "--allow", "strategies", "--by", "bytes", "--top", "3")
