@@ -494,9 +494,9 @@ class Searched:
     with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
     bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
     objects. expected_errors: by system, the error to expect of its times, and of which published steps it is; empty for
-    a search that is read by its id. ties: plans that are no further from the best than that error in the mean; None
-    where no time decides. kept: whether a store has it. new: whether this call searched; False if the store had the
-    result. compared: the plan that was to be compared with the best one.
+    a search that is read by its id. ties: on each number of ranks, the plans that are no further from the best than
+    that error in the mean; none where no time decides. kept: whether a store has it. new: whether this call searched;
+    False if the store had the result. compared: the plan that was to be compared with the best one.
     """
 
     id: str
@@ -511,7 +511,7 @@ class Searched:
     regions: Rows
     result: SearchResult
     expected_errors: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ties: Ties | None = None
+    ties: tuple[Ties, ...] = ()
     kept: bool = False
     new: bool = True
     compared: ComparedPlan | None = None

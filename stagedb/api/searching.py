@@ -83,14 +83,14 @@ def search(
     allow: groups of words that may vary in addition to tp, pp, dp, ep, the micro-batch and chunks of stages
     (`stagedb.search.space.GROUPS`, `all` or `none`). room: bytes of an accelerator; None takes the system's. by:
     `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts), `memory` or `bytes` (that a rank sends
-    at most in a step). where: a condition, such as
-    `tp <= 8 and peak < 76e9`. top: best plans that are found, no two of which differ only in what recomputes. seconds:
-    when to end with what is found; None: when every plan is tried or ruled out. prices: by system, what an accelerator
-    costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
-    waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is needed. on:
-    the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it takes
-    `stagedb[ray]` here, and the same stagedb on all of them. compare: words of a plan that is timed too, and compared
-    with the best one and with drawn ones (`Searched.compared`).
+    at most in a step). where: a condition, such as `tp <= 8 and peak < 76e9`. top: best plans that are found on each
+    number of ranks, no two of which differ only in what recomputes. seconds: when to end with what is found; None: when
+    every plan is tried or ruled out. prices: by system, what an accelerator costs an hour. watts: by system, what it
+    takes. framework: what runs the plans: its words, what it hides and what it waits for. progress: called as plans are
+    tried. words: those that all plans have; `global_batch_size` is needed. on: the address of a Ray cluster, as
+    `ray://HOST:10001`, whose machines try plans instead of this one; it takes `stagedb[ray]` here, and the same stagedb
+    on all of them. compare: words of a plan that is timed too, and compared with the best one and with drawn ones
+    (`Searched.compared`).
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
@@ -438,7 +438,7 @@ def searched(
         regions=Rows(REGION_COLUMNS, tuple(astuple(each) for each in changes), units=units),
         result=found,
         expected_errors={name: str(each) for name, each in (errors or {}).items()},
-        ties=ties_of(found, {name: each.mean for name, each in errors.items()}) if errors else None,
+        ties=ties_of(found, {name: each.mean for name, each in errors.items()}) if errors else (),
         kept=kept,
         new=new,
     )

@@ -27,30 +27,39 @@ FOUND = (
 )
 
 
-def ties(*found: Candidate, by: Objective = Objective.STEP, h200: float = 0.1) -> Ties | None:
+def ties(*found: Candidate, by: Objective = Objective.STEP, h200: float = 0.1) -> tuple[Ties, ...]:
     request = replace(REQUEST, by=by, top=3)
     return ties_of(SearchResult(request, 31, found, True, None, 1.0), {"h100": 0.1, "h200": h200})
 
 
 def test_what_is_no_further_than_the_error_is_a_tie() -> None:
     # The plan that recomputes is no winner, because it differs only in that; with the set of seven it may be as good.
-    assert ties(*FOUND) == Ties((0, 1), 1 + 7)
+    assert ties(*FOUND) == (Ties(4, (0, 1), 1 + 7),)
 
 
 def test_a_plan_of_another_system_has_the_larger_error() -> None:
     other = plan(Fate.TIMED, 1250, system="h200", tp=2)
-    assert ties(*FOUND[:1], other) == Ties((0,), 0)
-    assert ties(*FOUND[:1], other, h200=0.25) == Ties((0, 1), 0)
+    assert ties(*FOUND[:1], other) == (Ties(4, (0,), 0),)
+    assert ties(*FOUND[:1], other, h200=0.25) == (Ties(4, (0, 1), 0),)
 
 
 def test_the_price_counts_where_it_decides() -> None:
-    assert ties(*FOUND[:1], plan(Fate.TIMED, 540, system="h200"), by=Objective.TOKENS_PER_DOLLAR) == Ties((0, 1), 0)
+    assert ties(*FOUND[:1], plan(Fate.TIMED, 540, system="h200"), by=Objective.TOKENS_PER_DOLLAR) == (
+        Ties(4, (0, 1), 0),
+    )
 
 
 @pytest.mark.parametrize("by", [Objective.MEMORY, Objective.BYTES])
 def test_what_is_counted_has_no_ties(by: Objective) -> None:
-    assert ties(*FOUND, by=by) is None
+    assert ties(*FOUND, by=by) == ()
 
 
 def test_where_none_fits_there_are_none() -> None:
-    assert ties(*FOUND[-1:]) is None
+    assert ties(*FOUND[-1:]) == ()
+
+
+def test_each_number_of_ranks_has_its_own() -> None:
+    more = tuple(replace(each, ranks=8, step=each.step // 2) for each in FOUND[:4])
+    request = replace(REQUEST, ranks=(4, 8), top=3)
+    found = ties_of(SearchResult(request, 35, (*more, *FOUND), True, None, 1.0), {"h100": 0.1, "h200": 0.1})
+    assert found == (Ties(4, (0, 1), 1 + 7), Ties(8, (3, 4, 5), 1 + 0))
