@@ -3,9 +3,9 @@
 // mode: writes
 // param search: string — the shard's own id
 // param owner: string — who runs it
-// param limits: float[] — what they have of what is to be small, ascending
+// param properties: map — limits: what they have of what is to be small; limit_ranks: on how many ranks each one is
 // column id: string — the shard's own id
 MATCH (s:Search {id: $search})
 WHERE s.owner = $owner
-SET s.limits = $limits
+SET s += $properties
 RETURN s.id AS id

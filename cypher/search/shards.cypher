@@ -11,10 +11,11 @@
 // column builder: string? — the process that ran it last
 // column expired: boolean — that process shows no sign of life
 // column covered: boolean — all plans of it were tried or ruled out
-// column limits: float[] — what its best plans have of what is to be small
+// column limits: float[] — what its best plans have of what is to be small, ascending on each number of ranks
+// column limit_ranks: integer[] [ranks] — on how many ranks each of these is; empty if the search is over one number
 MATCH (s:Search {model: $model})
 WHERE s.whole = $search
 RETURN s.id AS id, s.shard AS number, s.shards AS of, s.state AS state, s.owner AS owner, s.builder AS builder,
   coalesce(s.lease < timestamp(), false) AS expired, coalesce(s.covered, false) AS covered,
-  coalesce(s.limits, []) AS limits
+  coalesce(s.limits, []) AS limits, coalesce(s.limit_ranks, []) AS limit_ranks
 ORDER BY number, of

@@ -96,9 +96,14 @@ def _sorted(rows: Sequence[_Row], sort: str) -> list[_Row]:
         return list(rows)
     there = [row for row in rows if row.get(column) is not None]
     return [
-        *sorted(there, key=lambda row: row[column], reverse=largest_first),
+        *sorted(there, key=lambda row: _least(row[column]), reverse=largest_first),
         *(row for row in rows if row.get(column) is None),
     ]
+
+
+def _least(value: Any) -> Any:
+    """What a value is sorted by: the fewest ranks if there are several."""
+    return min(value) if isinstance(value, list) else value
 
 
 class _Content:
@@ -160,13 +165,13 @@ def _profiles(content: _Content) -> list[_Row]:
 
 
 def _searches(content: _Content) -> list[_Row]:
-    """Searches, with the step and the memory of their best plans; ranks only of those that searched one number."""
+    """Searches, with the step and the memory of their best plans; `ranks` is a list if they have several numbers."""
     return [
         {
             "id": each.id,
             "name": each.name,
             "model": each.model,
-            "ranks": each.ranks[0] if len(each.ranks) == 1 else None,
+            "ranks": each.ranks[0] if len(each.ranks) == 1 else list(each.ranks),
             "step": each.step,
             "peak": each.peak,
             "plan": each.extent,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stagedb.api.provenance import Provenance
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
+    from stagedb.search.ties import Ties
     from stagedb.store import Field
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
@@ -513,8 +514,9 @@ class ComparedPlan:
     plan: what its words are beyond those of the search. step: ns. peak: bytes of its fullest rank. sent: bytes that the
     rank that sends most sends. fits: whether an accelerator holds it. worse: by which share it is worse than the best
     plan, by what the search makes best; below 0 if it is better, None if the search has found no plan. code, why: the
-    term by which it loses. terms: ns of its step. drawn: plans of the search that fit, drawn with equal chances.
-    better: those of them that are better than this one. command: profiles it.
+    term by which it loses. terms: ns of its step. best_terms: those of the best plan's step, which differ from them by
+    the difference of the steps; empty if the search has found no plan. drawn: plans of the search that fit, drawn with
+    equal chances. better: those of them that are better than this one. command: profiles it.
     """
 
     plan: str
@@ -529,6 +531,7 @@ class ComparedPlan:
     drawn: int
     better: int
     command: str | None
+    best_terms: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -541,8 +544,10 @@ class Searched:
     plan that was tried, and for each set that was ruled out; the best first. regions: if strategies vary, the best plan
     with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
     bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
-    objects. kept: whether a store has it. new: whether this call searched; False if the store had the result. compared:
-    the plan that was to be compared with the best one.
+    objects. expected_errors: by system, the error to expect of its times, and of which published steps it is; empty for
+    a search that is read by its id. ties: on each number of ranks, the plans that are no further from the best than
+    that error in the mean; none where no time decides. kept: whether a store has it. new: whether this call searched;
+    False if the store had the result. compared: the plan that was to be compared with the best one.
     """
 
     id: str
@@ -556,6 +561,8 @@ class Searched:
     candidates: Rows
     regions: Rows
     result: SearchResult
+    expected_errors: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ties: tuple[Ties, ...] = ()
     kept: bool = False
     new: bool = True
     compared: ComparedPlan | None = None

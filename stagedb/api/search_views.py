@@ -69,18 +69,20 @@ def provenance_of(request: SearchRequest) -> Provenance:
 
 
 def search_command(request: SearchRequest) -> str | None:
-    """The command that asks the same; None for a model or a system that is not that of the library, for ranks that do
-    not double, and for a word whose value the command line does not take."""
+    """The command that asks the same; None for a model or a system that is not that of the library, and for a word
+    whose value the command line does not take."""
     same = request.model in card_names() and load_card(request.model).digest == request.card
-    ranks = [request.ranks[0] << at for at in range(len(request.ranks))]
+    doubled = [request.ranks[0] << at for at in range(len(request.ranks))]
+    spans = len(doubled) > 1 and list(request.ranks) == doubled
+    ranks = f"{doubled[0]}-{doubled[-1]}" if spans else ",".join(map(str, request.ranks))
     words = find_profile(request.framework).given_words(request.words) if request.framework else dict(request.words)
     usual: dict[str, Any] = {name: words.pop(name) for name in ("global_batch_size", "seq_len") if name in words}
     plain = all(isinstance(value, bool | int | str) for value in words.values())
-    if not same or len(_presets(request)) < len(request.systems) or list(request.ranks) != ranks or not plain:
+    if not same or len(_presets(request)) < len(request.systems) or not plain:
         return None
     given: dict[str, Any] = {
         "model": request.model,
-        "ranks": ranks[0] if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}",
+        "ranks": ranks,
         **usual,
         "system": None if request.systems == (DEFAULT,) else ",".join(request.systems),
         "framework": request.framework or None,

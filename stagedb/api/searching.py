@@ -31,8 +31,10 @@ from stagedb.search.conditions import Condition
 from stagedb.search.region_changes import RegionChange, region_changes
 from stagedb.search.region_choices import short_words
 from stagedb.search.space import USUAL, groups_of
+from stagedb.search.ties import ties_of
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
+from stagedb.timing.expected_errors import ExpectedError, expected_error
 from stagedb.timing.framework_timing import as_used_by
 
 if TYPE_CHECKING:
@@ -81,14 +83,14 @@ def search(
     allow: groups of words that may vary in addition to tp, pp, dp, ep, the micro-batch and chunks of stages
     (`stagedb.search.space.GROUPS`, `all` or `none`). room: bytes of an accelerator; None takes the system's. by:
     `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts), `memory` or `bytes` (that a rank sends
-    at most in a step). where: a condition, such as
-    `tp <= 8 and peak < 76e9`. top: best plans that are found, no two of which differ only in what recomputes. seconds:
-    when to end with what is found; None: when every plan is tried or ruled out. prices: by system, what an accelerator
-    costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides and what it
-    waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is needed. on:
-    the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it takes
-    `stagedb[ray]` here, and the same stagedb on all of them. compare: words of a plan that is timed too, and compared
-    with the best one and with drawn ones (`Searched.compared`).
+    at most in a step). where: a condition, such as `tp <= 8 and peak < 76e9`. top: best plans that are found on each
+    number of ranks, no two of which differ only in what recomputes. seconds: when to end with what is found; None: when
+    every plan is tried or ruled out. prices: by system, what an accelerator costs an hour. watts: by system, what it
+    takes. framework: what runs the plans: its words, what it hides and what it waits for. progress: called as plans are
+    tried. words: those that all plans have; `global_batch_size` is needed. on: the address of a Ray cluster, as
+    `ray://HOST:10001`, whose machines try plans instead of this one; it takes `stagedb[ray]` here, and the same stagedb
+    on all of them. compare: words of a plan that is timed too, and compared with the best one and with drawn ones
+    (`Searched.compared`).
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
@@ -99,7 +101,8 @@ def search(
     found = searching.search(
         asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
     )
-    return asked.compare(searched(found, asked.name, asked.regions(found)), compare, progress)
+    result = searched(found, asked.name, asked.regions(found), asked.errors)
+    return asked.compare(result, compare, progress)
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,11 @@ class SearchAsked:
         card.check_sequence(request.words["seq_len"])
         return cls(request, card, systems, model if isinstance(model, str) else card.name)
 
+    @property
+    def errors(self) -> dict[str, ExpectedError]:
+        """The error to expect of a step on each system, by its name."""
+        return {each.name: expected_error(each, bool(self.card.routes)) for each in self.systems}
+
     def regions(self, found: SearchResult) -> tuple[RegionChange, ...]:
         """The best plan with the rules of one region exchanged, if strategies vary: computed, not read from a store."""
         best = found.best
@@ -195,6 +203,7 @@ class SearchAsked:
             drawn=each.drawn,
             better=each.better,
             command=_command(mine, request, self.name),
+            best_terms={} if best is None else dict(best.terms),
         )
         return replace(found, compared=compared)
 
@@ -265,7 +274,8 @@ def search_in(
             partial(shards.merged, asked.request, asked.card, asked.systems),
             asked.instance_of,
         )
-    return asked.compare(searched(found, asked.name, asked.regions(found), kept=True, new=new), compare, progress)
+    result = searched(found, asked.name, asked.regions(found), asked.errors, kept=True, new=new)
+    return asked.compare(result, compare, progress)
 
 
 def _go_on(
@@ -388,12 +398,13 @@ def searched(
     found: SearchResult,
     model: str,
     changes: Sequence[RegionChange] = (),
+    errors: Mapping[str, ExpectedError] | None = None,
     *,
     kept: bool = False,
     new: bool = True,
 ) -> Searched:
-    """A result as rows. model: as it was given. changes: of the best plan. kept: the store has it. new: this call
-    searched.
+    """A result as rows. model: as it was given. changes: of the best plan. errors: to expect on each system, if known.
+    kept: the store has it. new: this call searched.
     """
     request = found.request
     rows = tuple(
@@ -426,6 +437,8 @@ def searched(
         candidates=Rows(COLUMNS, rows, units=units),
         regions=Rows(REGION_COLUMNS, tuple(astuple(each) for each in changes), units=units),
         result=found,
+        expected_errors={name: str(each) for name, each in (errors or {}).items()},
+        ties=ties_of(found, {name: each.mean for name, each in errors.items()}) if errors else (),
         kept=kept,
         new=new,
     )

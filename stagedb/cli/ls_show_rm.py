@@ -48,7 +48,7 @@ _SHOWN: Mapping[str, _ListedColumn] = {
     "id": _ListedColumn("id", lambda value: value[:12]),
     "name": _ListedColumn("name"),
     "model": _ListedColumn("model"),
-    "ranks": _ListedColumn("ranks", int),
+    "ranks": _ListedColumn("ranks", lambda value: value),
     "step": _ListedColumn("step ms", lambda value: round(value / 1e6, 1)),
     "mfu": _ListedColumn("MFU %", lambda value: round(100 * value, 1)),
     "peak": _ListedColumn("GB", lambda value: round(value / GB, 2)),

@@ -17,13 +17,18 @@ from stagedb.cli.shared_options import Common, FrameworkName, option_groups, pri
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable
-from stagedb.outputs.number_texts import spans_of
+from stagedb.outputs.number_texts import parts_in, spans_of
 
 if TYPE_CHECKING:
     from stagedb.api import ComparedPlan, Searched
+    from stagedb.search import Candidate
 
 LOSERS = 5
-"""Reasons that are printed, with how many plans lose by each."""
+"""Reasons in the first line, with how many plans lose by each. The others follow in a second one."""
+
+
+TENTH = 100_000
+"""Nanoseconds of a tenth of a ms, in which the terms of two steps are printed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,10 @@ class Choices:
     where: Annotated[
         str, typer.Option(metavar="CONDITION", help='Only plans such as "tp <= 8 and peak < 76e9".', show_default=False)
     ] = ""
-    top: Annotated[int, typer.Option(metavar="K", help="Best plans; no two differ only in what recomputes.")] = 5
+    top: Annotated[
+        int,
+        typer.Option(metavar="K", help="Best plans on each number of ranks; no two differ only in what recomputes."),
+    ] = 5
     compare: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +110,8 @@ def search(
         str, typer.Option(metavar="MODEL", help="The model.", autocompletion=completion.models, show_default=False)
     ],
     ranks: Annotated[
-        str, typer.Option(metavar="N|N1-N2", help="Accelerators; N1-N2: powers of two between.", show_default=False)
+        str,
+        typer.Option(metavar="N|N1-N2|N,…", help="Accelerators; N1-N2: powers of two between.", show_default=False),
     ],
     global_batch_size: Annotated[int, typer.Option(metavar="N", help="Sequences of a step.", show_default=False)],
     seq_len: Annotated[
@@ -128,9 +137,10 @@ def search(
     """
     from stagedb import api
 
-    words: dict[str, Any] = {"global_batch_size": global_batch_size}
-    fixed = _pairs(choices.fix, "--fix", "tp=8")
-    words |= _as_words(fixed)
+    words: dict[str, Any] = {
+        "global_batch_size": global_batch_size,
+        **_as_words(_pairs(choices.fix, "--fix", "tp=8")),
+    }
     if seq_len is not None:
         words["seq_len"] = seq_len
     if choices.shard is not None and not keep:
@@ -160,15 +170,37 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
         common.note(_verdict(found))
         output.write(found.candidates.columns, found.candidates.rows)
         return
-    winners = found.result.winners
     for line in _verdict(found).split(": ", 1):
         print_line(line)
-    rows = [row for row, each in zip(found.candidates, found.result.candidates, strict=True) if each in winners]
-    by = found.by
-    worths = [found.result.request.worth_of(each)[0] for each in winners]
+    shown_rows = {id(each): row for row, each in zip(found.candidates, found.result.candidates, strict=True)}
+    winners = [(each, shown_rows[id(each)]) for each in found.result.winners]
+    _write_best(found, winners, output)
+    missing = [ranks for ranks in found.result.request.ranks if found.result.best_on(ranks) is None]
+    if winners and missing:
+        print_line(f"on {spans_of(missing)} ranks {'none fits' if found.covered else 'none that fits was found'}")
+    if winners:
+        _write_errors(found)
+    _write_losses(found)
+    best = found.result.best
+    if best is not None and found.regions:
+        _write_regions(found, output, shown_rows[id(best)])
+    if found.compared is not None:
+        _write_compared(found.compared, found.by, output)
+    for each, row in winners:
+        if each is found.result.best_on(each.ranks):
+            on = f" on {each.ranks:,} ranks" if len(found.result.request.ranks) > 1 else ""
+            typer.echo(f"\n{printable(row['plan'])}{on}:\n  {printable(row['command'])}")
+
+
+def _write_best(found: "Searched", winners: "Sequence[tuple[Candidate, Mapping[str, Any]]]", output: Output) -> None:
+    """The best plans, by number of ranks, each next to the best one of as many ranks."""
+    request, by = found.result.request, found.by
+    least = {ranks: best for ranks in request.ranks if (best := found.result.best_on(ranks)) is not None}
+    place = {"ranks": len(request.ranks) > 1, "system": len(request.systems) > 1}
     counts = by == "bytes" or "strategies" in found.allow
     output.write(
         [
+            *(name for name, several in place.items() if several),
             "plan",
             "step ms",
             {"step": "longer %", "memory": "larger %", "bytes": "more %"}.get(by, "fewer %"),
@@ -178,32 +210,54 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
         ],
         [
             [
-                each["plan"],
-                round(each["step"] / 1e6, 1),
-                _worse(by, worth, worths[0]),
-                *([_gb(each["sent"])] if counts else []),
-                round(each["peak"] / GB, 1),
-                each["code"],
+                *(row[name] for name, several in place.items() if several),
+                row["plan"],
+                round(row["step"] / 1e6, 1),
+                _worse(by, request.worth_of(each)[0], request.worth_of(least[each.ranks])[0]),
+                *([_gb(row["sent"])] if counts else []),
+                round(row["peak"] / GB, 1),
+                row["code"],
             ]
-            for each, worth in zip(rows, worths, strict=True)
+            for each, row in winners
         ],
     )
+
+
+def _write_losses(found: "Searched") -> None:
+    """Why the plans lose that are not in the table: they and those of the table are all plans of the search."""
+    winners = found.result.winners
     lost: dict[str, int] = {}
-    for each in found.candidates:
-        if each["fate"] != "timed":
-            lost[each["code"]] = lost.get(each["code"], 0) + each["plans"]
-    parts = [f"{code} {plans:,}" for code, plans in sorted(lost.items(), key=lambda each: -each[1])[:LOSERS]]
-    if parts:
-        print_line(f"why the others lose: {', '.join(parts)}")
-    if rows and found.regions:
-        _write_regions(found, output, rows[0])
-    if found.compared is not None:
-        _write_compared(found.compared, by)
-    if rows:
-        typer.echo(f"\n{printable(rows[0]['plan'])}:\n  {printable(rows[0]['command'])}")
+    for each in found.result.candidates:
+        if each not in winners:
+            reason = each.code or each.fate.value
+            lost[reason] = lost.get(reason, 0) + each.plans
+    if not lost:
+        return
+    others = "all" if not winners else f"the other {sum(lost.values()):,}"
+    parts = [f"{reason} {plans:,}" for reason, plans in sorted(lost.items(), key=lambda each: -each[1])]
+    print_line(f"why {others} lose: {', '.join(parts[:LOSERS])}")
+    if parts[LOSERS:]:
+        print_line(f"  and for other reasons: {', '.join(parts[LOSERS:])}")
 
 
-def _write_compared(each: "ComparedPlan", by: str) -> None:
+def _write_errors(found: "Searched") -> None:
+    """How far off the times may be, and which plans of the table are as good as the best within that."""
+    one = len(found.expected_errors) == 1
+    for system, error in found.expected_errors.items():
+        print_line(f"expected error{'' if one else f' on {system}'} {error}")
+    for ties in found.ties:
+        on = f" on {ties.ranks:,} ranks" if len(found.ties) > 1 else ""
+        places = [place + 1 for place in ties.found]
+        if len(places) > 1:
+            text = f"ties{on}: plans {spans_of(places)} of the table differ by no more than the mean error"
+        else:
+            text = f"ties{on}: no other plan of the table is within the mean error of the best"
+        if ties.others:
+            text += f"; {ties.others:,} that it leaves out may be as near (--top shows more)"
+        print_line(text)
+
+
+def _write_compared(each: "ComparedPlan", by: str, output: Output) -> None:
     """A plan next to the best one."""
     better = {"step": "shorter", "memory": "smaller", "bytes": "smaller"}.get(by, "cheaper")
     print_line(f"\ncompared: {each.plan}")
@@ -217,6 +271,20 @@ def _write_compared(each: "ComparedPlan", by: str) -> None:
         print_line(f"  {each.why}")
     if each.drawn:
         print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}")
+    if each.best_terms and each.terms != each.best_terms:
+        _write_terms(each.terms, each.best_terms, output)
+
+
+def _write_terms(terms: Mapping[str, int], best: Mapping[str, int], output: Output) -> None:
+    """Both steps term by term: what differs most first, then the steps, which are the sums of the rounded terms."""
+    names = sorted({**terms, **best}, key=lambda name: (-abs(terms.get(name, 0) - best.get(name, 0)), name))
+    sides = [parts_in(TENTH, [side.get(name, 0) for name in names]) for side in (terms, best)]
+    rows = [(name, *each) for name, *each in zip(names, *sides, strict=True) if any(each)]
+    rows.append(("step", sum(sides[0]), sum(sides[1])))
+    output.write(
+        ["term", "this plan ms", "best plan ms", "longer ms"],
+        [[name, ours / 10, best / 10, (ours - best) / 10] for name, ours, best in rows],
+    )
 
 
 def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -> None:
@@ -254,7 +322,8 @@ def _verdict(found: "Searched") -> str:
     if not timed and found.covered:
         return f"{text}: none fits"
     if found.covered:
-        return f"{text}: all tried or ruled out, so the first is the best"
+        first = "the first of each number of ranks" if len(found.result.request.ranks) > 1 else "the first"
+        return f"{text}: all tried or ruled out, so {first} is the best"
     shards = found.result.shards
     if shards is not None and shards.others.numbers:
         done, missing = spans_of(shards.numbers) or "none", spans_of(shards.others.numbers)
@@ -268,13 +337,17 @@ def _verdict(found: "Searched") -> str:
 
 
 def _ranks(text: str) -> Sequence[int]:
-    first, dash, last = text.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()) or not 0 < int(first) <= int(last or first):
-        raise UsageError(f"{shown(text)} is no number of accelerators: --ranks takes N, or N1-N2")
-    found, most = [int(first)], int(last or first)
-    while 2 * found[-1] <= most:
-        found.append(2 * found[-1])
-    return found
+    """Numbers of accelerators, such as `8`, `32-128` (powers of two between) or `24,32-128`, ascending."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or not 0 < int(first) <= int(last or first):
+            raise UsageError(f"{shown(text)} is no number of accelerators: --ranks takes N, N1-N2, or several as 32,64")
+        number, most = int(first), int(last or first)
+        while number <= most:
+            found.add(number)
+            number *= 2
+    return sorted(found)
 
 
 def _pairs(given: Sequence[str] | None, option: str, example: str) -> dict[str, str]:

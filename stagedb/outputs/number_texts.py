@@ -1,6 +1,7 @@
 """Lists of numbers as text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 
 
 def spans_of(numbers: Iterable[int]) -> str:
@@ -12,3 +13,12 @@ def spans_of(numbers: Iterable[int]) -> str:
         else:
             spans.append((number, number))
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def parts_in(unit: int, parts: Sequence[int]) -> list[int]:
+    """Integers in a larger unit, rounded so that they still add up: the sum is that of `parts`, rounded.
+
+    Each is less than one unit away, and what is 0 remains 0.
+    """
+    sums = [(2 * each + unit) // (2 * unit) for each in accumulate(parts, initial=0)]
+    return [after - before for before, after in pairwise(sums)]

@@ -56,8 +56,8 @@ def best_table(view: SearchView) -> SearchTable:
 
 
 def _worse(view: SearchView, each: Candidate) -> Iterator[Cell]:
-    """How much worse a plan is than the best, by what the search makes best."""
-    first = view.winners[0][1]
+    """How much worse a plan is than the best on as many ranks, by what the search makes best."""
+    first = view.result.best_on(each.ranks) or each
     ours, best = view.tokens_per(each), view.tokens_per(first)
     if view.request.by is Objective.MEMORY:
         yield _number(100 * (each.peak / first.peak - 1), 1)

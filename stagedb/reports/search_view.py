@@ -97,7 +97,8 @@ class SearchView:
         """Whether the first plan is the best, and what may be left, in a sentence."""
         best, size = self.result.best, self.result.size
         if self.result.covered:
-            end = "so the first is the best" if best is not None else "and none fits"
+            first = "the first" if len(self.request.ranks) == 1 else "the first of each number of ranks"
+            end = f"so {first} is the best" if best is not None else "and none fits"
             return f"All {size:,} plans were tried or ruled out by a bound, {end}."
         untried = sum(each.plans for each in self.result.candidates if each.fate is Fate.UNTRIED)
         left = self.result.left

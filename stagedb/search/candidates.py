@@ -7,8 +7,12 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 """Version of what a search covers and how it counts; part of its id."""
+
+BEST_OF_ALL = 2
+"""The version before, in which a search over several numbers of ranks had the best plans of all of them alone. On one
+number of ranks both are the same, so that such a search keeps its id."""
 
 
 class Fate(StrEnum):
@@ -92,9 +96,9 @@ class SearchRequest:
     model: the card's name. card: digest of the card. systems: names of accelerators and networks; digests: of their
     files. ranks: worlds. words: those of all plans (sequence length, global batch, fixed words). allow: groups of words
     that may vary (`zero`, `recompute`, …). room: bytes of an accelerator; None takes the system's. by: what is best.
-    where: a condition on words and figures; empty for none. top: the number of best plans, of which no two differ only
-    in what recomputes. prices: by system, what an accelerator costs an hour. watts: by system, what one takes.
-    framework: the profile of the framework that runs the plans; empty for none.
+    where: a condition on words and figures; empty for none. top: the number of best plans on each number of ranks, of
+    which no two differ only in what recomputes. prices: by system, what an accelerator costs an hour. watts: by system,
+    what one takes. framework: the profile of the framework that runs the plans; empty for none.
     """
 
     model: str
@@ -136,7 +140,15 @@ class SearchRequest:
     @property
     def id(self) -> str:
         """The digest of what is asked: the same search on two machines has one id."""
-        content = json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        return self._id_in(FORMAT if len(self.ranks) > 1 else BEST_OF_ALL)
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Its id, and the one that it has in a store where the version before searched it."""
+        return self.id, self._id_in(BEST_OF_ALL)
+
+    def _id_in(self, version: int) -> str:
+        content = json.dumps({"format": version, **asdict(self)}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()[:20]
 
 
@@ -182,13 +194,21 @@ class SearchResult:
         first = next(iter(self.candidates), None)
         return first if first is not None and first.fits else None
 
+    def best_on(self, ranks: int) -> Candidate | None:
+        """The best plan on a number of ranks; None if none that fits was found."""
+        return next((each for each in self.timed if each.ranks == ranks), None)
+
     @property
     def winners(self) -> tuple[Candidate, ...]:
-        """The best plans that were asked for, the best first: one of each layout."""
+        """The best plans that were asked for, one of each layout: by number of ranks, on each the best first."""
         first: dict[str, Candidate] = {}
         for each in self.timed:
             first.setdefault(each.layout, each)
-        return tuple(first.values())[: self.request.top]
+        return tuple(
+            each
+            for ranks in self.request.ranks
+            for each in [each for each in first.values() if each.ranks == ranks][: self.request.top]
+        )
 
     @property
     def timed(self) -> tuple[Candidate, ...]:

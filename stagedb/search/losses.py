@@ -1,4 +1,4 @@
-"""Why each plan of a search loses: the term in which it differs most from the best one."""
+"""Why each plan of a search loses: the term in which it differs most from the best one on as many ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,16 +17,20 @@ def explained(request: SearchRequest, settled: Sequence[Candidate]) -> tuple[Can
         return each.fate is not Fate.TIMED, request.worth_of(each), each.peak, repr(each.words)
 
     found = sorted(settled, key=order)
-    best = found[0] if found and found[0].fate is Fate.TIMED else None
-    return tuple(explain(each, best, request) for each in found)
+    best: dict[int, Candidate] = {}
+    for each in found:
+        if each.fate is Fate.TIMED:
+            best.setdefault(each.ranks, each)
+    return tuple(explain(each, best.get(each.ranks), request) for each in found)
 
 
 def explain(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
-    """A candidate with why it loses against the best plan of a search; None if the search has found none that fits."""
+    """A candidate with why it loses against the best plan of a search on as many ranks; None if no such plan fits."""
     if each.fate is Fate.REFUSED:
         return replace(each, code="refused")
     if each is best:
-        return replace(each, code="best", why="no other plan of the search is better")
+        others = "plan of the search" if len(request.ranks) == 1 else f"plan on {each.ranks:,} ranks"
+        return replace(each, code="best", why=f"no other {others} is better")
     if each.fate is Fate.MEMORY:
         return replace(each, code="memory", why=f"a rank holds {each.peak / GB:,.1f} GB or more")
     if each.fate is Fate.FILTERED:

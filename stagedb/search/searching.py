@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -51,17 +52,17 @@ Settle = Callable[[Candidate], None]
 """Called with each candidate: a plan that was timed, or what was ruled out."""
 
 
-Elsewhere = Callable[[], Sequence[float]]
-"""Values of plans that other shards of the same search have timed by now, at most one of each layout."""
+Elsewhere = Callable[[], Mapping[int, Sequence[float]]]
+"""By number of ranks, values of plans that other shards of the search have timed by now, at most one of each layout."""
 
 
 def _unwatched(progress: Progress) -> None:
     """Progress that nobody watches."""
 
 
-def _alone() -> Sequence[float]:
+def _alone() -> Mapping[int, Sequence[float]]:
     """No other shard."""
-    return ()
+    return {}
 
 
 def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
@@ -166,11 +167,33 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
 
 
 @dataclass
+class _World:
+    """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
+
+    heap: sets that are not opened yet, the best bound first. limits: the values of the best layouts, ascending. rivals:
+    those of other shards.
+    """
+
+    top: int
+    heap: list[tuple[Worth, int, PlanSet]] = field(default_factory=list)
+    limits: list[Worth] = field(default_factory=list)
+    rivals: Sequence[float] = ()
+
+    @property
+    def limit(self) -> Worth:
+        """What a branch must not exceed to have one of the best layouts."""
+        # Plans of other shards are known by the first number: they rule out what is above that.
+        others = ((each, float("inf")) for each in self.rivals)
+        best = sorted((*self.limits, *others)) if self.rivals else self.limits
+        return best[self.top - 1] if len(best) >= self.top else NO_LIMIT
+
+
+@dataclass
 class _Search:
     """A search under way.
 
-    layouts: the best plan that was timed of those that differ only in what recomputes. limits: the values of the best
-    layouts, ascending. rivals: those of other shards. tried: plans that an earlier search has timed.
+    worlds: by number of ranks. turns: the numbers of ranks in the order in which they are next. layouts: the best plan
+    that was timed of those that differ only in what recomputes. tried: plans that an earlier search has timed.
     unbounded: groups for whose bounds there was no time.
     """
 
@@ -184,11 +207,10 @@ class _Search:
     report: Report
     seconds: float | None
     watcher: Settle | None = None
-    heap: list[tuple[Worth, int, PlanSet]] = field(default_factory=list)
+    worlds: dict[int, _World] = field(init=False)
+    turns: deque[int] = field(init=False)
     settled: list[Candidate] = field(default_factory=list)
     layouts: dict[str, Candidate] = field(default_factory=dict)
-    limits: list[Worth] = field(default_factory=list)
-    rivals: Sequence[float] = ()
     tried: dict[str, Candidate] = field(default_factory=dict)
     best: Candidate | None = None
     timed: int = 0
@@ -198,26 +220,31 @@ class _Search:
     unbounded: list[PlanSet] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self.worlds = {ranks: _World(self.request.top) for ranks in self.request.ranks}
+        self.turns = deque(self.worlds)
+
     def run(self) -> SearchResult:
         self.tried = {_key(each.system, each.words): each for each in self.known if each.fate is Fate.TIMED}
         self._groups()
-        while self.heap or self.copies.busy:
-            self.rivals = self.elsewhere()
-            late = self._is_late()
-            while self.heap and self.copies.idle > 0 and self.heap[0][0] <= self.limit and self._is_due(late):
-                self._open(heappop(self.heap)[2])
+        while any(world.heap for world in self.worlds.values()) or self.copies.busy:
+            rivals, late = self.elsewhere(), self._is_late()
+            for ranks, world in self.worlds.items():
+                world.rivals = rivals.get(ranks, ())
+            while self.copies.idle > 0 and (branch := self._popped(late)) is not None:
+                self._open(branch)
             if not self.copies.busy:
                 break
             for question, answer in self.copies.answers():
                 self._take(_branch(question["branch"]), answer)
-        left = [branch.step for value, _, branch in self.heap if value <= self.limit]
-        left += [branch.step for branch in self.unbounded]
         self.settled += [self.places[branch.place].set_of(branch, Fate.UNTRIED) for branch in self.unbounded]
         self.settled = [self._judged(each) for each in self.settled]
-        left += [each.step for each in self.settled if each.fate is Fate.UNTRIED]
-        for value, _, branch in self.heap:
-            fate = Fate.SLOWER if value > self.limit else Fate.UNTRIED
-            self.settled.append(self.places[branch.place].set_of(branch, fate))
+        for world in self.worlds.values():
+            for value, _, branch in world.heap:
+                fate = Fate.SLOWER if value > world.limit else Fate.UNTRIED
+                self.settled.append(self.places[branch.place].set_of(branch, fate))
+        left = [each.step for each in self.settled if each.fate is Fate.UNTRIED]
+        left += [branch.step for branch in self.unbounded]
         found = explained(self.request, self.settled)
         seconds = time.monotonic() - self.began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
@@ -226,18 +253,21 @@ class _Search:
         """Whether this share of the time is over, if the search has a limit."""
         return self.seconds is not None and time.monotonic() - self.began > share * self.seconds
 
-    def _is_due(self, late: bool) -> bool:
-        """Whether the first set is opened: also late if only bounds are wanted, and it has none of its step yet."""
-        first = self.heap[0][2]
+    def _popped(self, late: bool) -> PlanSet | None:
+        """The set to open next, taken from its heap: the numbers of ranks take turns. None if no set is due."""
+        for _ in range(len(self.turns)):
+            world = self.worlds[self.turns[0]]
+            self.turns.rotate(-1)
+            if world.heap and world.heap[0][0] <= world.limit and self._is_due(world.heap[0][2], late):
+                return heappop(world.heap)[2]
+        return None
+
+    def _is_due(self, first: PlanSet, late: bool) -> bool:
+        """Whether a set is opened: also late if only bounds are wanted, and it has none of its step yet."""
         return not late or (self.seconds == 0 and first.step == 0 and first.level is not SetKind.PLAN)
 
-    @property
-    def limit(self) -> Worth:
-        """What a branch must not exceed to have one of the best layouts."""
-        # Plans of other shards are known by the first number: they rule out what is above that.
-        others = ((each, float("inf")) for each in self.rivals)
-        best = sorted((*self.limits, *others)) if self.rivals else self.limits
-        return best[self.request.top - 1] if len(best) >= self.request.top else NO_LIMIT
+    def _world_of(self, branch: PlanSet) -> _World:
+        return self.worlds[self.places[branch.place].space.ranks]
 
     def _groups(self) -> None:
         """The groups of the search's part, with their bounds."""
@@ -275,7 +305,7 @@ class _Search:
         if place.room is not None and branch.peak > place.room:
             self._settle(place.set_of(branch, Fate.MEMORY))
             return
-        heappush(self.heap, (self._worth_of(branch), self._next(), branch))
+        heappush(self._world_of(branch).heap, (self._worth_of(branch), self._next(), branch))
 
     def _worth_of(self, branch: PlanSet) -> Worth:
         place = self.places[branch.place]
@@ -297,7 +327,8 @@ class _Search:
                 self._settle(replace(place.set_of(branch, Fate.SLOWER), step=max(branch.step, known.step)))
                 return
         by_step = self.request.by is Objective.STEP
-        longest = int(self.limit[0]) if by_step and self.limit < NO_LIMIT else None
+        limit = self._world_of(branch).limit
+        longest = int(limit[0]) if by_step and limit < NO_LIMIT else None
         fewest = self.request.by in (Objective.STEP, Objective.BYTES)
         self.copies.ask({"branch": _plain(branch), "longest": longest, "fewest": fewest})
 
@@ -314,7 +345,7 @@ class _Search:
         """A set that a shard ruled out, or did not try, by the best plans of all shards."""
         if each.fate not in (Fate.SLOWER, Fate.UNTRIED):
             return each
-        beaten = self.request.worth_of(each) > self.limit
+        beaten = self.request.worth_of(each) > self.worlds[each.ranks].limit
         if not beaten and (known := self.layouts.get(each.layout)) is not None:
             beaten = self.request.worth_of(each) >= self.request.worth_of(known)
         fate = Fate.SLOWER if beaten else Fate.UNTRIED
@@ -345,7 +376,8 @@ class _Search:
             known, worth = self.layouts.get(candidate.layout), self.request.worth_of
             if known is None or worth(candidate) < worth(known):
                 self.layouts[candidate.layout] = candidate
-                self.limits = sorted(map(worth, self.layouts.values()))[: self.request.top]
+                own = [worth(each) for each in self.layouts.values() if each.ranks == candidate.ranks]
+                self.worlds[candidate.ranks].limits = sorted(own)[: self.request.top]
             if self.best is None or worth(candidate) < worth(self.best):
                 self.best = candidate
         self.report(Progress(self.done, self.size, self.timed, self.best))

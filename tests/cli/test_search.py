@@ -1,6 +1,7 @@
 """`search` names the best plan, its command gives the same step, and every option is obeyed or refused."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -34,9 +35,72 @@ def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
     lines = found.out.splitlines()
     assert lines[1] == "all tried or ruled out, so the first is the best"
     assert lines[2].split() == ["plan", "step", "ms", "longer", "%", "peak", "GB", "loses", "by"]
-    assert any(line.startswith("why the others lose: ") for line in lines)
+    assert any(line.startswith("why the other ") for line in lines)
     assert lines[-1].startswith("  stagedb profile --model llama3.2-1b")
     assert max(map(len, lines[:5])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("more", "reasons"),
+    [
+        (("--allow", "zero", "--fits", "11GB", "--where", "zero != 2"), 4),
+        (("--fits", "1GB"), 1),
+        (("--for", "0.01s"), 1),
+    ],
+    ids=["timed", "none fits", "none timed"],
+)
+def test_the_plans_of_the_table_and_those_that_lose_are_all(
+    offline: Run, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], reasons: int
+) -> None:
+    """Those that were timed and are not in the table, too."""
+    monkeypatch.setattr("stagedb.cli.search.LOSERS", 2)
+    found = offline(*SMALL, "--top", "1", *more)
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    size = int(lines[0].split(" plans of ")[0].replace(",", ""))
+    at = next(at for at, line in enumerate(lines) if line.startswith("why "))
+    others, _, text = lines[at].partition(": ")
+    if reasons > 2:
+        assert lines[at + 1].startswith("  and for other reasons: ")
+        text += f", {lines[at + 1].partition(': ')[2]}"
+    lost = {code: int(plans.replace(",", "")) for code, plans in re.findall(r"([a-z ]+) ([\d,]*\d)(?:, |$)", text)}
+    rows = 0 if "no rows" in lines else 1
+    assert sum(lost.values()) + rows == size
+    assert others == (f"why the other {size - 1:,} lose" if rows else "why all lose")
+    assert len(lost) == reasons, lost
+
+
+def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run: Run) -> None:
+    found = offline(*SMALL, "--allow", "zero", "--top", "4")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    error = next(line for line in lines if line.startswith("expected error "))
+    profiled = run(*shlex.split(lines[-1])[1:], "--no-keep")
+    assert error in profiled.out.replace("\n", " ") + profiled.err.replace("\n", " ")
+    mean = float(error.removeprefix("expected error ").split("%")[0])
+    rows = json.loads(offline(*SMALL, "--allow", "zero", "--top", "4", "-f", "json").out)
+    steps = [row["step"] for row in rows if row["fate"] == "timed"][:4]
+    ties = [at for at, step in enumerate(steps, 1) if step <= steps[0] * (1 + mean / 100)]
+    (line,) = [line for line in lines if line.startswith("ties: ")]
+    assert f"plans 1-{ties[-1]} of the table" in line if len(ties) > 1 else "no other plan" in line
+
+
+def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(offline: Run) -> None:
+    found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2")
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("term "))
+    assert lines[at].split("  ")[-1] == "longer ms"
+    printed = lines[at + 1 : lines.index("", at)]
+    names = [line[:18].strip() for line in printed]
+    columns = [*zip(*(map(float, line[18:].split()) for line in printed), strict=True)]
+    assert names[-1] == "step" and len(names) > 4
+    step = [column[-1] for column in columns]
+    assert step == [round(sum(column[:-1]), 1) for column in columns]
+    assert round(step[0] - step[1], 1) == step[2] > 0
+    assert f"  {step[0]} ms, " in found.out
+    best = lines[3].split()
+    assert str(step[1]) in best
 
 
 def test_strategies_are_in_the_table_and_in_the_command(offline: Run, run: Run) -> None:
@@ -68,13 +132,49 @@ def test_options_choose_the_plans(offline: Run) -> None:
     assert all(row["peak"] <= 4e9 for row in json.loads(small.out) if row["fate"] == "timed")
     where = offline(*SMALL, "--allow", "none", "--where", "tp == 4", "-f", "json")
     assert {row["plan"].split(",")[0] for row in json.loads(where.out) if row["fate"] == "timed"} == {"tp 4"}
-    several = offline(*SMALL[:4], "--ranks", "2-4", *SMALL[6:], "--allow", "none", "-f", "json")
-    assert {row["ranks"] for row in json.loads(several.out)} == {2, 4}
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("2-4", [2, 4]), ("2,4", [2, 4]), ("4, 2-4,1", [1, 2, 4]), ("4", [4])])
+def test_numbers_of_ranks(offline: Run, text: str, ranks: list[int]) -> None:
+    found = offline(*SMALL[:4], "--ranks", text, *SMALL[6:], "--allow", "none", "-f", "json")
+    rows = json.loads(found.out)
+    assert sorted({row["ranks"] for row in rows}) == ranks
+    assert sorted(row["ranks"] for row in rows if row["code"] == "best") == ranks
+
+
+def test_each_number_of_ranks_has_its_best_plan_in_the_table(run: Run) -> None:
+    found = run(
+        *SMALL[:1], *SMALL[2:4], "--ranks", "2,4", *SMALL[6:], "--allow", "none", "--top", "2", "--fits", "12GB"
+    )
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    assert lines[1] == "all tried or ruled out, so the first of each number of ranks is the best"
+    assert lines[2].split()[:2] == ["ranks", "plan"]
+    rows = [line.split() for line in lines[3:7]]
+    assert [row[0] for row in rows] == ["2", "2", "4", "4"]
+    assert [row[-1] == "best" for row in rows] == [True, False, True, False]
+    assert [row[-3] == "0" for row in rows] == [True, False, True, False], "each next to the best of its ranks"
+    assert [line[:15] for line in lines if line.startswith("ties")] == ["ties on 2 ranks", "ties on 4 ranks"]
+    commands = [line.strip() for line in lines if line.startswith("  stagedb profile")]
+    assert [json.loads(run(*shlex.split(each)[1:], "--no-keep", "-f", "json").out) != [] for each in commands] == [
+        True
+    ] * 2
+    listed = run("ls", "searches")
+    assert listed.out.splitlines()[0].split().index("ranks") > 0 and " 2,4 " in listed.out.splitlines()[1]
+    (row,) = json.loads(run("ls", "searches", "--sort", "ranks", "-f", "json").out)
+    assert row["ranks"] == [2, 4]
+
+
+def test_a_number_of_ranks_on_which_none_fits_is_named(offline: Run) -> None:
+    where = ("--allow", "none", "--where", "ranks != 2")
+    found = offline(*SMALL[:4], "--ranks", "2-4", *SMALL[6:], *where)
+    assert "on 2 ranks none fits" in found.out.splitlines()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--ranks", "4,,8"), "no number of accelerators"),
         (("--ranks", "0"), "no number of accelerators"),
         (("--ranks", "8-4"), "no number of accelerators"),
         (("--allow", "zerro"), "unknown group of words zerro"),

@@ -30,7 +30,9 @@ def test_a_plan_has_its_place_among_all() -> None:
     job = profile_job(place.trials.copied(plan).workload, H100)
     assert each.step == job.step == sum(each.terms.values())
     assert each.worse == each.step / best.step - 1 > 0
-    more = {term: ns - best.terms.get(term, 0) for term, ns in each.terms.items()}
+    names = {**each.terms, **best.terms}
+    more = {term: each.terms.get(term, 0) - best.terms.get(term, 0) for term in names}
+    assert sum(more.values()) == each.step - best.step and each.best_terms == best.terms
     assert each.code == max(sorted(more), key=lambda term: more[term])
     # All plans that fit are better or not: what is drawn is near their share.
     steps = [

@@ -292,6 +292,38 @@ def test_other_objectives() -> None:
     assert cheap is not None and cheap.step * cheap.ranks == min(costs.values())
 
 
+def test_each_number_of_ranks_has_its_best_plans() -> None:
+    """Those of the search on this number of ranks alone, also where fewer ranks are slower than all plans on more."""
+    several = run(dataclasses.replace(asked(LLAMA, 2, ("zero",)), ranks=(2, 4, 8)), LLAMA)
+    assert several.covered and sum(each.plans for each in several.candidates) == several.size
+    alone = {ranks: run(asked(LLAMA, ranks, ("zero",)), LLAMA) for ranks in (2, 4, 8)}
+    assert [(each.ranks, each.words, each.step, each.code) for each in several.winners] == [
+        (each.ranks, each.words, each.step, each.code) for found in alone.values() for each in found.winners
+    ]
+    assert [each.code for each in several.winners].count("best") == 3
+    assert several.best == several.best_on(8)
+    assert max(each.step for each in alone[8].winners) < min(each.step for each in alone[2].winners)
+
+
+def test_a_search_that_ends_early_has_plans_of_each_number_of_ranks() -> None:
+    """The numbers take turns, so that the one with the shortest steps does not take all of the time."""
+    ended: list[int] = []
+    request = dataclasses.replace(asked(LLAMA, 2, ("zero",), top=20), ranks=(2, 8))
+
+    def settled(each: Candidate) -> None:
+        if each.fate is Fate.TIMED:
+            ended.append(each.ranks)
+
+    run(request, LLAMA, settled=settled)
+    assert ended.index(2) < ended.index(8) + ended.count(8) - 1, "2 ranks do not wait for all plans on 8"
+
+
+def test_a_search_over_one_number_of_ranks_keeps_its_id() -> None:
+    one, several = asked(LLAMA, 4, ()), dataclasses.replace(asked(LLAMA, 4, ()), ranks=(4, 8))
+    assert one.ids == (one.id, one.id)
+    assert several.ids[0] == several.id != several.ids[1]
+
+
 def test_a_condition_leaves_plans_out() -> None:
     every, some = run(asked(LLAMA, 8, ()), LLAMA), run(asked(LLAMA, 8, (), where="tp == 2 and pp < 3"), LLAMA)
     wanted = [each for each in every.timed if each.words["tp"] == 2 and each.words["pp"] < 3]

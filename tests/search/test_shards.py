@@ -101,17 +101,17 @@ def test_a_shard_rules_out_what_others_have_beaten_and_the_best_plans_stay() -> 
         parts: dict[int, SearchResult] = {}
         for number in order:
             values = [each.step for one in parts.values() for each in one.winners]
-            parts[number] = part(ASKED, number, 3, elsewhere=lambda values=values: values)
+            parts[number] = part(ASKED, number, 3, elsewhere=lambda values=values: {4: values})
         assert table(together(ASKED, parts, 3)) == table(alone())
         last = parts[order[-1]]
         assert last.covered and len(last.timed) <= len(third(order[-1]).timed)
-    nothing = part(ASKED, 1, 3, elsewhere=lambda: [1, 1])
+    nothing = part(ASKED, 1, 3, elsewhere=lambda: {4: [1, 1]})
     assert nothing.covered and not nothing.timed
 
 
 def test_what_another_shard_found_and_did_not_keep_is_searched() -> None:
     """A shard that ruled plans out by a plan which is not among the parts: these plans are left."""
-    found = together(ASKED, {1: part(ASKED, 1, 3, elsewhere=lambda: [1, 1]), 2: third(2), 3: third(3)}, 3)
+    found = together(ASKED, {1: part(ASKED, 1, 3, elsewhere=lambda: {4: [1, 1]}), 2: third(2), 3: third(3)}, 3)
     assert not found.covered and found.left is not None and any(each.fate is Fate.UNTRIED for each in found.candidates)
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,7 @@ def test_a_shard_that_was_killed_goes_on_while_another_one_runs(
         seen: list[float] = []
 
         def watching(known: Sequence[Candidate], settled: Settle, elsewhere: Elsewhere) -> SearchResult:
-            seen.extend(elsewhere())
+            seen.extend(elsewhere()[4])
             return shard_work(Shards((2,), 2))(known, settled, elsewhere)
 
         early, _ = run(store, 2, 2, work=watching)
@@ -285,4 +285,32 @@ def test_the_limits_of_a_shard_are_its_best_plans(store: Store) -> None:
     (shard,) = shards_in(store, PLAIN)
     timed = [each for each in read_search(store, shard.id).candidates if each.fate is Fate.TIMED]
     best = sorted({each.layout: each.step for each in reversed(timed)}.values())[: PLAIN.top]
-    assert list(shard.limits) == best
+    assert shard.limits == {4: best}
+
+
+def test_shards_over_several_numbers_of_ranks_have_limits_of_each(store: Store) -> None:
+    """The best plans on four ranks, which are shorter than all on two, leave those on two as they are."""
+    request = small_request(allow=(), ranks=(2, 4), top=2)
+    seen: list[Mapping[int, Sequence[float]]] = []
+
+    def search_part(number: int) -> SearchResult:
+        one = Shards((number,), 2)
+
+        def work(known: Sequence[Candidate], settled: Settle, elsewhere: Elsewhere) -> SearchResult:
+            seen.append(elsewhere())
+            return working(request, shards=one, elsewhere=elsewhere)(known, settled)
+
+        def whole(parts: Parts, of: int) -> SearchResult:
+            return merged(request, CARD, [load_system("h100")], parts, of, processes=1)
+
+        return record_shard(store, request, one, work, whole)[0]
+
+    search_part(1)
+    (shard,) = shards_in(store, request)
+    own = read_search(store, shard.id).winners
+    assert shard.limits == {ranks: [each.step for each in own if each.ranks == ranks] for ranks in (2, 4)}
+    assert sound(store)
+    found = search_part(2)
+    assert seen == [{2: [], 4: []}, shard.limits]
+    assert found.covered and sound(store)
+    assert found.winners == working(request)([], lambda each: None).winners

@@ -92,13 +92,22 @@ def shard_properties(request: SearchRequest, shard: Shards) -> dict[str, Any]:
     return {**request_properties(request), "whole": request.id, "shard": shard.numbers[0], "shards": shard.of}
 
 
-def limits_of(request: SearchRequest, timed: Iterable[Candidate]) -> list[float]:
-    """What the best plans have of what the search makes small, at most one of each layout, ascending."""
-    best: dict[str, float] = {}
+def limits_of(request: SearchRequest, timed: Iterable[Candidate]) -> dict[str, Any]:
+    """What the best plans on each number of ranks have of what the search makes small, as properties of a shard.
+
+    At most one value of each layout, ascending; with their numbers of ranks if there are several.
+    """
+    best: dict[tuple[int, str], float] = {}
     for each in timed:
-        value = float(request.worth_of(each)[0])
-        best[each.layout] = min(value, best.get(each.layout, value))
-    return sorted(best.values())[: request.top]
+        key, value = (each.ranks, each.layout), float(request.worth_of(each)[0])
+        best[key] = min(value, best.get(key, value))
+    rows = [
+        (value, ranks)
+        for ranks in request.ranks
+        for value in sorted(value for (own, _), value in best.items() if own == ranks)[: request.top]
+    ]
+    found: dict[str, Any] = {"limits": [value for value, _ in rows]}
+    return {**found, "limit_ranks": [ranks for _, ranks in rows]} if len(request.ranks) > 1 else found
 
 
 def chosen_words(request: SearchRequest, words: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +196,7 @@ def _shard_problems(request: SearchRequest, own: Row, rows: Iterable[Row]) -> It
     """What is wrong with the id of a search, and with what it has of shards."""
     number, of, finished = own.get("shard"), own.get("shards"), own.get("finished")
     if number is None and own.get("whole") is None:
-        if request.id != own["id"]:
+        if own["id"] not in request.ids:
             yield f"its request gives the id {request.id}"
         if finished is not None and own["covered"] and finished != list(range(1, (of or 0) + 1)):
             yield f"it is covered, and of its {of} shards those that are finished are {finished}"
@@ -197,5 +206,6 @@ def _shard_problems(request: SearchRequest, own: Row, rows: Iterable[Row]) -> It
     elif shard_id(request, Shards((number,), of)) != own["id"]:
         yield f"as shard {number}/{of} of search {request.id} it has another id"
     timed = (candidate_of(request, row) for row in rows if row["fate"] == Fate.TIMED)
-    if own.get("limits") != limits_of(request, timed):
+    limits = {"limits": own.get("limits"), "limit_ranks": own.get("limit_ranks")}
+    if without_none(limits) != limits_of(request, timed):
         yield "its limits are not those of its plans"

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
@@ -21,8 +21,11 @@ from stagedb.store.contents.search_rows import candidate_of, request_properties,
 from stagedb.store.contents.searches import OFTEN, SearchWriting, Settle, inputs_of, read_search
 from stagedb.store.makers import dead_owner, new_claim
 
-Elsewhere = Callable[[], Sequence[float]]
-"""What the best plans of the other shards have of what is to be small."""
+Limits = Mapping[int, Sequence[float]]
+"""By number of ranks, what the best plans have of what is to be small."""
+
+Elsewhere = Callable[[], Limits]
+"""What the best plans of the other shards have."""
 
 ShardWork = Callable[[Sequence[Candidate], Settle, Elsewhere], SearchResult]
 """Runs a shard: gets plans that were timed before, what to call with each candidate, and what others have found."""
@@ -47,17 +50,24 @@ class StoredShard:
     of: int
     state: str
     made: str | None
-    limits: tuple[float, ...]
+    limits: Limits
 
 
 def shards_in(store: Store, request: SearchRequest) -> list[StoredShard]:
     """The shards of a search that the store has, by number."""
     rows = store.read("search/shards", model=request.model, search=request.id)
     return [
-        StoredShard(row["id"], row["number"], row["of"], _state_of(row), row["builder"], tuple(row["limits"]))
+        StoredShard(row["id"], row["number"], row["of"], _state_of(row), row["builder"], _limits(request, row))
         for row in rows
         if row["state"] != "deleting"
     ]
+
+
+def _limits(request: SearchRequest, row: Mapping[str, Any]) -> Limits:
+    found: dict[int, list[float]] = {}
+    for value, ranks in zip(row["limits"], row["limit_ranks"] or request.ranks * len(row["limits"]), strict=False):
+        found.setdefault(ranks, []).append(value)
+    return found
 
 
 def _state_of(row: Mapping[str, Any]) -> str:
@@ -140,16 +150,19 @@ class _Others:
     store: Store
     request: SearchRequest
     own: Shards
-    values: tuple[float, ...] = ()
+    values: Limits = field(default_factory=dict)
     read: float = -math.inf
 
-    def __call__(self) -> Sequence[float]:
+    def __call__(self) -> Limits:
         if time.monotonic() - self.read > OFTEN:
             self.read = time.monotonic()
             with suppress(StagedbError):
                 found = shards_in(self.store, self.request)
                 others = [each for each in found if each.of == self.own.of and each.number not in self.own.numbers]
-                self.values = tuple(value for each in others for value in each.limits)
+                self.values = {
+                    ranks: [value for each in others for value in each.limits.get(ranks, ())]
+                    for ranks in self.request.ranks
+                }
         return self.values
 
 

@@ -151,7 +151,7 @@ class SearchWriting:
         self._write("add", [{"id": id, "values": values} for id, values in rows.items()], search=self.id)
         if self.shard:
             limits = limits_of(self.request, self.timed)
-            self.store.write("search/limits", search=self.id, owner=self.lease.owner, limits=limits)
+            self.store.write("search/limits", search=self.id, owner=self.lease.owner, properties=limits)
         self.there |= rows.keys()
         self.lease.keeps = self.lease.keeps or bool(rows)
 
@@ -177,7 +177,7 @@ class SearchWriting:
             "seconds": found.seconds,
             "content": content_digest(row["values"] for row in rows),
             **({} if found.shards is None else {"shards": found.shards.of, "finished": list(found.shards.numbers)}),
-            **({"limits": limits_of(self.request, found.timed)} if self.shard else {}),
+            **(limits_of(self.request, found.timed) if self.shard else {}),
         }
         self.store.write("search/result", search=self.id, owner=self.lease.owner, properties=properties)
 
