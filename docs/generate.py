@@ -622,6 +622,17 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
     return _shown(text, words, most, script)
 
 
+def recorded(page: str) -> str:
+    """Write the traces of four ranks to the folder `traces` of a page, for the commands on it. Prints nothing."""
+    from tests.runs.recordings import training_step
+
+    folder = Path(_first_store(page)["STAGEDB_HOME"], "written", "traces")
+    folder.mkdir(parents=True)
+    for rank in range(4):
+        training_step(rank, late=120_000 if rank == 2 else 0).write(folder)
+    return ""
+
+
 def on_one_core(page: str, *words: str, most: int | None = None) -> str:
     """The same on one core: several may time a few plans more, so that other machines would print other counts."""
     with _one_core():

@@ -60,32 +60,28 @@ def critical_path(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective
         if last is not None:
             # From the moment on at which the last member is there, its own op is the one that counts.
             other, place = last
-            found.append(PathPiece(rank, at, int(ranks[other].start[place]), until, _met(member[rank, at])))
-            until = int(ranks[other].start[place])
-            rank, at = other, place
-            before = _before(ranks[rank], by_end[rank], ends[rank], until)
-            if before is None:
-                found.append(PathPiece(rank, at, until, until, START, until))
-                break
-            found.append(_piece(ranks[rank], rank, at, until, before))
-            at, until = before, int(ranks[rank].end[before])
-            continue
+            begin = int(ranks[other].start[place])
+            found.append(PathPiece(rank, at, begin, until, _met(member[rank, at])))
+            rank, at, until = other, place, begin
         begin = int(ranks[rank].start[at])
         before = _before(ranks[rank], by_end[rank], ends[rank], begin)
-        if before is None:
-            found.append(PathPiece(rank, at, begin, until, START, begin))
-            break
         found.append(_piece(ranks[rank], rank, at, until, before))
+        if before is None:
+            return found[::-1]
         at, until = before, int(ranks[rank].end[before])
-    return found[::-1]
 
 
-def _piece(ops: TimedOps, rank: int, at: int, until: int, before: int) -> PathPiece:
-    """An op from its start on, after the op that ended last before it."""
-    begin, ready, launched = int(ops.start[at]), int(ops.end[before]), int(ops.launched[at])
+def _piece(ops: TimedOps, rank: int, at: int, until: int, before: int | None) -> PathPiece:
+    """An op from its start on, after the op that ended last before it, or after the begin of the run."""
+    ready = 0 if before is None else int(ops.end[before])
+    begin, launched = int(ops.start[at]), int(ops.launched[at])
     launching = 0 if launched == NONE else min(max(launched - ready, 0), begin - ready)
-    same = ops.stream[at] == ops.stream[before]
-    reason = LAUNCH if launching else STREAM if same else DEPENDENCY
+    if before is None:
+        reason = START
+    elif launching:
+        reason = LAUNCH
+    else:
+        reason = STREAM if ops.stream[at] == ops.stream[before] else DEPENDENCY
     return PathPiece(rank, at, begin, until, reason, begin - ready, launching)
 
 

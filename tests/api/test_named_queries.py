@@ -39,6 +39,7 @@ def test_short_names_are_unique_and_each_has_a_subject() -> None:
         "memory",
         "model",
         "plans",
+        "runs",
         "search",
         "time",
     }

@@ -98,6 +98,46 @@ class Recording:
         return path
 
 
+def training_step(rank: int, late: int = 0) -> Recording:
+    """A step of one of four ranks of tensor parallelism: two layers forward and backward, then the optimizer.
+
+    late: ns by which a kernel of this rank in layer 1 takes longer.
+    """
+    found = Recording(rank, 4, shift=rank * 37_000_000)
+    at = 20_000
+
+    def kernel(name: str, length: int, **more: Any) -> None:
+        nonlocal at
+        found.kernel(name, at, length, launched=at - 15_000, **more)
+        at += length + 1_500
+
+    def reduce(until: int) -> None:
+        # All ranks leave it together: the one that comes last sends at once.
+        nonlocal at
+        words = {"In msg nelems": 8_388_608, "Out msg nelems": 8_388_608}
+        found.collective("allreduce", at, until - at, (0, 1, 2, 3), launched=at - 15_000, **words)
+        at = until + 1_500
+
+    found.span("user_annotation", "ProfilerStep#7", 0, 9_000_000)
+    moment = 20_000
+    for layer in range(2):
+        found.span("user_annotation", f"layer {layer}", moment - 18_000, 900_000)
+        slow = late if layer == 1 else 0
+        kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", 310_000 + slow)
+        kernel("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>(Flash_fwd_params)", 140_000)
+        moment += 900_000
+        reduce(moment - 1_500)
+    for _ in range(2):
+        found.span("cpu_op", "autograd::engine::evaluate_function: MmBackward0", at - 20_000, 1_400_000, (1, 2))
+        kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_nt_n_tilesize128x128x64", 620_000, thread=2)
+        kernel("pytorch_flash::flash_bwd_dq_dk_dv_loop_kernel<x>(Flash_bwd_params)", 330_000, thread=2)
+        moment += 1_400_000
+        reduce(moment - 1_500)
+    found.span("user_annotation", "Optimizer.step#AdamW.step", at - 18_000, 400_000)
+    kernel("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctorMaster<float>>(long)", 260_000)
+    return found
+
+
 def small_run() -> MeasuredRun:
     """A run of two ranks, of which one is late."""
     with TemporaryDirectory() as directory:
@@ -109,7 +149,9 @@ def small_run() -> MeasuredRun:
 
 
 def _as_number(line: str, name: str) -> str:
-    before, _, rest = line.partition(f'"{name}": "')
+    before, there, rest = line.partition(f'"{name}": "')
+    if not there:
+        return line
     value, _, after = rest.partition('"')
     return f'{before}"{name}": {value}{after}'
 

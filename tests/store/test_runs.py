@@ -101,6 +101,21 @@ def test_answers_about_a_run_are_those_of_its_traces(store: Store, tmp_path: Pat
         db.query("RETURN 1 AS one", run="mine")
 
 
+def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    db.import_run(*three(tmp_path))
+    (late,) = db.query("late_ranks")
+    assert (late["rank"], late["calls"], late["waited"], late["longest"]) == (2, 1, 28_000, 14_000)
+    assert late["share"] == pytest.approx(28_000 / 3 / 65_000)
+    found = Recording()
+    found.kernel("ampere_sgemm", 1_000, 500)
+    found.kernel("ampere_sgemm", 2_500, 500, launched=2_200, operator="aten::linear")
+    run = db.import_run(found.write(tmp_path))
+    (gap,) = db.query("idle_gaps", run=run.id)
+    assert (gap["launcher"], gap["gaps"], gap["idle"], gap["launching"]) == ("aten::linear", 1, 1_000, 700)
+    assert (run.launching, run.unexplained) == (700, 300)
+
+
 def test_everything_that_a_store_can_do_knows_runs(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     run = db.import_run(*three(tmp_path))
