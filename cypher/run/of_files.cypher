@@ -7,7 +7,7 @@
 MATCH (r:RunRank)
 WHERE r.source IN $sources
 MATCH (n:Run {format: $format, state: 'ready'})-[:HAS_RANK]->(r)
-WITH n, count(r) AS found
-WHERE n.world = found AND found = size($sources)
+WITH n, count(r) AS ranks, count(DISTINCT r.source) AS files
+WHERE n.world = ranks AND files = size($sources)
 RETURN n.id AS id
 ORDER BY id LIMIT 1

@@ -266,10 +266,11 @@ class Stagedb:
         keep_names: bool = False,
         progress: "Callable[[int, int, str], None] | None" = None,
     ) -> RunInfo:
-        """Import a run that PyTorch's profiler recorded: a trace file for each rank, or directories with them.
+        """Import a run that a profiler recorded: its trace files, or directories with them.
 
-        paths: JSON of the profiler (Kineto), as it is or compressed with gzip; all of one recording of one job. A run
-        that the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
+        paths: JSON of PyTorch's profiler (Kineto), a file a rank, as it is or compressed with gzip; or SQLite exports
+        of Nsight Systems, which have a rank for each process with a device; all of one recording of one job. A run that
+        the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
         keep the names of the files, which may contain host names and user names. progress: called with what is done, of
         how much, and of what. Raises UsageError for a file that is no such trace, and for files of different jobs.
         """

@@ -1,6 +1,6 @@
 """Import of runs that a profiler recorded, from files into the store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +9,12 @@ from stagedb.api.results import RunInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory, is_there
 from stagedb.outputs import path_text
-from stagedb.runs import RankTrace, file_digest, measured_run, read_kineto
+from stagedb.runs import RankTrace, file_digest, measured_run, read_trace
 from stagedb.runs.measured_run import numbered
+from stagedb.runs.trace_files import ENDINGS
 from stagedb.store import Store
 from stagedb.store.contents.runs import has_run, known_ranks, record_run
 from stagedb.store.naming import set_name, wanted_name
-
-ENDINGS = (".json", ".json.gz")
-"""Files of a directory that are read."""
 
 MOST_FILES = 65_536
 
@@ -39,7 +37,10 @@ def import_run(
     if found is None or not has_run(store, found):
         traces = _read(files, digests, progress)
         run = measured_run(traces)
-        names = {rank: path.name if keep_names else None for rank, path in _by_rank(traces, files).items()}
+        names = {
+            rank: path.name if keep_names else None
+            for rank, path in _by_rank(traces, dict(zip(digests, files, strict=True))).items()
+        }
         new = record_run(
             store,
             run,
@@ -82,7 +83,7 @@ def _read(files: Sequence[Path], digests: Sequence[str], progress: Progress | No
         def report(done: int, before: int = at) -> None:
             _report(progress, before + done, of, "reading")
 
-        traces.append(read_kineto(path, digest, report))
+        traces += read_trace(path, digest, report)
         at += size
     return traces
 
@@ -92,6 +93,5 @@ def _report(progress: Progress | None, done: int, of: int, what: str) -> None:
         progress(done, of, what)
 
 
-def _by_rank(traces: Sequence[RankTrace], files: Sequence[Path]) -> dict[int, Path]:
-    paths = {trace.digest: path for trace, path in zip(traces, files, strict=True)}
+def _by_rank(traces: Sequence[RankTrace], paths: Mapping[str, Path]) -> dict[int, Path]:
     return {rank: paths[trace.digest] for rank, trace in numbered(traces).items()}

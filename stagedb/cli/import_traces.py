@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def import_(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PATH…", help="Trace files, a file a rank, or directories with them.", show_default=False
-        ),
+        typer.Argument(metavar="PATH…", help="Trace files, or directories with them.", show_default=False),
     ],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run: yours, or with your workspace before it.")
@@ -30,10 +28,11 @@ def import_(
     *,
     common: Common,
 ) -> None:
-    """Import a run that PyTorch's profiler recorded.
+    """Import a run that a profiler recorded.
 
-    PATHs are JSON of the profiler (Kineto), from CUDA, ROCm or other devices or from a CPU alone, as it is or
-    compressed with gzip; all of one recording of one job. Collectives are matched over the ranks, and their clocks are
+    PATHs are JSON of PyTorch's profiler (Kineto), a file a rank, from CUDA, ROCm or other devices or from a CPU alone,
+    as it is or compressed with gzip; or SQLite exports of Nsight Systems, with a rank for each process that ran
+    kernels. They are of one recording of one job. Collectives are matched over the ranks, and their clocks are
     aligned by them. A run that the store has is found by its files, and is not read again.
 
     `stagedb query hotspots --run NAME` and other queries about the time of a profile answer for a run, too.

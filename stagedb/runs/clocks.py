@@ -123,6 +123,12 @@ def clocks_of(ranks: Mapping[int, RankTrace], calls: Sequence[JointCollective]) 
     found = {first: Clock(0, 0, 0)}
     shared = [each for each in calls if len(each.members) > 1]
     while len(found) < len(ranks):
+        # Ranks of one file were recorded by one clock.
+        known_files = {ranks[rank].digest: clock.offset for rank, clock in found.items()}
+        same = [rank for rank in ranks if rank not in found and ranks[rank].digest in known_files]
+        found |= {rank: Clock(known_files[ranks[rank].digest], 0, 0) for rank in same}
+        if same:
+            continue
         differences: dict[int, list[int]] = defaultdict(list)
         for call in shared:
             known = [rank for rank in call.members if rank in found]

@@ -84,7 +84,8 @@ CATEGORIES = ("kernel", "memcpy", "memset", "host")
 class RankTrace:
     """One rank of a run.
 
-    rank, world: its number and the number of ranks, None if the file has neither. digest: sha256 of the file. devices:
+    rank, world: its number and the number of ranks, None if the file has neither. digest: sha256 of the file. tool:
+    what recorded it, kineto or nsight. devices:
     names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. events: how many
     there are of each category of the file. left_out: what was not understood, as sentences.
     """
@@ -92,6 +93,7 @@ class RankTrace:
     rank: int | None
     world: int | None
     digest: str
+    tool: str
     devices: tuple[str, ...]
     streams: tuple[str, ...]
     names: tuple[str, ...]

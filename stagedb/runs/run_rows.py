@@ -121,7 +121,7 @@ def _own(run: MeasuredRun) -> dict[str, Any]:
                 formats[trace.collectives[place].dtype] += message_bytes(trace.collectives[place])
     idle, launching = sum(each.idle for each in run.path), sum(each.launching for each in run.path)
     return {
-        "tool": "kineto",
+        "tool": ", ".join(sorted({trace.tool for trace in traces})),
         "format": FORMAT,
         "world": len(run.ranks),
         "job_ranks": run.job_ranks,

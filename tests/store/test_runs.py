@@ -13,6 +13,7 @@ from stagedb.store import Store, current_user, load
 from stagedb.store.run_statements import of_run
 from stagedb.store.statements import Statement
 from tests.conftest import empty
+from tests.runs.nsight_exports import two_processes, write_export
 from tests.runs.recordings import Recording, step
 
 ABOUT_RUNS = [statement for statement in map(load, _named()) if of_run(statement) is not None]
@@ -138,6 +139,16 @@ def test_everything_that_a_store_can_do_knows_runs(store: Store, tmp_path: Path)
     assert left.rows == ((0,),)
     assert db.load(tmp_path / "some.dump") == 1
     assert db.query("critical_path", run="mine").rows == rows and db.show("mine").tags == ("real",)
+
+
+def test_an_export_of_nsight_is_a_run_of_its_processes(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    path = write_export(tmp_path / "job.sqlite", two_processes(late=5_000))
+    run = db.import_run(path, name="nsight")
+    assert (run.tool, run.world, run.job_ranks, run.ops) == ("nsight", 2, 2, 6)
+    assert [row["waited"] for row in db.query("late_ranks", run="nsight")] == [5_000]
+    assert not db.import_run(tmp_path).new
+    assert checking.check(store, lambda line: None) == ()
 
 
 def test_a_changed_run_is_found_by_the_check(store: Store, tmp_path: Path) -> None:
