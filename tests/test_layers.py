@@ -228,6 +228,7 @@ OTHERS_OPTIONS = {
         *("--overlap-param-gather", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size"),
     ),
     "models/readers/classes.py": ("--classes",),
+    "runs/nsight.py": ("--trace=cuda,nvtx", "--type sqlite"),
     "plans/pipeline_layouts.py": ("--pipeline-model-parallel-layout",),
     "reports/pipeline_chart.py": ("--row:", "--rows:", "--row)"),
     "systems/tables/importing.py": ("--no-deps",),

@@ -96,7 +96,7 @@ def ls(
     output: Output,
     common: Common,
 ) -> None:
-    """List graphs, instances, profiles, searches and runs, yours first.
+    """List what the store has, yours first.
 
     Yours is what you made or asked for; the newest is first. A name of somebody else has the user before it.
 

@@ -153,7 +153,7 @@ def test_what_cannot_be_compared_is_refused(embedded_store: Store) -> None:
         db.diff(instance.id, made.info.id)
     with pytest.raises(UsageError, match="is a graph"):
         db.diff(instance.graph, instance.id)
-    with pytest.raises(UsageError, match="no graph, instance, profile or search"):
+    with pytest.raises(UsageError, match="no graph, instance, profile, search or run"):
         db.diff("nothing", instance.id)
 
 

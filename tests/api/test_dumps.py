@@ -45,7 +45,7 @@ def test_what_is_not_there_or_not_sound_is_refused(store: Store, tmp_path: Path)
     with pytest.raises(UsageError, match="nothing to dump"):
         db.dump(path)
     db.instantiate(card("llama", layers=2), name="mine")
-    with pytest.raises(UsageError, match="no graph, instance, profile or search 'other'"):
+    with pytest.raises(UsageError, match="no graph, instance, profile, search or run 'other'"):
         db.dump(path, "other")
     assert not path.exists()
     assert db.dump(path) == 2

@@ -54,7 +54,7 @@ def test_content_that_is_not_sound_is_not_sent(embedded_store: Store, second: St
     with pytest.raises(StagedbError, match=r"nothing was sent.*not sound.*stagedb store check"):
         db.push(made.id, to=second)
     assert second.query("MATCH (n) RETURN count(n) AS n").rows == before
-    with pytest.raises(UsageError, match="no graph, instance, profile or search 'other'"):
+    with pytest.raises(UsageError, match="no graph, instance, profile, search or run 'other'"):
         second.pull("other", source=db)
     with pytest.raises(UsageError, match="name at least one"):
         second.pull(source=db)

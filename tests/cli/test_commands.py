@@ -11,6 +11,7 @@ import pytest
 
 from stagedb.store import Store, current_user
 from tests.cli.conftest import Run
+from tests.runs.recordings import step
 from tests.traces.crafted import measured, sound, write
 
 PLAN = ("--tp", "2", "--pp", "2", "--ranks", "8")
@@ -301,7 +302,8 @@ def test_the_largest_messages_come_in_order(run: Run, tiny: str) -> None:
     assert rows(run, "query", text) == [{"most": sizes[0]}]
 
 
-def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -> None:
+def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("import", str(step(0).write(tmp_path))).status == 0
     assert run("instantiate", tiny, *PLAN).status == 0
     assert run("profile", "--name", "mine").status == 0
     searched = run("search", "--model", tiny, "--ranks", "2", "--global-batch-size", "2", "--allow", "none")
@@ -364,7 +366,7 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     assert all(after[kind][word] == before[kind][word] for kind in before for word in ("id", "created"))
     assert rows(run, "query", "bytes_by_axis", "--instance", "mine") != []
     for arguments, expected in (
-        (("nothing", "x"), "no graph, instance, profile or search 'nothing'"),
+        (("nothing", "x"), "no graph, instance, profile, search or run 'nothing'"),
         ((before["graph"]["id"], "x"), "always has the name of its model, tiny"),
         (("mine", " "), "is not a name"),
         (("mine", "a\nb"), "is not a name"),
@@ -630,7 +632,7 @@ def test_a_report_compares_two_steps(run: Run, tiny: str, tmp_path: Path) -> Non
         (("mine", "../other", "--system", "h100"), "leave out --system"),
         (("mine", "tiny", "--tp", "1"), "leave out --model, --profile and the options of a plan"),
         (("mine", "tiny", "--profile", "mine"), "leave out --model, --profile"),
-        (("mine", "nothing"), "no graph, instance, profile or search 'nothing'"),
+        (("mine", "nothing"), "no graph, instance, profile, search or run 'nothing'"),
         (("mine", json.loads(run("ls", "graphs", "-f", "json").out)[0]["id"]), "is a graph"),
         (("mine", "../other"), "--force"),
     ):

@@ -252,7 +252,7 @@ def test_profiles_are_shown_and_removed(run: Run, tiny: str, store: Store) -> No
     assert {label for (label,) in left.rows} - {"SymOp", "SymTensor", "StagedbTests"} == log, "the log alone stays"
     nothing = run("show", "nothing")
     assert nothing.status == 2
-    assert "no graph, instance, profile or search 'nothing'" in nothing.err
+    assert "no graph, instance, profile, search or run 'nothing'" in nothing.err
 
 
 def test_python_has_the_same(tiny: str, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

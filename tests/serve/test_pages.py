@@ -96,5 +96,5 @@ def test_what_is_not_there_is_named(served: Served) -> None:
     assert served.get("/list/nothing").status == 404
     missing = served.get("/instances/missing")
     assert missing.status == 400
-    assert "no graph, instance, profile or search" in missing.text
+    assert "no graph, instance, profile, search or run" in missing.text
     assert '<a href="/list/instances">the page of instances</a> lists them' in missing.text
