@@ -53,6 +53,15 @@ def _filled(command: tuple[str, ...], name: str, seeds: Seeds) -> tuple[str, ...
     return tuple(own.get(each, each) for each in command)
 
 
+def _run(rng: random.Random, seeds: Seeds) -> Attempt:
+    """A trace of a profiler, imported."""
+    name = rng.choice(["rank0.json", "rank0.json", "job.sqlite"])
+    data = seeds.files[name]
+    data = damaged(rng, data) if name.endswith("sqlite") else _document(rng, data, seeds.files["rank1.json"])
+    files: dict[str, bytes | str] = {"rank1.json": seeds.files["rank1.json"], name: data}
+    return Attempt("runs", ("import", name, *rng.choice([(), (), ("rank1.json",)]), "--keep-names"), files)
+
+
 def _durations(rng: random.Random, seeds: Seeds) -> Attempt:
     kind = rng.choice(["csv", "parquet", "et", "gz", "directory"])
     arguments = ("profile", seeds.instance, "--durations")
@@ -256,6 +265,7 @@ DOORS: Mapping[str, Door] = {
     "routings": _file("routings", "routing.json", (".yaml", ".json"), ("instantiate", "moe.yaml", "--dp", "2", "--ep",
         "2", "--dispatch", "ranks", "--routing", "{}")),
     "records": _file("records", "records.json", (".json",), ("validate", "--records", "{}")),
+    "runs": _run,
     "durations": _durations,
     "configuration": _configuration,
     "parameters": _parameters,

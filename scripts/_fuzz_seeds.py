@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts._fuzz_runs import forked_program
+from tests.runs.nsight_exports import two_processes, write_export
+from tests.runs.recordings import step
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -143,6 +145,9 @@ def seeds(directory: Path, environment: Mapping[str, str]) -> Seeds:
     (directory / "config.toml").write_text(CONFIG, encoding="utf-8")
     preset = ROOT / "stagedb" / "systems" / "presets" / "h100.yaml"
     (directory / "system.yaml").write_bytes(preset.read_bytes())
+    for rank in range(2):
+        step(rank).write(directory)
+    write_export(directory / "job.sqlite", two_processes())
     records = json.loads((ROOT / "tests" / "validation" / "records.json").read_text(encoding="utf-8"))
     (directory / "records.json").write_text(json.dumps(records[:1]), encoding="utf-8")
 

@@ -136,13 +136,13 @@ class EventStream(Generic[EventT]):
         """The events of a list. Raises _Cut or _Ended if it ends before or after the text, and TraceFileError."""
         try:
             return msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raws = self._checked(piece, list[msgspec.Raw])
         found = []
         for number, raw in enumerate(raws, self._number):
             try:
                 found.append(msgspec.json.decode(self._mended(bytes(raw)), type=self.kind))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self.left_out.append((number, str(error)))
         return found
 
@@ -151,6 +151,8 @@ class EventStream(Generic[EventT]):
         for attempt in (text, self._mended(text)):
             try:
                 return msgspec.json.decode(attempt, type=kind)
+            except RecursionError:
+                raise self._error(f"values after byte {self._offset} of its text are nested too deeply") from None
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reason = str(error)
                 found = _AT.search(reason)

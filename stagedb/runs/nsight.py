@@ -56,7 +56,8 @@ def read_nsight(path: Path, digest: str, progress: Progress = lambda done: None)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             found = _traces(_Export(database, path), digest)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # The library's own errors have names of a damaged schema, in any bytes.
         raise TraceFileError(
             f"the trace {path_text(path)} cannot be imported: it is no sound database ({error})"
         ) from None
