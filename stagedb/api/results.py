@@ -291,12 +291,12 @@ class SearchInfo:
 
     systems: names. ranks: numbers of ranks that it searched. by: what is best. allow: groups of words that varied. top:
     the number of best plans. room: bytes of an accelerator; None: that of each system. condition: on plans; empty for
-    none. words: those of all plans. size: plans whose degrees divide. timed: plans that were timed. covered: whether
-    every plan was tried or ruled out, so that the first is the best. step, peak: of the best plan, in ns and bytes;
-    None if none that fits was found. left: a lower bound of the step of plans that were not tried [ns]. seconds: of the
-    work. shard: of a shard, `3/8`; whole: id of the search that it is a part of. shards: how many shards the search is
-    cut into. finished: of a search that was put together from shards, the numbers of those that are finished. made_by,
-    tags, notes, loaded: as of a graph.
+    none. framework: what runs the plans; empty for none. words: those of all plans. size: plans whose degrees divide.
+    timed: plans that were timed. covered: whether every plan was tried or ruled out, so that the first is the best.
+    step, peak: of the best plan, in ns and bytes; None if none that fits was found. left: a lower bound of the step of
+    plans that were not tried [ns]. seconds: of the work. shard: of a shard, `3/8`; whole: id of the search that it is a
+    part of. shards: how many shards the search is cut into. finished: of a search that was put together from shards,
+    the numbers of those that are finished. made_by, tags, notes, loaded: as of a graph.
     """
 
     id: str
@@ -308,6 +308,7 @@ class SearchInfo:
     top: int
     room: int | None
     condition: str
+    framework: str
     words: Mapping[str, Any]
     size: int
     timed: int

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagedb.advice import Trials
-from stagedb.advice.commands import needed_words, profile_command
+from stagedb.advice.commands import needed_words, profile_command, words_with
 from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
@@ -446,9 +446,11 @@ def searched(
 
 def _command(each: Candidate, request: SearchRequest, model: str) -> str | None:
     options = () if each.system == DEFAULT else (OPTIONS.word(Word("system")), each.system)
+    words = needed_words(each.words)
     if request.framework:
         options = (OPTIONS.word(Word("framework")), request.framework, *options)
-    return profile_command([OPTIONS.word(Word("model")), model], needed_words(_given(each, request)), options)
+        words = words_with(find_profile(request.framework), each.words)
+    return profile_command([OPTIONS.word(Word("model")), model], words, options)
 
 
 def _given(each: Candidate, request: SearchRequest) -> dict[str, Any]:

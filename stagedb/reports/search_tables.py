@@ -156,6 +156,7 @@ def asked_facts(view: SearchView) -> dict[str, str]:
         "model": view.model,
         "systems": ", ".join(asked.systems),
         "ranks": ", ".join(f"{each:,}" for each in asked.ranks),
+        "framework": asked.framework,
         **asked.words,
         "words that vary": ", ".join(("degrees", "micro-batch", *asked.allow)),
         "best by": asked.by.value.replace("_", " "),

@@ -386,3 +386,17 @@ def test_the_commands_of_advice_make_the_steps_that_it_names(run: Run, tiny: str
             if row["command"] and "tp" in row["what_if"]:
                 merit = rows(run, *shlex.split(row["command"])[1:], "--show", "merit")
                 assert merit[0]["step"] == row["step"]
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021"])
+def test_the_commands_of_advice_keep_the_framework(run: Run, tiny: str, framework: str) -> None:
+    """Its words, what it hides and what it waits for; a change of what it implies is in the command."""
+    degrees = ("--tp", "2", "--pp", "2", "--dp", "2")
+    plan = ("--model", tiny, *degrees, "--global-batch-size", "16", "--seq-len", "32", "--framework", framework)
+    found = rows(run, "advise", *plan)
+    what_ifs = [row for row in rows(run, "advise", *plan, "--show", "what-ifs") if row["command"]]
+    sp = next(row for row in found if row["change"] in ("sp", "no-sp"))
+    for row in (found[0], sp, what_ifs[0]):
+        command = shlex.split(row["command"])
+        assert command[command.index("--framework") + 1] == framework and "--blocking" not in command
+        assert rows(run, *command[1:], "--show", "merit")[0]["step"] == row["step"], row
