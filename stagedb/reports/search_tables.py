@@ -158,7 +158,7 @@ def asked_facts(view: SearchView) -> dict[str, str]:
         "ranks": ", ".join(f"{each:,}" for each in asked.ranks),
         "framework": asked.framework,
         **asked.words,
-        "words that vary": ", ".join(("degrees", "micro-batch", *asked.allow)),
+        "options that vary": ", ".join(("degrees", "micro-batch", *asked.allow)),
         "best by": asked.by.value.replace("_", " "),
         "memory": ", ".join(f"{name} {room}" if len(rooms) > 1 else room for name, room in rooms.items()),
         "condition": asked.where,

@@ -104,8 +104,8 @@ def test_why_plans_lose(asked: Stagedb) -> None:
     ]
 
 
-def test_which_word_matters_most(asked: Stagedb) -> None:
-    found = rows(asked, "words_that_matter", "word", "value", "step", "exact", "plans", "timed")
+def test_which_option_matters_most(asked: Stagedb) -> None:
+    found = rows(asked, "options_that_matter", "option", "value", "step", "exact", "plans", "timed")
     assert found == [
         ("zero", "0", 100, True, 2, 2),
         ("zero", "1", 130, True, 2, 2),
@@ -114,7 +114,7 @@ def test_which_word_matters_most(asked: Stagedb) -> None:
         ("tp", "4", 110, False, 9, 0),
         ("tp", "2", 120, True, 2, 2),
     ]
-    assert rows(asked, "words_that_matter", "longer", "spread")[1] == pytest.approx((0.3, 0.6))
+    assert rows(asked, "options_that_matter", "longer", "spread")[1] == pytest.approx((0.3, 0.6))
 
 
 def test_the_best_plans_have_their_instances(asked: Stagedb) -> None:
