@@ -85,7 +85,9 @@ class Choices:
     ] = None
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far."),
+        typer.Option(
+            "--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far, --compare included."
+        ),
     ] = None
 
     def words(self) -> dict[str, Any]:
@@ -270,7 +272,10 @@ def _write_compared(each: "ComparedPlan", by: str, output: Output) -> None:
     if each.why:
         print_line(f"  {each.why}")
     if each.drawn:
-        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}")
+        short = "; no time was left to draw more" if each.late else ""
+        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}{short}")
+    elif each.late:
+        print_line("  no time was left to draw plans and compare it with them")
     if each.best_terms and each.terms != each.best_terms:
         _write_terms(each.terms, each.best_terms, output)
 

@@ -101,6 +101,12 @@ def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run
     assert f"plans 1-{ties[-1]} of the table" in line if len(ties) > 1 else "no other plan" in line
 
 
+def test_a_comparison_that_had_no_time_is_named(offline: Run) -> None:
+    found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2", "--for", "0.01s")
+    assert found.status == 0, found.err
+    assert "  no time was left to draw plans and compare it with them" in found.out.splitlines()
+
+
 def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(offline: Run) -> None:
     found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2")
     assert found.status == 0, found.err
