@@ -123,7 +123,7 @@ def _verdict(wanted: Wanted, found: Advice) -> str:
     bound, best = found.bound, found.best
     share = f"{bound.share:.0%} of the step"
     if bound.kind == "memory" and found.room is not None:
-        share = f"the fullest rank holds {found.peak / GB:,.1f} GB of {found.room / GB:,.1f} GB"
+        share = f"the fullest rank holds {found.peak / GB:,.1f} GB of {found.room / GB:,.1f} GB for tensors"
     text = f"{wanted.model} on {wanted.plan.world:,} ranks is bound by {bound.words} ({share})"
     if best is None:
         return f"{text}; no change near it {'is faster' if found.fits else f'fits{_leanest(found)}'}"

@@ -51,7 +51,8 @@ class Choices:
         ),
     ] = None
     fits: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of an accelerator, as 80GB.  [the system's]")
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory for tensors, as 80GB or 80GiB.  [what the system has for them]"),
     ] = None
     by: Annotated[
         str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule, memory or bytes.")

@@ -302,7 +302,7 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
 
 
 def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_path: Path) -> None:
-    assert "GB of 82.8 GB: fits" in run("profile", "--model", tiny, *PLAN).out
+    assert "GB of 82.8 GB for tensors: fits" in run("profile", "--model", tiny, *PLAN).out
     small = tmp_path / "small.yaml"
     text = (Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text(encoding="utf-8")
     small.write_text(
@@ -340,16 +340,22 @@ def test_a_job_is_placed_on_whole_groups_unless_its_system_has_a_number(run: Run
 
 
 def test_what_is_not_for_tensors_is_printed_apart(run: Run, tiny: str, tmp_path: Path) -> None:
-    line = "2.09 GB of an accelerator's 84.92 GB are reserved: context 1.65 GB, cublas 0.03 GB, nccl 0.41 GB"
+    line = (
+        "an accelerator has 84.92 GB (79.09 GiB): 82.83 GB for tensors, 2.09 GB reserved (context 1.65 GB, cublas 0.03 "
+        "GB, nccl 0.41 GB)"
+    )
     for words in (("profile", "--model", tiny, *PLAN), ("memory",), ("advise",)):
         assert line in run(*words).out, words
-    assert "reserved" not in run("memory", "--capacity", "80GB").out
+    given = run("memory", "--capacity", "80GB").out
+    assert "reserved" not in given and " GB of 80.00 GB of --capacity free" in given
+    assert " GB of 82.83 GB for tensors free" in run("memory").out
+    assert " GB of 82.8 GB for tensors, on h100" in run("advise").out
     whole = yaml.safe_load((Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text("utf-8"))
     del whole["accelerator"]["memory"]["reserve"]
     mine = tmp_path / "mine.yaml"
     mine.write_text(yaml.safe_dump({**whole, "name": "mine"}), encoding="utf-8")
     without = run("profile", "--system", str(mine)).out
-    assert "GB of 84.9 GB: fits" in without and "reserved" not in without
+    assert "GB of 84.9 GB for tensors: fits" in without and "reserved" not in without
 
 
 def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -> None:

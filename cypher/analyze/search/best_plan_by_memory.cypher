@@ -3,7 +3,7 @@
 //
 // mode: reads
 // param search: string — id of the search
-// column memory: integer [B] — what an accelerator has
+// column memory: integer [B] — what an accelerator has for tensors
 // column step: integer [ns] — length of the step
 // column verdict: string — `best`, or `may be beaten` by a plan that was only bounded, or was not tried
 // column bound: integer? [ns] — no plan that may fit, and was not timed, has a shorter one; null if there is none, 0 if no bound is known
