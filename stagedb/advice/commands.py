@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 
@@ -39,6 +40,18 @@ def needed_words(words: Mapping[str, Any]) -> dict[str, Any]:
     usual = Plan.from_mapping(common).to_dict()
     always = {"seq_len", "recipe"}
     return {word: value for word, value in words.items() if word in always or value != usual.get(word)}
+
+
+def words_with(profile: FrameworkProfile, words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a plan that a command gives together with a framework, which implies the others.
+
+    What the framework implies and the plan has otherwise is there, with its default too.
+    """
+    given = profile.given_words(words)
+    needed = {word: value for word, value in needed_words(words).items() if word in given}
+    plan = Plan.from_mapping(words).to_dict()
+    others = {word for word, value in profile.plan_words(needed).items() if plan.get(word) not in (None, value)}
+    return {**needed, **{word: plan[word] for word in sorted(others - needed.keys())}}
 
 
 def _number(value: Any) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 from stagedb.advice import Advice, Change, Trials, advise, profile_command
 from stagedb.advice.advising import LEAN
-from stagedb.advice.commands import needed_words
+from stagedb.advice.commands import needed_words, words_with
 from stagedb.api import catalog, provenance
 from stagedb.api.programs import graph_of
 from stagedb.api.results import Advised, Rows
 from stagedb.api.wanted_instances import Wanted
+from stagedb.frameworks.profiles import find_profile
 from stagedb.mentions import OPTIONS, Word
-from stagedb.models import Card
 from stagedb.outputs import GB
 from stagedb.plans import Plan
 from stagedb.plans.written_words import OPTION_WORDS
@@ -51,7 +51,7 @@ def advise_on(
     found = advise(
         trials, wanted.plan, lambda done, of, change: report(done, of, _outcome(change)), partial(_least, bounds)
     )
-    changes, what_ifs = _rows(found, _Commands(wanted, asked.model, inputs))
+    changes, what_ifs = _rows(found, _Commands(wanted, asked, inputs))
     return Advised(
         instance=wanted.there,
         model=wanted.model,
@@ -123,7 +123,7 @@ def _verdict(wanted: Wanted, found: Advice) -> str:
     bound, best = found.bound, found.best
     share = f"{bound.share:.0%} of the step"
     if bound.kind == "memory" and found.room is not None:
-        share = f"the fullest rank holds {found.peak / GB:,.1f} GB of {found.room / GB:,.1f} GB"
+        share = f"the fullest rank holds {found.peak / GB:,.1f} GB of {found.room / GB:,.1f} GB for tensors"
     text = f"{wanted.model} on {wanted.plan.world:,} ranks is bound by {bound.words} ({share})"
     if best is None:
         return f"{text}; no change near it {'is faster' if found.fits else f'fits{_leanest(found)}'}"
@@ -144,12 +144,19 @@ def _leanest(found: Advice) -> str:
 class _Commands:
     """The commands that profile what was tried."""
 
-    def __init__(self, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs) -> None:
+    def __init__(self, wanted: Wanted, asked: provenance.Asked, inputs: ProfileInputs) -> None:
         self.wanted = wanted
         system = inputs.system.name
         self.options = [*(() if system == DEFAULT else (OPTIONS.word(Word("system")), system))]
-        self.options += [OPTIONS.word(Word("blocking")), ",".join(inputs.blocking)] if inputs.blocking else []
-        self.model = model if isinstance(model, str) else wanted.model
+        # A framework implies the axes that it waits for.
+        self.options += [OPTIONS.word(Word("blocking")), ",".join(inputs.blocking)] if asked.blocking else []
+        self.options += [OPTIONS.word(Word("framework")), asked.framework] if asked.framework else []
+        self.profile = find_profile(asked.framework) if asked.framework else None
+        self.model = asked.model if isinstance(asked.model, str) else wanted.model
+
+    def _needed(self, words: Mapping[str, Any]) -> dict[str, Any]:
+        """The words that a command gives of a plan of the model."""
+        return needed_words(words) if self.profile is None else words_with(self.profile, words)
 
     def of_change(self, each: Change) -> str | None:
         """The command of a change: of the instance, if its graph remains, else of the model under all words."""
@@ -158,7 +165,7 @@ class _Commands:
             batch: Mapping[str, Any] = {} if plan.global_batch_size else {"global_batch_size": plan.batch}
             changed = {word: value for word, value in each.change.items() if value is not None}
             return profile_command([there.id[: catalog.SHORT_ID]], {**batch, **changed}, self.options)
-        return profile_command([OPTIONS.word(Word("model")), self.model], needed_words(each.words), self.options)
+        return profile_command([OPTIONS.word(Word("model")), self.model], self._needed(each.words), self.options)
 
     def of(self, options: tuple[str, ...]) -> str | None:
         """The command of a what-if; None for one that takes another system's file."""
@@ -169,5 +176,5 @@ class _Commands:
             return profile_command([there.id[: catalog.SHORT_ID]], {}, [*self.options, *options])
         words = {word: value for word, value in self.wanted.plan.to_dict().items() if value is not None}
         return profile_command(
-            [OPTIONS.word(Word("model")), self.model], needed_words(words), [*self.options, *options]
+            [OPTIONS.word(Word("model")), self.model], self._needed(words), [*self.options, *options]
         )

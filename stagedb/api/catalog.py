@@ -197,6 +197,7 @@ def _search(row: Mapping[str, Any], marks: UserMarks) -> SearchInfo:
         top=asked["top"],
         room=asked["room"],
         condition=asked["where"],
+        framework=asked["framework"],
         words=asked["words"],
         whole=row["whole"],
         shard=None if row["shard"] is None else f"{row['shard']}/{row['shards']}",

@@ -291,12 +291,12 @@ class SearchInfo:
 
     systems: names. ranks: numbers of ranks that it searched. by: what is best. allow: groups of words that varied. top:
     the number of best plans. room: bytes of an accelerator; None: that of each system. condition: on plans; empty for
-    none. words: those of all plans. size: plans whose degrees divide. timed: plans that were timed. covered: whether
-    every plan was tried or ruled out, so that the first is the best. step, peak: of the best plan, in ns and bytes;
-    None if none that fits was found. left: a lower bound of the step of plans that were not tried [ns]. seconds: of the
-    work. shard: of a shard, `3/8`; whole: id of the search that it is a part of. shards: how many shards the search is
-    cut into. finished: of a search that was put together from shards, the numbers of those that are finished. made_by,
-    tags, notes, loaded: as of a graph.
+    none. framework: what runs the plans; empty for none. words: those of all plans. size: plans whose degrees divide.
+    timed: plans that were timed. covered: whether every plan was tried or ruled out, so that the first is the best.
+    step, peak: of the best plan, in ns and bytes; None if none that fits was found. left: a lower bound of the step of
+    plans that were not tried [ns]. seconds: of the work. shard: of a shard, `3/8`; whole: id of the search that it is a
+    part of. shards: how many shards the search is cut into. finished: of a search that was put together from shards,
+    the numbers of those that are finished. made_by, tags, notes, loaded: as of a graph.
     """
 
     id: str
@@ -308,6 +308,7 @@ class SearchInfo:
     top: int
     room: int | None
     condition: str
+    framework: str
     words: Mapping[str, Any]
     size: int
     timed: int
@@ -516,7 +517,8 @@ class ComparedPlan:
     plan, by what the search makes best; below 0 if it is better, None if the search has found no plan. code, why: the
     term by which it loses. terms: ns of its step. best_terms: those of the best plan's step, which differ from them by
     the difference of the steps; empty if the search has found no plan. drawn: plans of the search that fit, drawn with
-    equal chances. better: those of them that are better than this one. command: profiles it.
+    equal chances. better: those of them that are better than this one. late: whether there was no time for all that
+    were to be drawn. command: profiles it.
     """
 
     plan: str
@@ -532,6 +534,7 @@ class ComparedPlan:
     better: int
     command: str | None
     best_terms: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -540,14 +543,15 @@ class Searched:
 
     id: the digest of what was asked. size: plans of the search. covered: whether every one was tried or ruled out, so
     that the first candidate is the best. left: a lower bound of the step of those that were not [ns]; None if there are
-    none. seconds: of the work. by: what is best. allow: the groups of words that varied. candidates: a row for each
-    plan that was tried, and for each set that was ruled out; the best first. regions: if strategies vary, the best plan
-    with other rules in one region of the model, a row each: `part`, its `rules`, those `instead`, and step, peak and
-    bytes sent with these, or `why` they are refused; no rows for a search that is read by its id. result: candidates as
-    objects. expected_errors: by system, the error to expect of its times, and of which published steps it is; empty for
-    a search that is read by its id. ties: on each number of ranks, the plans that are no further from the best than
-    that error in the mean; none where no time decides. kept: whether a store has it. new: whether this call searched;
-    False if the store had the result. compared: the plan that was to be compared with the best one.
+    none. seconds: of the work, that on `compared` included. by: what is best. allow: the groups of words that varied.
+    candidates: a row for each plan that was tried, and for each set that was ruled out; the best first. regions: if
+    strategies vary, the best plan with other rules in one region of the model, a row each: `part`, its `rules`, those
+    `instead`, and step, peak and bytes sent with these, or `why` they are refused; no rows for a search that is read by
+    its id. result: candidates as objects. expected_errors: by system, the error to expect of its times, and of which
+    published steps it is; empty for a search that is read by its id. ties: on each number of ranks, the plans that are
+    no further from the best than that error in the mean; none where no time decides. kept: whether a store has it. new:
+    whether this call searched; False if the store had the result. compared: the plan that was to be compared with the
+    best one.
     """
 
     id: str

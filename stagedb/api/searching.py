@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagedb.advice import Trials
-from stagedb.advice.commands import needed_words, profile_command
+from stagedb.advice.commands import needed_words, profile_command, words_with
 from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
@@ -46,6 +47,9 @@ REGION_COLUMNS = tuple(each.name for each in fields(RegionChange))
 
 SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks"}
 """Words as a table has them, where they are long."""
+
+FOR_SEARCH = 0.9
+"""The share of a limited time that is for the search, if a plan is compared; the rest is for what is drawn for it."""
 
 _LISTS = ("recompute_operators", "recompute_modules")
 """Words that follow from the kind of recomputation."""
@@ -84,13 +88,13 @@ def search(
     (`stagedb.search.space.GROUPS`, `all` or `none`). room: bytes of an accelerator; None takes the system's. by:
     `step`, `tokens_per_dollar` (with prices), `tokens_per_joule` (with watts), `memory` or `bytes` (that a rank sends
     at most in a step). where: a condition, such as `tp <= 8 and peak < 76e9`. top: best plans that are found on each
-    number of ranks, no two of which differ only in what recomputes. seconds: when to end with what is found; None: when
-    every plan is tried or ruled out. prices: by system, what an accelerator costs an hour. watts: by system, what it
-    takes. framework: what runs the plans: its words, what it hides and what it waits for. progress: called as plans are
-    tried. words: those that all plans have; `global_batch_size` is needed. on: the address of a Ray cluster, as
-    `ray://HOST:10001`, whose machines try plans instead of this one; it takes `stagedb[ray]` here, and the same stagedb
-    on all of them. compare: words of a plan that is timed too, and compared with the best one and with drawn ones
-    (`Searched.compared`).
+    number of ranks, no two of which differ only in what recomputes. seconds: when to end with what is found, with the
+    plans that are drawn for `compare`; None: when every plan is tried or ruled out. prices: by system, what an
+    accelerator costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides
+    and what it waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is
+    needed. on: the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it
+    takes `stagedb[ray]` here, and the same stagedb on all of them. compare: words of a plan that is timed too, and
+    compared with the best one and with drawn ones (`Searched.compared`).
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
@@ -98,11 +102,37 @@ def search(
         check_address(on)
     asked = SearchAsked.of(model, ranks, system, allow, room, by, where, top, prices, watts, framework, words)
     asked.check_compared(compare)
+    clock = _SearchClock(seconds, compare is not None)
     found = searching.search(
-        asked.request, asked.card, asked.systems, seconds=seconds, on=on, progress=_reporting(asked.request, progress)
+        asked.request,
+        asked.card,
+        asked.systems,
+        seconds=clock.for_search,
+        on=on,
+        progress=_reporting(asked.request, progress),
     )
     result = searched(found, asked.name, asked.regions(found), asked.errors)
-    return asked.compare(result, compare, progress)
+    return asked.compare(result, compare, progress, clock.left)
+
+
+class _SearchClock:
+    """The time that a search has, from now on, with that of the plans that are drawn to be compared.
+
+    seconds: None without a limit. compares: whether a plan is compared.
+    """
+
+    def __init__(self, seconds: float | None, compares: bool) -> None:
+        self.began, self.seconds, self.compares = time.monotonic(), seconds, compares
+
+    @property
+    def for_search(self) -> float | None:
+        """Seconds of the search alone."""
+        return None if self.seconds is None else self.seconds * (FOR_SEARCH if self.compares else 1)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left now; None without a limit."""
+        return None if self.seconds is None else max(0.0, self.began + self.seconds - time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -180,14 +210,17 @@ class SearchAsked:
             plan = Plan.from_mapping(self._compared_words(words))
             plan.check(self._place.space.sizes)
 
-    def compare(self, found: Searched, words: Mapping[str, Any] | None, progress: Report | None) -> Searched:
-        """A result with a plan of these words next to its best one; None: as it is."""
+    def compare(
+        self, found: Searched, words: Mapping[str, Any] | None, progress: Report | None, seconds: float | None
+    ) -> Searched:
+        """A result with a plan of these words next to its best one; None: as it is. seconds: for drawn plans."""
         if words is None:
             return found
+        began = time.monotonic()
         best, request = found.result.best, self.request
         report = progress or (lambda done, of, text: None)
         each = comparisons.compared(
-            self._place, found.result, self._compared_words(words), lambda done, of: report(done, of, "")
+            self._place, found.result, self._compared_words(words), lambda done, of: report(done, of, ""), seconds
         )
         mine = each.plan
         compared = ComparedPlan(
@@ -204,8 +237,9 @@ class SearchAsked:
             better=each.better,
             command=_command(mine, request, self.name),
             best_terms={} if best is None else dict(best.terms),
+            late=each.late,
         )
-        return replace(found, compared=compared)
+        return replace(found, compared=compared, seconds=found.seconds + time.monotonic() - began)
 
     @property
     def _place(self) -> SearchPlace:
@@ -251,12 +285,13 @@ def search_in(
     from stagedb.store.contents.search_shards import record_shard, remove_shards
     from stagedb.store.contents.searches import record_search
 
+    clock = _SearchClock(seconds, compare is not None)
     run = partial(
         searching.search,
         asked.request,
         asked.card,
         asked.systems,
-        seconds=seconds,
+        seconds=clock.for_search,
         on=on,
         progress=_reporting(asked.request, progress),
     )
@@ -275,7 +310,7 @@ def search_in(
             asked.instance_of,
         )
     result = searched(found, asked.name, asked.regions(found), asked.errors, kept=True, new=new)
-    return asked.compare(result, compare, progress)
+    return asked.compare(result, compare, progress, clock.left)
 
 
 def _go_on(
@@ -446,9 +481,11 @@ def searched(
 
 def _command(each: Candidate, request: SearchRequest, model: str) -> str | None:
     options = () if each.system == DEFAULT else (OPTIONS.word(Word("system")), each.system)
+    words = needed_words(each.words)
     if request.framework:
         options = (OPTIONS.word(Word("framework")), request.framework, *options)
-    return profile_command([OPTIONS.word(Word("model")), model], needed_words(_given(each, request)), options)
+        words = words_with(find_profile(request.framework), each.words)
+    return profile_command([OPTIONS.word(Word("model")), model], words, options)
 
 
 def _given(each: Candidate, request: SearchRequest) -> dict[str, Any]:

@@ -112,10 +112,10 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
 
 def _figures(found: "Advised") -> str:
     """The step as it is, and how much was tried."""
-    room = "" if found.room is None else f" of {found.room / GB:,.1f}"
+    room = "" if found.room is None else f" of {found.room / GB:,.1f} GB for tensors"
     refused = f", {len(found.refused)} refused by the checks of plans" if found.refused else ""
     return (
-        f"step {found.step / MS:,.3f} ms, peak {found.peak / GB:,.1f}{room} GB, on {found.system}, sequences of "
+        f"step {found.step / MS:,.3f} ms, peak {found.peak / GB:,.1f} GB{room}, on {found.system}, sequences of "
         f"{found.plan['seq_len']:,}; {count(len(found.changes), 'change')} tried{refused}, in {found.seconds:.1f} s"
     )
 

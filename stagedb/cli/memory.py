@@ -55,7 +55,7 @@ def memory(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Check whether each rank fits into this size, as 80GB or 80GiB.  [the system's]",
+            help="Check whether each rank fits into this size, as 80GB or 80GiB.  [what the system has for tensors]",
         ),
     ] = None,
     system: Annotated[
@@ -103,7 +103,11 @@ def memory(
         raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
     _write(found, chosen, fullest, room, output)
     reserve = {} if capacity is not None else found.reserve
-    if room is not None and not _report_fit(common, peaks, room, reserve) and (capacity, system) != (None, None):
+    if (
+        room is not None
+        and not _report_fit(common, peaks, room, reserve, capacity)
+        and (capacity, system) != (None, None)
+    ):
         raise typer.Exit(1)
 
 
@@ -201,17 +205,23 @@ def _categories(found: "Memory") -> list[str]:
     return sorted(totals, key=lambda category: -totals[category])
 
 
-def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int, reserve: Mapping[str, int]) -> bool:
-    """Print whether all classes fit into the room for tensors, and what else an accelerator holds. Return the first."""
+def _report_fit(
+    common: Common, peaks: Sequence[Mapping[str, Any]], room: int, reserve: Mapping[str, int], capacity: str | None
+) -> bool:
+    """Print whether all classes fit into the room for tensors, and what else an accelerator holds. Return the first.
+
+    capacity: the room, if it was given.
+    """
+    size = f"{room / GB:,.2f} GB {'for tensors' if capacity is None else 'of --capacity'}"
     over = [row for row in peaks if row["peak"] > room]
     most, ranks = max(row["peak"] for row in peaks), sum(row["ranks"] for row in over)
     if over:
         common.line(
             f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
-            f"than {room / GB:,.2f} GB, the fullest by {(most - room) / GB:,.2f} GB"
+            f"than {size}, the fullest by {(most - room) / GB:,.2f} GB"
         )
     else:
-        common.line(f"fits: the fullest rank leaves {(room - most) / GB:,.2f} GB of {room / GB:,.2f} GB free")
+        common.line(f"fits: the fullest rank leaves {(room - most) / GB:,.2f} GB of {size} free")
     if reserve:
         common.line(reserve_text(room, reserve))
     return not over

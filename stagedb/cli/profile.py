@@ -170,7 +170,7 @@ def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:
     fullest = memory[0]
     if room is None:
         return f"peak memory {fullest.bytes / GB:,.1f} GB"
-    text = f"peak memory {fullest.bytes / GB:,.1f} GB of {room / GB:,.1f} GB: "
+    text = f"peak memory {fullest.bytes / GB:,.1f} GB of {room / GB:,.1f} GB for tensors: "
     over = [each for each in memory if each.bytes > room]
     if not over:
         return f"{text}fits"

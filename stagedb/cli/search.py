@@ -51,7 +51,8 @@ class Choices:
         ),
     ] = None
     fits: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of an accelerator, as 80GB.  [the system's]")
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory for tensors, as 80GB or 80GiB.  [what the system has for them]"),
     ] = None
     by: Annotated[
         str, typer.Option(metavar="WHAT", help="step, tokens_per_dollar, tokens_per_joule, memory or bytes.")
@@ -85,7 +86,9 @@ class Choices:
     ] = None
     for_: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far."),
+        typer.Option(
+            "--for", metavar="TIME", help="End after this time, as 60s or 5m, with the best so far, --compare included."
+        ),
     ] = None
 
     def words(self) -> dict[str, Any]:
@@ -270,7 +273,10 @@ def _write_compared(each: "ComparedPlan", by: str, output: Output) -> None:
     if each.why:
         print_line(f"  {each.why}")
     if each.drawn:
-        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}")
+        short = "; no time was left to draw more" if each.late else ""
+        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}{short}")
+    elif each.late:
+        print_line("  no time was left to draw plans and compare it with them")
     if each.best_terms and each.terms != each.best_terms:
         _write_terms(each.terms, each.best_terms, output)
 

@@ -139,9 +139,9 @@ def _sensitivity(db: "Stagedb", target: str | None, request: dict[str, Any], out
 
 
 def _figures(found: "Gains") -> str:
-    room = "" if found.room is None else f" of {found.room / GB:,.1f}"
+    room = "" if found.room is None else f" of {found.room / GB:,.1f} GB for tensors"
     return (
-        f"step {found.step / MS:,.3f} ms, peak {found.peak / GB:,.1f}{room} GB, of {found.model} on {found.ranks:,} "
+        f"step {found.step / MS:,.3f} ms, peak {found.peak / GB:,.1f} GB{room}, of {found.model} on {found.ranks:,} "
         f"ranks of {found.system}"
     )
 

@@ -7,7 +7,9 @@ GB = 10**9
 
 
 def reserve_text(room: int, reserve: Mapping[str, int]) -> str:
-    """How much of an accelerator's memory is not for tensors, and what holds it; empty without a reserve.
+    """What an accelerator's memory consists of: what is for tensors, and what holds the rest; empty without a reserve.
+
+    Makers round the memory in the name of an accelerator (80GB), so that its bytes are here in GiB, too.
 
     room: bytes for tensors. reserve: the other bytes of the accelerator, by what holds them.
     """
@@ -15,4 +17,5 @@ def reserve_text(room: int, reserve: Mapping[str, int]) -> str:
         return ""
     held = sum(reserve.values())
     parts = ", ".join(f"{name} {size / GB:,.2f} GB" for name, size in reserve.items())
-    return f"{held / GB:,.2f} GB of an accelerator's {(room + held) / GB:,.2f} GB are reserved: {parts}"
+    whole = f"{(room + held) / GB:,.2f} GB ({(room + held) / 2**30:,.2f} GiB)"
+    return f"an accelerator has {whole}: {room / GB:,.2f} GB for tensors, {held / GB:,.2f} GB reserved ({parts})"

@@ -40,22 +40,26 @@ class Comparison:
     """A given plan next to the best one of a search.
 
     plan: with its exact figures, and why it loses. fits: whether the accelerator's memory holds it. drawn: plans of the
-    search that fit, drawn with equal chances, so many as were timed in a minute at most. better: those of them that are
-    better than the given one.
+    search that fit, drawn with equal chances. better: those of them that are better than the given one. late: whether
+    there was no time for all that were to be drawn.
     """
 
     plan: Candidate
     fits: bool
     drawn: int
     better: int
+    late: bool = False
 
 
-def compared(place: SearchPlace, found: SearchResult, words: Words, progress: Report) -> Comparison:
-    """A plan next to the best one of a search. words: all of the plan.
+def compared(
+    place: SearchPlace, found: SearchResult, words: Words, progress: Report, seconds: float | None = None
+) -> Comparison:
+    """A plan next to the best one of a search. words: all of the plan. seconds: after which no more plans are drawn, of
+    at most `PATIENCE`; those that are being timed then still count.
 
     Raises UsageError for words that are no plan of the model on the ranks of the place.
     """
-    plan = Plan.from_mapping(words)
+    began, plan = time.monotonic(), Plan.from_mapping(words)
     plan.check(place.space.sizes)
     if plan.world != place.space.ranks:
         raise UsageError(
@@ -66,20 +70,30 @@ def compared(place: SearchPlace, found: SearchResult, words: Words, progress: Re
     step, peak, sent = place.trials.step(program), peak_of(memory_of(program)), most_sent(program.workload)
     terms = place.trials.terms(program)
     mine = Candidate(words, place.system, plan.world, Fate.TIMED, step, peak, terms=terms, sent=sent)
-    request, worths = found.request, list(_worths(place, found, progress))
+    until = began + (PATIENCE if seconds is None else min(seconds, PATIENCE))
+    request, worths = found.request, list(_worths(place, found, progress, until))
     better = sum(each < request.worth_of(mine) for each in worths)
-    return Comparison(explain(mine, found.best, request), place.room is None or peak <= place.room, len(worths), better)
+    return Comparison(
+        plan=explain(mine, found.best, request),
+        fits=place.room is None or peak <= place.room,
+        drawn=len(worths),
+        better=better,
+        late=len(worths) < DRAWN and time.monotonic() >= until,
+    )
 
 
-def _worths(place: SearchPlace, found: SearchResult, progress: Report) -> Iterator[Worth]:
-    """What the search makes small, of drawn plans that fit: those of sets of which it does not know that none does."""
-    request, timed, began = found.request, 0, time.monotonic()
+def _worths(place: SearchPlace, found: SearchResult, progress: Report, until: float) -> Iterator[Worth]:
+    """What the search makes small, of drawn plans that fit: those of sets of which it does not know that none does.
+
+    until: the time at which the last one is drawn.
+    """
+    request, timed = found.request, 0
     may_fit = [each for each in found.candidates if each.fate in (Fate.TIMED, Fate.SLOWER, Fate.UNTRIED)]
     chosen = islice(drawn(place.space, may_fit, request.id), MOST)
     progress(0, DRAWN)
     with copies(lambda words: _worth(place, request, words), usable_cores(), lambda question: "plans", LOST) as others:
         while timed < DRAWN:
-            for words in islice(chosen, others.idle if time.monotonic() - began < PATIENCE else 0):
+            for words in islice(chosen, others.idle if time.monotonic() < until else 0):
                 others.ask(words)
             if not others.busy:
                 break

@@ -6,7 +6,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.search import Candidate, Fate, SearchResult
+from stagedb.search import Candidate, Fate, Objective, SearchResult
 from stagedb.store import Store
 from stagedb.store.contents.searches import record_search
 from tests.store.searches import small_request
@@ -45,17 +45,40 @@ def rows(db: Stagedb, query: str, *columns: str, **params: Any) -> list[tuple[An
 
 
 def test_the_best_plan_by_memory(asked: Stagedb) -> None:
-    found = rows(asked, "best_plan_by_memory", "memory", "step", "bound", "tp")
+    found = rows(asked, "best_plan_by_memory", "memory", "step", "verdict", "bound", "tp")
     assert found == [
-        (24 * GB, 150, 160, 1),
-        (32 * GB, 120, 110, 2),
-        (40 * GB, 120, 110, 2),
-        (48 * GB, 120, 110, 2),
-        (64 * GB, 120, 110, 2),
-        (80 * GB, 100, 110, 1),
+        (24 * GB, 150, "best", 160, 1),
+        (32 * GB, 120, "may be beaten", 110, 2),
+        (40 * GB, 120, "may be beaten", 110, 2),
+        (48 * GB, 120, "may be beaten", 110, 2),
+        (64 * GB, 120, "may be beaten", 110, 2),
+        (80 * GB, 100, "best", 110, 1),
         # Plans that did not fit into the search's memory may be shorter by any amount.
-        *((size * GB, 100, 0, 1) for size in (96, 128, 144, 192, 288)),
+        *((size * GB, 100, "may be beaten", 0, 1) for size in (96, 128, 144, 192, 288)),
     ]
+
+
+def test_a_plan_of_a_search_that_ended_early_may_be_beaten(store: Store) -> None:
+    request, left = small_request(), plan(Fate.UNTRIED, 90, 60 * GB, "untried", 4, tp=4)
+    found = SearchResult(request, 8, (*CANDIDATES[:4], left), False, 90, 1.0)
+    record_search(store, request, lambda known, settled: found)
+    verdicts = dict(rows(Stagedb(store), "best_plan_by_memory", "memory", "verdict"))
+    assert verdicts == {
+        size * GB: "best" if size < 64 else "may be beaten" for size in (24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 288)
+    }
+
+
+@pytest.mark.parametrize(("by", "best"), [("memory", {24, 32, 40, 48, 64, 80}), ("bytes", {80})])
+def test_what_may_be_beaten_depends_on_what_is_best(store: Store, by: str, best: set[int]) -> None:
+    """The first plan has the least of it. A set that was ruled out has a shorter step, and does not beat it."""
+    request = small_request(by=Objective(by))
+    slower = plan(Fate.SLOWER, 90, 21 * GB, by, 6, tp=4)
+    first = (CANDIDATES[3],) if by == "memory" else (CANDIDATES[0], CANDIDATES[3])
+    found = (*first, slower, CANDIDATES[6])
+    record_search(store, request, lambda known, settled: SearchResult(request, 17, found, True, None, 1.0))
+    verdicts = dict(rows(Stagedb(store), "best_plan_by_memory", "memory", "verdict"))
+    assert {size for size, verdict in verdicts.items() if verdict == "best"} >= {size * GB for size in best}
+    assert verdicts[64 * GB] == ("best" if by == "memory" else "may be beaten")
 
 
 def test_the_front_of_step_against_memory(asked: Stagedb) -> None:
@@ -81,8 +104,8 @@ def test_why_plans_lose(asked: Stagedb) -> None:
     ]
 
 
-def test_which_word_matters_most(asked: Stagedb) -> None:
-    found = rows(asked, "words_that_matter", "word", "value", "step", "exact", "plans", "timed")
+def test_which_option_matters_most(asked: Stagedb) -> None:
+    found = rows(asked, "options_that_matter", "option", "value", "step", "exact", "plans", "timed")
     assert found == [
         ("zero", "0", 100, True, 2, 2),
         ("zero", "1", 130, True, 2, 2),
@@ -91,7 +114,7 @@ def test_which_word_matters_most(asked: Stagedb) -> None:
         ("tp", "4", 110, False, 9, 0),
         ("tp", "2", 120, True, 2, 2),
     ]
-    assert rows(asked, "words_that_matter", "longer", "spread")[1] == pytest.approx((0.3, 0.6))
+    assert rows(asked, "options_that_matter", "longer", "spread")[1] == pytest.approx((0.3, 0.6))
 
 
 def test_the_best_plans_have_their_instances(asked: Stagedb) -> None:

@@ -302,7 +302,7 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
 
 
 def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_path: Path) -> None:
-    assert "GB of 82.8 GB: fits" in run("profile", "--model", tiny, *PLAN).out
+    assert "GB of 82.8 GB for tensors: fits" in run("profile", "--model", tiny, *PLAN).out
     small = tmp_path / "small.yaml"
     text = (Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text(encoding="utf-8")
     small.write_text(
@@ -340,16 +340,22 @@ def test_a_job_is_placed_on_whole_groups_unless_its_system_has_a_number(run: Run
 
 
 def test_what_is_not_for_tensors_is_printed_apart(run: Run, tiny: str, tmp_path: Path) -> None:
-    line = "2.09 GB of an accelerator's 84.92 GB are reserved: context 1.65 GB, cublas 0.03 GB, nccl 0.41 GB"
+    line = (
+        "an accelerator has 84.92 GB (79.09 GiB): 82.83 GB for tensors, 2.09 GB reserved (context 1.65 GB, cublas 0.03 "
+        "GB, nccl 0.41 GB)"
+    )
     for words in (("profile", "--model", tiny, *PLAN), ("memory",), ("advise",)):
         assert line in run(*words).out, words
-    assert "reserved" not in run("memory", "--capacity", "80GB").out
+    given = run("memory", "--capacity", "80GB").out
+    assert "reserved" not in given and " GB of 80.00 GB of --capacity free" in given
+    assert " GB of 82.83 GB for tensors free" in run("memory").out
+    assert " GB of 82.8 GB for tensors, on h100" in run("advise").out
     whole = yaml.safe_load((Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text("utf-8"))
     del whole["accelerator"]["memory"]["reserve"]
     mine = tmp_path / "mine.yaml"
     mine.write_text(yaml.safe_dump({**whole, "name": "mine"}), encoding="utf-8")
     without = run("profile", "--system", str(mine)).out
-    assert "GB of 84.9 GB: fits" in without and "reserved" not in without
+    assert "GB of 84.9 GB for tensors: fits" in without and "reserved" not in without
 
 
 def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -> None:
@@ -386,3 +392,17 @@ def test_the_commands_of_advice_make_the_steps_that_it_names(run: Run, tiny: str
             if row["command"] and "tp" in row["what_if"]:
                 merit = rows(run, *shlex.split(row["command"])[1:], "--show", "merit")
                 assert merit[0]["step"] == row["step"]
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021"])
+def test_the_commands_of_advice_keep_the_framework(run: Run, tiny: str, framework: str) -> None:
+    """Its words, what it hides and what it waits for; a change of what it implies is in the command."""
+    degrees = ("--tp", "2", "--pp", "2", "--dp", "2")
+    plan = ("--model", tiny, *degrees, "--global-batch-size", "16", "--seq-len", "32", "--framework", framework)
+    found = rows(run, "advise", *plan)
+    what_ifs = [row for row in rows(run, "advise", *plan, "--show", "what-ifs") if row["command"]]
+    sp = next(row for row in found if row["change"] in ("sp", "no-sp"))
+    for row in (found[0], sp, what_ifs[0]):
+        command = shlex.split(row["command"])
+        assert command[command.index("--framework") + 1] == framework and "--blocking" not in command
+        assert rows(run, *command[1:], "--show", "merit")[0]["step"] == row["step"], row

@@ -29,6 +29,22 @@ def test_the_command_of_the_best_plan_gives_its_step(offline: Run, run: Run, mor
     assert {sum(row[each] for each in spent) for row in json.loads(profiled.out)} == {best["step"]}
 
 
+def test_the_command_of_a_plan_without_what_its_framework_implies_gives_its_step(offline: Run, run: Run) -> None:
+    words = ("--framework", "megatron-core", "--allow", "none", "--fix", "tp=2", "--fix", "sp=false")
+    best = json.loads(offline(*SMALL, *words, "-f", "json").out)[0]
+    assert "--no-sp" in best["command"] and "--framework megatron-core" in best["command"]
+    merit = run(*shlex.split(best["command"])[1:], "--no-keep", "--show", "merit", "-f", "json")
+    assert json.loads(merit.out)[0]["step"] == best["step"]
+
+
+def test_a_search_shows_its_framework(run: Run) -> None:
+    found = run("search", *ASKED, "--allow", "none", "--framework", "nemo", "-f", "json")
+    assert found.status == 0, found.err
+    (listed,) = json.loads(run("ls", "searches", "-f", "json").out)
+    shown = {row["property"]: row["value"] for row in json.loads(run("show", listed["id"], "-f", "json").out)}
+    assert shown["framework"] == "nemo"
+
+
 def test_a_table_has_the_answer_and_why_others_lose(offline: Run) -> None:
     found = offline(*SMALL, "--allow", "zero", "--top", "2")
     assert found.status == 0, found.err
@@ -83,6 +99,12 @@ def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run
     ties = [at for at, step in enumerate(steps, 1) if step <= steps[0] * (1 + mean / 100)]
     (line,) = [line for line in lines if line.startswith("ties: ")]
     assert f"plans 1-{ties[-1]} of the table" in line if len(ties) > 1 else "no other plan" in line
+
+
+def test_a_comparison_that_had_no_time_is_named(offline: Run) -> None:
+    found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2", "--for", "0.01s")
+    assert found.status == 0, found.err
+    assert "  no time was left to draw plans and compare it with them" in found.out.splitlines()
 
 
 def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(offline: Run) -> None:

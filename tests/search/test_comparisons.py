@@ -1,5 +1,6 @@
 """A plan is compared with the best one of a search by exact terms, and with drawn plans of its space."""
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from stagedb import api
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
-from stagedb.search import Fate
+from stagedb.search import Fate, comparisons
+from stagedb.search.comparisons import _worth as worth
 from stagedb.search.comparisons import drawn
 from stagedb.search.searching import places_of
 from stagedb.timing import profile_job
@@ -42,6 +44,29 @@ def test_a_plan_has_its_place_among_all() -> None:
     ]
     share = sum(step < each.step for step in steps) / len(steps)
     assert each.drawn == 100 and abs(each.better / each.drawn - share) < 0.2
+
+
+def test_a_limited_time_is_also_that_of_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparisons, "_worth", _slowly)
+    monkeypatch.setattr(comparisons, "usable_cores", lambda: 1)
+    began = time.monotonic()
+    found = searched(compare={"tp": 2, "pp": 2}, top=1, seconds=8.0)
+    took = time.monotonic() - began
+    assert found.covered and found.compared is not None
+    assert 0 < found.compared.drawn < 40 and found.compared.late
+    assert took - 0.5 < found.seconds < took < 9
+
+
+def _slowly(*given: Any) -> Any:
+    time.sleep(0.25)
+    return worth(*given)
+
+
+def test_without_time_nothing_is_drawn() -> None:
+    found = searched(compare={"tp": 2, "pp": 2}, top=1, seconds=0.01).compared
+    assert found is not None and (found.drawn, found.better, found.late) == (0, 0, True) and found.step > 0
+    found = searched(compare={"tp": 2, "pp": 2}, top=1).compared
+    assert found is not None and (found.drawn, found.late) == (100, False)
 
 
 def _is_refused(place: Any, words: Any) -> bool:

@@ -213,7 +213,9 @@ def test_a_store_has_strategies_and_bytes(store: Store) -> None:
     rows = db.query("best_plans", {"search": found.id})
     assert [(row["sent"], row["strategy"]) for row in rows] == wanted
     assert any(strategy for _, strategy in wanted) and all(sent for sent, _ in wanted)
-    values = [row["value"] for row in db.query("words_that_matter", {"search": found.id}) if row["word"] == "strategy"]
+    values = [
+        row["value"] for row in db.query("options_that_matter", {"search": found.id}) if row["option"] == "strategy"
+    ]
     assert len(values) == len(set(values)) >= 3 and "built-in" in values
     assert db.check() == ()
 
