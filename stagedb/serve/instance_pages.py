@@ -23,7 +23,7 @@ TENSORS = 12
 
 
 def show(request: Request) -> Response:
-    """The page of a graph, an instance, a profile or a search, by id, start of an id, or name."""
+    """The page of a graph, an instance, a profile, a search or a run, by id, start of an id, or name."""
     found = request.app.state.shared.read(lambda db: db.show(request.path_params["word"]))
     kind = api.kind_of(found)
     return RedirectResponse(page_frames.address("searches" if kind == "search" else f"{kind}s", found.id), 303)

@@ -57,6 +57,7 @@ _BY_KIND: Mapping[str, tuple[str, ...]] = {
         *("name", "id", "state", "ranks", "system", "step", "peak", "best", "plans", "timed", "tags", "made_by"),
         "created",
     ),
+    "runs": ("name", "id", "ranks", "plan", "system", "step", "tags", "made_by", "created"),
     "unfinished": ("name", "id", "state", "made_by", "created"),
 }
 
@@ -66,7 +67,7 @@ def home(request: Request) -> Response:
 
     def read(db: Stagedb) -> list[tuple[str, int, Rows]]:
         found = []
-        for kind in ("instances", "profiles", "searches", "graphs"):
+        for kind in ("instances", "profiles", "searches", "runs", "graphs"):
             rows = db.ls(kind)
             some = Rows(rows.columns, rows.rows[:NEWEST])
             found.append((kind, len(rows), with_searches(db, some) if kind == "searches" else some))

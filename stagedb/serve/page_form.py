@@ -12,6 +12,7 @@ _PAGES: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("ls",): ("the page of instances", "/list/instances"),
     ("ls", "profiles"): ("the page of profiles", "/list/profiles"),
     ("ls", "searches"): ("the page of searches", "/list/searches"),
+    ("ls", "runs"): ("the page of runs", "/list/runs"),
     ("models",): ("the page of models", "/models"),
     ("queries",): ("the page of queries", "/queries"),
 }

@@ -20,7 +20,7 @@ SHOWN = 500
 """Rows of an answer on a page. Downloads have more."""
 LONGEST = 20_000
 """Characters of a query: an address has it, and browsers and proxies have bounds."""
-CHOSEN = ("instance", "profile", "search")
+CHOSEN = ("instance", "profile", "search", "run")
 """Parameters with an id of something in the store. Without a value it is the newest."""
 
 EXAMPLE = """MATCH (i:Instance {state: 'ready'})-[:OF]->(g:Graph)
@@ -73,6 +73,7 @@ def named_query(request: Request) -> Response:
             params,
             instance=chosen["instance"],
             profile=chosen["profile"],
+            run=chosen["run"],
             timeout=request.app.state.limits.timeout,
             most=most,
         )
@@ -97,6 +98,7 @@ def cypher(request: Request) -> Response:
             text,
             instance=chosen["instance"],
             profile=chosen["profile"],
+            run=chosen["run"],
             timeout=request.app.state.limits.timeout,
             most=most,
         )

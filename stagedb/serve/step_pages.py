@@ -86,13 +86,14 @@ def compare(request: Request) -> Response:
 
 
 def suggestions(db: Stagedb) -> list[tuple[str, str]]:
-    """Ids of the newest instances, profiles and searches, each with a description, for forms."""
+    """Ids of the newest instances, profiles, searches and runs, each with a description, for forms."""
     found = [(each.id[:SHORT_ID], f"instance {each.name}, {each.ranks:,} ranks") for each in db.instances()]
     found += [
         (each.id[:SHORT_ID], f"profile {each.name or each.instance_name} on {each.system}, {each.ranks:,} ranks")
         for each in db.profiles()
     ]
     found += [(each.id[:SHORT_ID], f"search of {each.model}, {each.size:,} plans") for each in db.searches()]
+    found += [(each.id[:SHORT_ID], f"run {each.name or ''}, {each.extent}") for each in db.runs()]
     return [(id, cell(text).text) for id, text in found[:CHOICES]]
 
 

@@ -41,7 +41,7 @@ _HEADS = (
     "by",
     "created (UTC)",
 )
-_KINDS = ("graph", "instance", "profile", "search")
+_KINDS = ("graph", "instance", "profile", "search", "run")
 """Kinds of things in the log that have pages."""
 
 

@@ -18,8 +18,10 @@ from stagedb.errors import UsageError
 from stagedb.serve import Limits
 from stagedb.serve.page_routes import PAGES
 from stagedb.store import Field, Store
+from stagedb.store.contents.runs import record_run
 from tests.conftest import empty
 from tests.ir.tiny import card
+from tests.runs.recordings import small_run
 from tests.serve.served import Served, serving
 from tests.store.made_up_searches import made_up_search
 from tests.store.searches import small_request
@@ -31,6 +33,7 @@ def stock(store: Store) -> Pair:
     """Two instances, each with a profile, and a search."""
     db = Stagedb(store)
     made_up_search(store)
+    record_run(store, small_run())
     db.instantiate(card("llama"), name="wide", tp=2, dp=2)
     db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
     return db.profile("wide", name="first"), db.profile("deep", name="second")
@@ -65,7 +68,7 @@ def paths(found: Pair) -> list[str]:
     filled = [re.sub(r"\{(\w+)\}", lambda part: words.get(part[1], "{word}"), path) for path, _ in PAGES]
     filled = [path.replace("/queries/gpt2", "/queries/hotspots?ask=1") for path in filled]
     kinds = {"/graphs": found[0].instance.graph, "/instances": one.instance, "/profiles": one.id, "/show": "first"}
-    kinds["/searches"] = small_request().id
+    kinds |= {"/searches": small_request().id, "/runs": small_run().id}
     filled = [path.replace("{word}", kinds.get("/" + path.split("/")[1], "")) for path in filled]
     pair = urlencode({"first": one.id, "second": other.id})
     return [f"{path}?{pair}" if path.startswith("/compare") else path for path in filled]

@@ -9,8 +9,10 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.store import Store
+from stagedb.store.contents.runs import record_run
 from tests.browsing import Browser, browsing
 from tests.ir.tiny import card
+from tests.runs.recordings import small_run
 from tests.serve.served import Served, serving
 from tests.serve.test_answers import asked, paths
 from tests.store.made_up_searches import made_up_search
@@ -50,10 +52,12 @@ def test_every_page_is_sound(embedded_store: Store, browser: Browser, width: int
     db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
     found = db.profile("wide", name="first"), db.profile("deep", name="second")
     made_up_search(embedded_store)
+    record_run(embedded_store, small_run())
     more = [
         "/list/graphs",
         "/list/profiles",
         "/list/searches",
+        "/list/runs",
         "/list/unfinished",
         "/compare",
         "/queries/fastest_plans",
@@ -114,6 +118,7 @@ def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, wi
         f"/graphs/{made.instance.graph}",
         f"/searches/{search}",
         "/list/searches",
+        "/list/runs",
         f"/list/instances?{urlencode({'tag': HOSTILE})}",
         "/log",
         f"/log?{urlencode({'word': made.instance.id, 'user': HOSTILE})}",

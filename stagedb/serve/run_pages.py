@@ -1,0 +1,79 @@
+"""Runs that were recorded: where their time goes, who waits for whom, what is on the critical path."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stagedb.api import Rows, RunInfo, Stagedb
+from stagedb.serve import page_frames
+from stagedb.serve.page_frames import SHORT_ID, Cell, cell
+
+MOST = 12
+"""Rows of a table of the page."""
+
+TABLES: Mapping[str, str] = {
+    "late_ranks": "Ranks that the others wait for",
+    "critical_breakdown": "What is on the critical path",
+    "hotspots": "Communication that nothing hides",
+    "idle_gaps": "Kernels before which a device is idle",
+    "longest_operators": "The longest kernels",
+    "bubble_by_stage": "How ranks spend the time",
+}
+"""Named queries that the page answers, with their titles."""
+
+Table = tuple[str, str, list[str], list[list[Cell]]]
+"""A query, its title, its columns and rows."""
+
+
+def run(request: Request) -> Response:
+    """A run: what was recorded, and the answers to the first questions about it."""
+    word = request.path_params["word"]
+
+    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows]:
+        found = db.show(word)
+        if not isinstance(found, RunInfo):
+            raise HTTPException(404)
+        return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
+
+    info, tables, origin = request.app.state.shared.read(read)
+    idle = info.step - info.busy - info.exposed
+    parts = (("computes or copies", info.busy), ("only communicates", info.exposed), ("does nothing", idle))
+    return page_frames.page(
+        request,
+        "run.html",
+        info=info,
+        short=info.id[:SHORT_ID],
+        about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
+        verdict="A rank " + ", ".join(f"{what} {ns / info.step:.1%}" for what, ns in parts) + " of the time.",
+        path=f"On its critical path the device is idle {info.launching / info.step:.1%} of the time until a launch, "
+        f"and {info.unexplained / info.step:.1%} after one.",
+        tables=[table for table in tables if table[3]],
+        origin=page_frames.origin(origin),
+    )
+
+
+def _table(db: Stagedb, run: str, query: str, title: str) -> Table:
+    """The first rows of an answer about a run, with the columns that hold the answer."""
+    answer = db.query(query, run=run, most=MOST)
+    # What was not recorded is null, or 0, in every row.
+    recorded = [any(row[place] for row in answer.rows) for place in range(len(answer.columns))]
+    places = [place for place, name in enumerate(answer.columns) if name in answer.keep and recorded[place]]
+    kept = [answer.columns[place] for place in places]
+    heads = [_head(name, answer.units.get(name)) for name in kept]
+    rows = [[_shown(row[place], answer.units.get(answer.columns[place])) for place in places] for row in answer.rows]
+    return query, title, heads, rows
+
+
+def _head(name: str, unit: str | None) -> str:
+    shown = {"ns": "ms", "ratio": "%", "B": ""}.get(unit or "", unit)
+    return ("time" if name == "ns" else name.replace("_", " ")) + (f" {shown}" if shown else "")
+
+
+def _shown(value: Any, unit: str | None) -> Cell:
+    """A value as people read it: times in ms, shares in percent."""
+    if isinstance(value, int | float) and unit in ("ns", "ratio"):
+        return Cell(f"{value / 1e6:,.3f}" if unit == "ns" else f"{value:.1%}".rstrip("%"), number=True)
+    return cell(value)

@@ -1,0 +1,42 @@
+"""Pages of runs that were recorded: the list, and the answers to the first questions about one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.store import Store
+from tests.runs.recordings import step
+from tests.serve.served import Served, serving
+from tests.serve.test_search_pages import section
+
+
+@pytest.fixture
+def served(store: Store) -> Iterator[Served]:
+    with serving(store) as found:
+        yield found
+
+
+def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: Path) -> None:
+    assert "There are none" in served.get("/list/runs").text
+    paths = [step(rank, 2, late=4_000 * rank).write(tmp_path) for rank in range(2)]
+    run = Stagedb(store).import_run(*paths, name="base")
+    assert f"/runs/{run.id}" in served.get("/list/runs").text
+    assert f"/runs/{run.id}" in served.get("/").text
+    page = served.get(f"/runs/{run.id}").text
+    assert "A rank computes or copies 46.2%, only communicates 50.8%, does nothing 3.1% of the time." in page
+    assert section(page, "Ranks that the others wait for") == [("1", "mesh_tp", "all_reduce", "1", "0.004", "3.1")]
+    assert section(page, "Communication that nothing hides")[0][:2] == ("mesh_tp", "all_reduce")
+    assert "stagedb query late-ranks --run" in page
+    assert served.get(f"/show/{run.id[:8]}").status == 303
+    answer = served.get(f"/queries/late_ranks?ask=1&run={run.id[:12]}").text
+    assert "4,000" in answer or "4000" in answer
+    assert served.get("/runs/none").status == 400
+
+
+def test_what_was_left_out_is_on_the_page(store: Store, served: Served, tmp_path: Path) -> None:
+    recording = step(0)
+    recording.events.insert(1, {"ph": 5})
+    run = Stagedb(store).import_run(recording.write(tmp_path))
+    assert "rank 0: event 1: " in served.get(f"/runs/{run.id}").text
