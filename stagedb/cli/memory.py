@@ -103,11 +103,8 @@ def memory(
         raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
     _write(found, chosen, fullest, room, output)
     reserve = {} if capacity is not None else found.reserve
-    if (
-        room is not None
-        and not _report_fit(common, peaks, room, reserve, capacity)
-        and (capacity, system) != (None, None)
-    ):
+    fits = room is None or _report_fit(common, peaks, room, reserve, capacity)
+    if not fits and (capacity, system) != (None, None):
         raise typer.Exit(1)
 
 
