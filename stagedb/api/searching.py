@@ -41,7 +41,10 @@ from stagedb.timing.framework_timing import as_used_by
 if TYPE_CHECKING:
     from stagedb.store import Store
 
-COLUMNS = ("fate", "plan", "system", "ranks", "step", "peak", "sent", "plans", "code", "why", "terms", "command")
+COLUMNS = (
+    *("fate", "plan", "system", "ranks", "step", "peak", "sent", "plans", "code", "why", "terms"),
+    *("settings", "without_setting", "command"),
+)
 
 REGION_COLUMNS = tuple(each.name for each in fields(RegionChange))
 
@@ -455,6 +458,7 @@ def searched(
             each.code,
             each.why,
             dict(each.terms),
+            *_settings(each, request),
             _command(each, request, model) if each.fate is Fate.TIMED else None,
         )
         for each in found.candidates
@@ -486,6 +490,16 @@ def _command(each: Candidate, request: SearchRequest, model: str) -> str | None:
         options = (OPTIONS.word(Word("framework")), request.framework, *options)
         words = words_with(find_profile(request.framework), each.words)
     return profile_command([OPTIONS.word(Word("model")), model], words, options)
+
+
+def _settings(each: Candidate, request: SearchRequest) -> tuple[str | None, tuple[str, ...] | None]:
+    """A plan that was timed in the settings of its framework, and what has none there; None where unknown."""
+    profile = find_profile(request.framework) if request.framework else None
+    if profile is None or profile.settings is None or each.fate is not Fate.TIMED:
+        return None, None
+    chosen = {word: value for word, value in needed_words(each.words).items() if word not in request.words}
+    found = profile.settings.settings(each.words, chosen)
+    return found.text, tuple(f"{word.replace('_', '-')} {chosen[word]}" for word in found.without)
 
 
 def _given(each: Candidate, request: SearchRequest) -> dict[str, Any]:

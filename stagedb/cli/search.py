@@ -193,6 +193,15 @@ def _write(found: "Searched", output: Output, common: Common) -> None:
         if each is found.result.best_on(each.ranks):
             on = f" on {each.ranks:,} ranks" if len(found.result.request.ranks) > 1 else ""
             typer.echo(f"\n{printable(row['plan'])}{on}:\n  {printable(row['command'])}")
+            if row["settings"] is not None:
+                _write_settings(found.result.request.framework, row)
+
+
+def _write_settings(framework: str, row: "Mapping[str, Any]") -> None:
+    """A plan in the settings of its framework, in one line to copy, and what has none."""
+    typer.echo(f"in {framework}:\n  {printable(row['settings'])}")
+    if row["without_setting"]:
+        print_line(f"  no setting of {framework} is known for: {', '.join(row['without_setting'])}")
 
 
 def _write_best(found: "Searched", winners: "Sequence[tuple[Candidate, Mapping[str, Any]]]", output: Output) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.frameworks import settings
+from stagedb.frameworks.settings import SettingNames
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 
@@ -63,7 +65,7 @@ class FrameworkProfile:
     chunks do not share the layers evenly, embedding and loss count as layers. whole_experts: the ranks of tp have
     experts of their own. sends_once: tokens go to their experts by HybridEP inside an NVLink domain of several nodes,
     and by DeepEP between nodes (`stagedb.validation.dispatched_tokens`). configures: the
-    framework that it runs, with options of its own.
+    framework that it runs, with options of its own. settings: what words of plans are called there; None if unknown.
     """
 
     name: str
@@ -85,6 +87,7 @@ class FrameworkProfile:
     whole_experts: bool = False
     sends_once: bool = False
     configures: str = ""
+    settings: SettingNames | None = None
 
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
@@ -276,6 +279,7 @@ MEGATRON_2021 = FrameworkProfile(
     hiding=OverlapModel(blocking=("tp", "pp")),
     words={"attention": "math"},
     recompute={"full": _FULL, "core": {"recompute": "core"}},
+    settings=settings.MEGATRON_LM_2,
 )
 
 MEGATRON_DEEPSPEED = FrameworkProfile(
@@ -294,6 +298,7 @@ MEGATRON_DEEPSPEED = FrameworkProfile(
     by_format={"fp16": {"grad_dtype": "fp16", "reduce_dtype": "fp16"}},
     staged={"scatter_gather": True},
     recompute={"full": _FULL, "core": {"recompute": "core"}},
+    settings=settings.MEGATRON_DEEPSPEED,
     counts_ends=True,
 )
 
@@ -311,6 +316,7 @@ MEGATRON_CORE = FrameworkProfile(
     recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
     whole_experts=True,
+    settings=settings.MEGATRON_LM,
     sends_once=True,
 )
 
@@ -324,6 +330,7 @@ NEMO = FrameworkProfile(
     hiding=OverlapModel(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     words={"reduce_dtype": "bf16"},
     tensor={"sp": True},
+    settings=settings.NEMO,
     recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
 )
@@ -337,6 +344,7 @@ MEGATRON_BRIDGE = replace(
     "Megatron-Core; whole experts on each rank of tp (expert_tensor_parallel_size 1) and the flex dispatcher, as in "
     "Megatron-Core (perf_recipes)",
     configures="megatron-core",
+    settings=settings.MEGATRON_BRIDGE,
     whole_experts=True,
     sends_once=True,
 )
