@@ -5,6 +5,7 @@ Every group is an arithmetic row of ranks, so that a store can make all groups o
 `start(index) = index // stride * (stride * size) + index % stride`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -139,8 +140,15 @@ def members(plan: Plan) -> Counter[tuple[int, int]]:
     """The number of ranks of a stage by their coordinates on (cp, ep)."""
     axes = sorted(plan.expert_axes, key=plan.rank_order.index)
     alike = 1 if "tp" in axes else plan.tp
+    # The coordinates repeat: thousands of ranks of dp have as many as one period of them.
+    inner = math.prod(getattr(plan, axis) for axis in axes[: axes.index("cp")]) if plan.cp > 1 else 1
+    period = math.lcm(inner * plan.cp, plan.ep)
+    times, rest = divmod(plan.expert_ranks, period)
+    if rest:  # no whole number of periods: a plan that is refused elsewhere
+        times, period = 1, plan.expert_ranks
+    alike *= times
     found: Counter[tuple[int, int]] = Counter()
-    for number in range(plan.expert_ranks):
+    for number in range(period):
         at, rest = dict[str, int](), number
         for axis in axes:
             rest, at[axis] = divmod(rest, getattr(plan, axis))

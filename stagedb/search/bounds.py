@@ -359,9 +359,13 @@ class Bounds:
         mine = (plan.micro_batch_size, min(plan.recompute_every, 2)) if timed else (plan.dp, plan.hsdp)
         key = (timed, plan.options, plan.dtypes, degrees, mine)
         if key not in self._miniatures:
+            # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share the timed one.
             small = small_plan(plan, timed)
-            graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
-            self._miniatures[key] = miniature(graph, small, self.system if timed else None)
+            of_small = (timed, small.to_json())
+            if of_small not in self._miniatures:
+                graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
+                self._miniatures[of_small] = miniature(graph, small, self.system if timed else None)
+            self._miniatures[key] = self._miniatures[of_small]
         return self._miniatures[key]
 
 

@@ -1,5 +1,6 @@
 """Meshes and groups: a bijection of ranks and coordinates, and groups that partition the world."""
 
+from collections import Counter
 from itertools import permutations
 
 import pytest
@@ -204,3 +205,16 @@ def test_experts_are_divided_among_neighbours_along_dp(
             assert [mesh.coordinates(other) for other in made.ranks(index)] == [
                 {**here, "dp": place} for place in places[axis]
             ]
+
+
+@pytest.mark.parametrize("words", [{}, {"expert_tp": False}])
+@pytest.mark.parametrize("order", [("tp", "cp", "dp"), ("tp", "dp", "cp"), ("cp", "dp", "tp"), ("dp", "cp", "tp")])
+def test_coordinates_of_members_are_those_of_each_rank(order: tuple[str, ...], words: dict[str, object]) -> None:
+    for tp, cp, dp, ep in [(2, 3, 4, 2), (2, 2, 6, 4), (1, 1, 12, 3), (3, 4, 2, 8), (2, 1, 8, 8)]:
+        degrees = {"tp": tp, "cp": cp, "dp": dp, "ep": ep, "global_batch_size": dp, "seq_len": 4096 * 3}
+        plan = Plan.from_mapping({**degrees, "rank_order": [*order, "pp"], **words})
+        axes = sorted(plan.expert_axes, key=plan.rank_order.index)
+        mesh = Mesh(tuple((axis, getattr(plan, axis)) for axis in axes))
+        alike = 1 if "tp" in axes else tp
+        found = Counter((mesh.coordinates(rank)["cp"], rank % ep) for rank in range(mesh.world))
+        assert members(plan) == {member: count * alike for member, count in found.items()}

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResu
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
 from stagedb.search.searching import places_of, search, spaces_of
-from stagedb.search.space import GROUPS, Space, groups_of
+from stagedb.search.space import GROUPS, Space, Words, groups_of
 from stagedb.systems import System, load_system
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.sent_bytes import most_sent
@@ -225,6 +226,22 @@ def test_no_plan_of_a_kind_that_once_was_is_better_than_its_bounds(case: str) ->
         load_system(system),
     )
     assert check_bounds_of(words, trials, Bounds(trials.graph_of, trials.sizes, trials.system))
+
+
+def test_plans_share_the_figures_that_their_other_words_do_not_change() -> None:
+    """Stages of ZeRO save the same, and what recomputes holds the same: neither is lowered again."""
+    card = load_card("gpt2")
+    bounds = Bounds(partial(build_graph, card), model_sizes(card, FRAMEWORKS["megatron"]), load_system("h100"))
+    again: list[Words] = [{"recompute": "none"}, {"recompute": "full"}, {"recompute": "pointwise"}]
+    plans = [
+        Plan.from_mapping({"dp": 4, "seq_len": 512, "zero": zero, **words}) for zero in range(4) for words in again
+    ]
+    for plan in plans:
+        alone = Bounds(bounds.graph_of, bounds.sizes, bounds.system)
+        assert bounds.saved(plan) == alone.saved(plan)
+        assert bounds.held(plan) == alone.held(plan)
+        assert bounds.work(plan, True) == alone.work(plan, True)
+    assert len({id(each) for each in bounds._miniatures.values()}) == 3 + 4
 
 
 def test_what_is_refused_has_the_reason_of_the_plan() -> None:
