@@ -8,7 +8,7 @@ valid JSON with a bracket at each end, and otherwise ends at an earlier one.
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -72,8 +72,8 @@ class EventStream(Generic[EventT]):
     _offset: int = 0
     _number: int = 0
 
-    def pieces(self) -> Iterator[list[EventT]]:
-        """The events in their order, some at a time.
+    def pieces(self) -> Iterator[Sequence[EventT | None]]:
+        """The events in their order, some at a time; None in the place of one that is left out.
 
         Raises TraceFileError for a file that is no trace or is damaged, and UsageError for one that cannot be read.
         """
@@ -90,7 +90,7 @@ class EventStream(Generic[EventT]):
         except OSError as error:
             raise UsageError(f"cannot read the trace {path_text(self.path)}: {error.strerror or error}") from None
 
-    def _pieces(self, text: Any) -> Iterator[list[EventT]]:
+    def _pieces(self, text: Any) -> Iterator[Sequence[EventT | None]]:
         buffer, alone = self._head(text)
         more = True
         while more:
@@ -132,17 +132,18 @@ class EventStream(Generic[EventT]):
             found = [match.start() + 1 for match in _NEXT.finditer(buffer)]
         return found[: -ENDS - 1 : -1]
 
-    def _decode(self, piece: bytes) -> list[EventT]:
+    def _decode(self, piece: bytes) -> Sequence[EventT | None]:
         """The events of a list. Raises _Cut or _Ended if it ends before or after the text, and TraceFileError."""
         try:
             return msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raws = self._checked(piece, list[msgspec.Raw])
-        found = []
+        found: list[EventT | None] = []
         for number, raw in enumerate(raws, self._number):
             try:
                 found.append(msgspec.json.decode(self._mended(bytes(raw)), type=self.kind))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                found.append(None)
                 self.left_out.append((number, str(error)))
         return found
 

@@ -96,12 +96,16 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
     """
     stream = EventStream(path, _Event)
     reading = _Reading()
+    before = 0
     for piece in stream.pieces():
-        for number, event in enumerate(piece):
+        for number, event in enumerate(piece, before):
+            if event is None:
+                continue
             try:
                 reading.take(event)
             except (OverflowError, ValueError, ArithmeticError) as error:
                 stream.left_out.append((number, str(error)))
+        before += len(piece)
         progress(stream.done)
     return reading.trace(path, digest, stream)
 
@@ -146,7 +150,7 @@ class _Reading:
         """What was read, joined."""
         job = stream.top.get("distributedInfo")
         job = job if isinstance(job, dict) else {}
-        left_out = [f"event {number}: {why}" for number, why in stream.left_out[:_MOST_SHOWN]]
+        left_out = [f"event {number}: {why}" for number, why in sorted(stream.left_out)[:_MOST_SHOWN]]
         if len(stream.left_out) > _MOST_SHOWN:
             left_out.append(f"{len(stream.left_out) - _MOST_SHOWN} further events")
         if stream.repaired:

@@ -52,10 +52,10 @@ class DeviceOps:
     """Columns of the ops that a device executed, one entry an op, by start; times in ns since 1970 by the rank's clock.
 
     stream: place in `RankTrace.streams`. name: place in `RankTrace.names`. category: place in `CATEGORIES`. bytes: of a
-    copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. launcher, outer:
-    the innermost and the outermost operator around this call, as places in `names`. annotation: the innermost
-    annotation of the program around this call, as a place in `RankTrace.annotations`. step: the profiler's number of
-    the step. phase: place in `PHASES`. `NONE` where there is none.
+    copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. launcher: the
+    innermost operator around this call, as a place in `names`. annotation: the innermost annotation of the program
+    around this call, as a place in `RankTrace.annotations`. step: the profiler's number of the step. phase: place in
+    `PHASES`. `NONE` where there is none.
     """
 
     start: Integers
@@ -67,7 +67,6 @@ class DeviceOps:
     collective: Integers
     launched: Integers
     launcher: Integers
-    outer: Integers
     annotation: Integers
     step: Integers
     phase: Integers

@@ -181,7 +181,7 @@ class RecordedRank:
         spans = host.column("start"), host.column("end"), host.column("place")
         above = parents(*spans)
         inner = innermost(*spans, moments, threads, above)
-        outer, backward = _outermost(above, host.column("name"), names)
+        backward = _autograd_phases(above, host.column("name"), names)
         steps, calls, others = _sorted_annotations(self.annotations)
         around = self._annotation_around(moments, threads, others)
         in_step = self._annotation_around(moments, threads, steps)
@@ -199,7 +199,6 @@ class RecordedRank:
             "collective": collective,
             "launched": moments,
             "launcher": np.where(inner == NONE, NONE, _taken(host.column("name"), inner)),
-            "outer": np.where(inner == NONE, NONE, _taken(host.column("name"), _taken(outer, inner))),
             "annotation": around,
             "step": np.where(in_step == NONE, NONE, numbers[in_step]),
             "phase": self._phases(np.where(inner == NONE, 0, _taken(backward, inner)), around),
@@ -276,12 +275,12 @@ def _sorted_annotations(found: list[Annotation]) -> tuple[list[int], list[int], 
     return steps, calls, [place for place in range(len(found)) if place not in taken]
 
 
-def _outermost(above: Integers, name: Integers, names: list[str]) -> tuple[Integers, Integers]:
-    """For each operator the outermost one around it, and the phase that it is in by the autograd calls around it."""
+def _autograd_phases(above: Integers, name: Integers, names: list[str]) -> Integers:
+    """For each operator the phase that it is in, by the calls of autograd around it."""
     engine = [each.startswith(_BACKWARD) for each in names]
     again = [_CHECKPOINT in each for each in names]
     backward, recompute = PHASES.index("backward"), PHASES.index("recompute")
-    outer, phase = list(range(len(above))), [0] * len(above)
+    phase = [0] * len(above)
     up, own = above.tolist(), name.tolist()
     done = [False] * len(above)
     for first in range(len(up)):
@@ -292,11 +291,11 @@ def _outermost(above: Integers, name: Integers, names: list[str]) -> tuple[Integ
             at = up[at]
         for each in reversed(path):
             if up[each] != NONE:
-                outer[each], phase[each] = outer[up[each]], phase[up[each]]
+                phase[each] = phase[up[each]]
             if engine[own[each]]:
                 phase[each] = recompute if again[own[each]] else backward
             done[each] = True
-    return np.array(outer, np.int64), np.array(phase, np.int64)
+    return np.array(phase, np.int64)
 
 
 def _since_1970(ops: DeviceOps, base: int) -> DeviceOps:

@@ -22,7 +22,8 @@ class Plain(msgspec.Struct):
 
 def read(path: Path) -> tuple[list[tuple[Any, ...]], EventStream[Plain]]:
     stream = EventStream(path, Plain)
-    found = [(each.ph, each.name, each.args) for piece in stream.pieces() for each in piece]
+    every = [each for piece in stream.pieces() for each in piece]
+    found = [(each.ph, each.name, each.args) for each in every if each is not None]
     return found, stream
 
 
@@ -102,6 +103,18 @@ def test_an_event_of_another_form_is_left_out_by_its_number(tmp_path: Path) -> N
     found, stream = read(path)
     assert [each[0] for each in found] == ["X", "i"]
     assert [number for number, _ in stream.left_out] == [1, 2]
+
+
+def test_events_have_their_numbers_in_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "PIECE", 16)
+    path = tmp_path / "trace.json"
+    path.write_text(
+        json.dumps({"traceEvents": [{"ph": 5} if number % 7 == 3 else {"ph": "X"} for number in range(40)]})
+    )
+    stream = EventStream(path, Plain)
+    every = [each for piece in stream.pieces() for each in piece]
+    assert [number for number, each in enumerate(every) if each is None] == [3, 10, 17, 24, 31, 38]
+    assert [number for number, _ in stream.left_out] == [3, 10, 17, 24, 31, 38]
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
