@@ -10,7 +10,7 @@ from typing import Any
 
 from stagedb.api import lookup, querying
 from stagedb.api.provenance import Provenance, of_stored
-from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
+from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word, call
@@ -136,7 +136,13 @@ def _side(store: Store, word: str) -> _Side:
         return _Side(found, None)
     if isinstance(found, ProfileInfo):
         return _Side(lookup.the_instance(store, found.instance), found)
-    raise UsageError(f"{shown(word)} is a graph: compare two instances or two profiles ({call('ls')} lists them)")
+    if isinstance(found, RunInfo):
+        way = call("query", "diff-time", run=word)
+        raise UsageError(
+            f"{shown(word)} is a run: {way} compares its time with that of another one, which the parameter other names"
+        )
+    kind = kind_of(found)
+    raise UsageError(f"{shown(word)} is a {kind}: compare two instances or two profiles ({call('ls')} lists them)")
 
 
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:

@@ -359,8 +359,8 @@ class RunInfo:
     recorded it. world: ranks that were imported. job_ranks: those of the job. step: ns from its first op to the end of
     its last one. steps: those that the profiler counted; 0 without. ops: their number. devices: names of the
     accelerators. busy: ns of computing and copying, exposed: ns of communication that nothing hides, means of the
-    ranks. unexplained, launching: ns of the critical path in which the device is idle, after and before the launch of
-    what comes next. left_out: what of the files was not understood. new: this call imported it.
+    ranks. unexplained, launching: ns of gaps of the critical path, after and before the launch of what
+    comes next. left_out: what of the files was not understood. new: this call imported it.
     """
 
     id: str

@@ -60,7 +60,7 @@ def summary(run: "RunInfo") -> list[str]:
     return [
         str(run) if run.new else f"{run} (there already)",
         f"a rank {shares} of the time",
-        f"critical path: the device is idle {launching:.1%} of the time until a launch, and {after:.1%} after one",
+        f"critical path: waits for launches {launching:.1%} of the time, and for what was not recorded {after:.1%}",
         f"next: stagedb query hotspots --run {word}",
     ]
 

@@ -32,10 +32,10 @@ class TimedOps:
 
 @dataclass(frozen=True)
 class PathPiece:
-    """A part of the path: an op of a rank, from `start` to `end` in ns, after a time in which the device was idle.
+    """A part of the path: an op of a rank, from `start` to `end` in ns, after a gap.
 
-    reason: why it did not begin earlier. idle: ns between what it waited for and its start. launching: the part of
-    them in which its launch had not begun yet.
+    reason: why it did not begin earlier. idle: ns of the gap, between what it waited for and its start; ops that are
+    not on the path may run in it. launching: the part of the gap in which its launch had not begun yet.
     """
 
     rank: int

@@ -18,7 +18,7 @@ TABLES: Mapping[str, str] = {
     "late_ranks": "Ranks that the others wait for",
     "critical_breakdown": "What is on the critical path",
     "hotspots": "Communication that nothing hides",
-    "idle_gaps": "Kernels before which a device is idle",
+    "idle_gaps": "Kernels after gaps of the critical path",
     "longest_operators": "The longest kernels",
     "bubble_by_stage": "How ranks spend the time",
 }
@@ -48,8 +48,8 @@ def run(request: Request) -> Response:
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
         verdict="A rank " + ", ".join(f"{what} {ns / info.step:.1%}" for what, ns in parts) + " of the time.",
-        path=f"On its critical path the device is idle {info.launching / info.step:.1%} of the time until a launch, "
-        f"and {info.unexplained / info.step:.1%} after one.",
+        path=f"Its critical path waits for launches {info.launching / info.step:.1%} of the time, and for what was not "
+        f"recorded {info.unexplained / info.step:.1%}.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )

@@ -15,7 +15,7 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     assert lines[0].startswith("run ") and lines[0].endswith(" base: 2 ranks, 1 step, 6 ops, 0.065 ms")
     assert lines[1:] == [
         "a rank computes or copies 46.2%, only communicates 50.8%, does nothing 3.1% of the time",
-        "critical path: the device is idle 6.1% of the time until a launch, and 0.0% after one",
+        "critical path: waits for launches 6.1% of the time, and for what was not recorded 0.0%",
         "next: stagedb query hotspots --run base",
     ]
     again = run("import", str(tmp_path))

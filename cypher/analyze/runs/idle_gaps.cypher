@@ -1,5 +1,5 @@
-// Where the devices of a run are idle on its critical path: the twenty kernels after the longest gaps. Kernels with the same
-// name and the same launcher are one row.
+// The gaps of the critical path of a run, in which nothing on the path runs: the twenty kernels after the longest ones.
+// Kernels with the same name and the same launcher are one row.
 //
 // mode: reads
 // param run: string — id of the run
