@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stagedb.collectives import ALL_GATHER
+
 Words = Mapping[str, Any]
 """Words of a plan and their values."""
 
@@ -118,7 +120,7 @@ MEGATRON_LM = SettingNames(
         "cp_kind": {
             "none": (),
             "ring-p2p": ("cp-comm-type p2p",),
-            "allgather-kv": ("cp-comm-type all_gather",),
+            "allgather-kv": (f"cp-comm-type {ALL_GATHER.name}",),
             "ulysses": ("cp-comm-type a2a",),
         },
         "expert_tp": {True: ("expert-tensor-parallel-size {tp}",), False: ("expert-tensor-parallel-size 1",)},
@@ -243,7 +245,7 @@ MEGATRON_BRIDGE = SettingNames(
         "cp_kind": {
             "none": (),
             "ring-p2p": ("model.cp_comm_type=p2p",),
-            "allgather-kv": ("model.cp_comm_type=all_gather",),
+            "allgather-kv": (f"model.cp_comm_type={ALL_GATHER.name}",),
             "ulysses": ("model.cp_comm_type=a2a",),
         },
         "expert_tp": {

@@ -11,6 +11,8 @@ Integers = npt.NDArray[np.int64]
 PHASES = ("forward", "backward", "recompute", "optimizer")
 """Phases of a step; `DeviceOps.phase` has their places."""
 
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(len(PHASES))
+
 NONE = -1
 """In a column: the op has none."""
 

@@ -15,9 +15,19 @@ import numpy as np
 
 from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.nested_spans import innermost, parents
-from stagedb.runs.rank_trace import NONE, PHASES, Annotation, DeviceOps, Integers, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import (
+    BACKWARD,
+    NONE,
+    OPTIMIZER,
+    RECOMPUTE,
+    Annotation,
+    DeviceOps,
+    Integers,
+    RankTrace,
+    RecordedCollective,
+)
 
-_BACKWARD = "autograd::engine::evaluate_function"
+_ENGINE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"
 
 
@@ -158,7 +168,7 @@ class RecordedRank:
         start, end, place = host.column("start"), host.column("end"), host.column("place")
         above, names = parents(start, end, place), list(self.table)
         recorded = host.column("collective") != NONE
-        wrapper = np.array([name.startswith(_BACKWARD) for name in names] or [False])[host.column("name")]
+        wrapper = np.array([name.startswith(_ENGINE) for name in names] or [False])[host.column("name")]
         # What contains a collective, or only calls the operators of a backward, is no op of its own.
         wrapper = wrapper.copy()
         for each in np.flatnonzero(recorded).tolist():
@@ -251,15 +261,15 @@ class RecordedRank:
 _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
 
 
-_OPTIMIZER = re.compile(r"^Optimizer\.step|\boptimizer(?:[_ ]step)?\b", re.IGNORECASE)
+_OPTIMIZER_NAME = re.compile(r"^Optimizer\.step|\boptimizer(?:[_ ]step)?\b", re.IGNORECASE)
 _BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
 
 
 def _named_phase(annotation: str) -> int:
     """The phase that an annotation names, or `NONE`. A forward is what is no other one, as backwards run in it."""
-    if _OPTIMIZER.search(annotation) and "zero_grad" not in annotation:
-        return PHASES.index("optimizer")
-    return PHASES.index("backward") if _BACKWARD_NAME.search(annotation) else NONE
+    if _OPTIMIZER_NAME.search(annotation) and "zero_grad" not in annotation:
+        return OPTIMIZER
+    return BACKWARD if _BACKWARD_NAME.search(annotation) else NONE
 
 
 def _step_number(name: str) -> int:
@@ -277,9 +287,8 @@ def _sorted_annotations(found: list[Annotation]) -> tuple[list[int], list[int], 
 
 def _autograd_phases(above: Integers, name: Integers, names: list[str]) -> Integers:
     """For each operator the phase that it is in, by the calls of autograd around it."""
-    engine = [each.startswith(_BACKWARD) for each in names]
+    engine = [each.startswith(_ENGINE) for each in names]
     again = [_CHECKPOINT in each for each in names]
-    backward, recompute = PHASES.index("backward"), PHASES.index("recompute")
     phase = [0] * len(above)
     up, own = above.tolist(), name.tolist()
     done = [False] * len(above)
@@ -293,7 +302,7 @@ def _autograd_phases(above: Integers, name: Integers, names: list[str]) -> Integ
             if up[each] != NONE:
                 phase[each] = phase[up[each]]
             if engine[own[each]]:
-                phase[each] = recompute if again[own[each]] else backward
+                phase[each] = RECOMPUTE if again[own[each]] else BACKWARD
             done[each] = True
     return np.array(phase, np.int64)
 
