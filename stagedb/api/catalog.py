@@ -228,7 +228,7 @@ def _instance(row: Mapping[str, Any], marks: UserMarks) -> InstanceInfo:
 
 def _profile(row: Mapping[str, Any], marks: UserMarks) -> ProfileInfo:
     names = marks.names.get(row["id"], ())
-    plain = {name: value for name, value in row.items() if name not in _NOT_OF_PROFILE}
+    plain = {name: value for name, value in row.items() if name not in _NOT_FIELDS}
     return ProfileInfo(
         **{
             **plain,
@@ -244,7 +244,7 @@ def _profile(row: Mapping[str, Any], marks: UserMarks) -> ProfileInfo:
 
 def _run(row: Mapping[str, Any], marks: UserMarks) -> RunInfo:
     names = marks.names.get(row["id"], ())
-    plain = {name: value for name, value in row.items() if name not in _NOT_OF_PROFILE}
+    plain = {name: value for name, value in row.items() if name not in _NOT_FIELDS}
     return RunInfo(
         **{
             **plain,
@@ -257,8 +257,8 @@ def _run(row: Mapping[str, Any], marks: UserMarks) -> RunInfo:
     )
 
 
-_NOT_OF_PROFILE = ("builder", "claim", "asked", "instance_names")
-"""Columns of `catalog/profiles` and `lookup/profile` that are not fields."""
+_NOT_FIELDS = ("builder", "claim", "asked", "instance_names")
+"""Columns of the lists and look-ups of profiles and runs that are not fields."""
 
 
 def _team(row: Mapping[str, Any], marks: UserMarks) -> dict[str, Any]:

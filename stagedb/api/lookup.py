@@ -80,7 +80,7 @@ def unknown_instance(store: Store, word: str) -> UsageError:
     other = _of_other_kind(store, word)
     if other is not None:
         return other
-    names = [name for each in catalog.instances(store) for name in (each.name, *each.names, each.id[:SHORT_ID])]
+    names = _called(catalog.instances(store))
     return UsageError(f"no instance {shown(word)} in the store{near(word, names)}; {call('ls')} lists them")
 
 
@@ -142,7 +142,7 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
     known = catalog.profiles(store) if of is None else profiles_of(store, of)
     whose = "" if instance is None else f" of instance {instance.id[:SHORT_ID]} ({instance.name})"
     if word is not None:
-        names = [name for each in known for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
+        names = _called(known)
         raise UsageError(
             f"no profile {shown(word)}{whose} in the store{near(word, names)}; {call('ls', 'profiles')} lists them"
         )
@@ -190,7 +190,7 @@ def the_run(store: Store, word: str | None) -> RunInfo:
         return found
     there = catalog.runs(store)
     if word is not None:
-        names = [name for each in there for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
+        names = _called(there)
         raise UsageError(f"no run {shown(word)} in the store{near(word, names)}; {call('ls', 'runs')} lists them")
     if not there:
         raise UsageError(f"the store has no run yet: import one with {call('import', 'FILE')}")
@@ -252,6 +252,11 @@ def _there(known: Sequence[Info], id: str) -> Info:
             f"{id[:SHORT_ID]} was removed by another process as soon as it was there: run the command again"
         )
     return found
+
+
+def _called(known: Sequence[InstanceInfo | ProfileInfo | RunInfo]) -> list[str]:
+    """All that some things are called, and their short ids."""
+    return [name for each in known for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
 
 
 def _meant(store: Store, known: Sequence[Made], word: str, what: str) -> Made | None:

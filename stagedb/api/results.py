@@ -394,6 +394,13 @@ class RunInfo:
         steps = f"{self.steps:,} step{'' if self.steps == 1 else 's'}"
         return ", ".join([ranks, *([steps] if self.steps else []), f"{self.ops:,} ops"])
 
+    @property
+    def spent(self) -> str:
+        """How a rank spends its time, in the mean, such as `computes or copies 46.2%, only communicates …`."""
+        idle = self.step - self.busy - self.exposed
+        parts = (("computes or copies", self.busy), ("only communicates", self.exposed), ("does nothing", idle))
+        return ", ".join(f"{what} {ns / self.step:.1%}" for what, ns in parts)
+
     def __str__(self) -> str:
         named = "" if self.name is None else f" {self.name}"
         return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms"

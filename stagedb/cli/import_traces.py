@@ -52,14 +52,11 @@ def import_(
 
 def summary(run: "RunInfo") -> list[str]:
     """What was recorded, where the time goes, and what to ask next."""
-    idle = run.step - run.busy - run.exposed
-    parts = (("computes or copies", run.busy), ("only communicates", run.exposed), ("does nothing", idle))
-    shares = ", ".join(f"{what} {ns / run.step:.1%}" for what, ns in parts)
     launching, after = run.launching / run.step, run.unexplained / run.step
     word = run.names[0].rpartition("/")[2] if run.names else run.id[:12]
     return [
         str(run) if run.new else f"{run} (there already)",
-        f"a rank {shares} of the time",
+        f"a rank {run.spent} of the time",
         f"critical path: waits for launches {launching:.1%} of the time, and for what was not recorded {after:.1%}",
         f"next: stagedb query hotspots --run {word}",
     ]

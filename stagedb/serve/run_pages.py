@@ -39,15 +39,13 @@ def run(request: Request) -> Response:
         return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
 
     info, tables, origin = request.app.state.shared.read(read)
-    idle = info.step - info.busy - info.exposed
-    parts = (("computes or copies", info.busy), ("only communicates", info.exposed), ("does nothing", idle))
     return page_frames.page(
         request,
         "run.html",
         info=info,
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
-        verdict="A rank " + ", ".join(f"{what} {ns / info.step:.1%}" for what, ns in parts) + " of the time.",
+        verdict=f"A rank {info.spent} of the time.",
         path=f"Its critical path waits for launches {info.launching / info.step:.1%} of the time, and for what was not "
         f"recorded {info.unexplained / info.step:.1%}.",
         tables=[table for table in tables if table[3]],
