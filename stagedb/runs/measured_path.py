@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.rank_trace import NONE, Integers
@@ -21,13 +22,16 @@ START, STREAM, DEPENDENCY, LAUNCH, MEMBER, MESSAGE = "start", "stream", "depende
 class TimedOps:
     """Ops of a rank by start, in ns from the begin of the window, by the clock of the first rank.
 
-    launched: when the call that launched each began; `NONE`: unknown.
+    launched: when the call that launched each began; synchronised: the op whose end the host had waited for last before
+    that; either `NONE`: unknown. by_host: whether each is an operator of a host, on whose thread the program runs.
     """
 
     start: Integers
     end: Integers
     stream: Integers
     launched: Integers
+    synchronised: Integers
+    by_host: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from stagedb.errors import UsageError
 from stagedb.runs.clocks import MESSAGES, Clock, JointCollective, calls_of, clocks_of
 from stagedb.runs.kernel_names import compute_kind
 from stagedb.runs.measured_path import PathPiece, TimedOps, critical_path, slack_of
-from stagedb.runs.rank_trace import CATEGORIES, NONE, RankTrace
+from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
-FORMAT = 1
+FORMAT = 2
 """Version of what a run consists of; part of its id."""
 
 
@@ -117,7 +117,8 @@ def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
 def _timed(trace: RankTrace, begin: int) -> TimedOps:
     ops = trace.ops
     launched = np.where(ops.launched == NONE, NONE, ops.launched - begin)
-    return TimedOps(ops.start - begin, ops.end - begin, ops.stream, launched)
+    by_host = ops.category == CATEGORIES.index(HOST)
+    return TimedOps(ops.start - begin, ops.end - begin, ops.stream, launched, ops.synchronised, by_host)
 
 
 def _rank_ops(trace: RankTrace, timed: TimedOps, slack: npt.NDArray[np.int64], window: int) -> RankTimeline:

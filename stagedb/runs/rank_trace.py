@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
 
-PHASES = ("forward", "backward", "recompute", "optimizer")
-"""Phases of a step; `DeviceOps.phase` has their places."""
+PHASES = ("forward", "backward", "recompute", "optimizer", "unknown")
+"""Phases of a step; `DeviceOps.phase` has their places. Unknown: neither an operator nor an annotation is around it."""
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = range(len(PHASES))
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, UNKNOWN = range(len(PHASES))
 
 NONE = -1
 """In a column: the op has none."""
@@ -54,10 +54,11 @@ class DeviceOps:
     """Columns of the ops that a device executed, one entry an op, by start; times in ns since 1970 by the rank's clock.
 
     stream: place in `RankTrace.streams`. name: place in `RankTrace.names`. category: place in `CATEGORIES`. bytes: of a
-    copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. launcher: the
-    innermost operator around this call, as a place in `names`. annotation: the innermost annotation of the program
-    around this call, as a place in `RankTrace.annotations`. step: the profiler's number of the step. phase: place in
-    `PHASES`. `NONE` where there is none.
+    copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. synchronised:
+    place of the op whose end the host had waited for last before that. launcher: the innermost operator around this
+    call, as a place in `names`. annotation: the innermost annotation of the program around this call, as a place in
+    `RankTrace.annotations`. step: the profiler's number of the step. phase: place in `PHASES`. `NONE` where there is
+    none.
     """
 
     start: Integers
@@ -68,6 +69,7 @@ class DeviceOps:
     bytes: Integers
     collective: Integers
     launched: Integers
+    synchronised: Integers
     launcher: Integers
     annotation: Integers
     step: Integers
@@ -77,7 +79,9 @@ class DeviceOps:
         return len(self.start)
 
 
-CATEGORIES = ("kernel", "memcpy", "memset", "host")
+HOST = "host"
+
+CATEGORIES = ("kernel", "memcpy", "memset", HOST)
 """What an op is: a kernel, a copy, a fill, or an operator of a host, in a trace without devices."""
 
 

@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.runs.host_waits import synchronised, waiting_calls
 from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.nested_spans import innermost, parents
 from stagedb.runs.rank_trace import (
     BACKWARD,
+    FORWARD,
     NONE,
     OPTIMIZER,
     RECOMPUTE,
+    UNKNOWN,
     Annotation,
     DeviceOps,
     Integers,
@@ -199,6 +202,8 @@ class RecordedRank:
         collective = np.where(recorded == NONE, self._inherited(inner, above), recorded)
         collective = self._by_name(device, collective, self._annotation_around(moments, threads, calls), names)
         order = np.lexsort((device.column("end"), device.column("start")))
+        waits = np.array(waiting_calls(names) or [False])[self.calls.column("name")]
+        calls_waiting = self.calls.column("start")[waits], self.calls.column("end")[waits]
         columns = {
             "start": device.column("start"),
             "end": device.column("end"),
@@ -211,9 +216,12 @@ class RecordedRank:
             "launcher": np.where(inner == NONE, NONE, _taken(host.column("name"), inner)),
             "annotation": around,
             "step": np.where(in_step == NONE, NONE, numbers[in_step]),
-            "phase": self._phases(np.where(inner == NONE, 0, _taken(backward, inner)), around),
+            "phase": self._phases(np.where(inner == NONE, NONE, _taken(backward, inner)), around),
         }
-        return DeviceOps(**{name: column[order] for name, column in columns.items()})
+        found = {name: column[order] for name, column in columns.items()}
+        # Places of ops are those after they were sorted.
+        launched = found["launched"]
+        return DeviceOps(**found, synchronised=synchronised(found["end"], launched, calls_waiting))
 
     def _inherited(self, inner: Integers, above: Integers) -> Integers:
         """What the nearest operator around each call recorded of a collective."""
@@ -255,7 +263,9 @@ class RecordedRank:
     def _phases(self, backward: Integers, around: Integers) -> Integers:
         named = np.array([_named_phase(each.name) for each in self.annotations] or [NONE], np.int64)
         own = np.where(around == NONE, NONE, named[around])
-        return np.where(own == NONE, backward, own)
+        # A forward is what is no other phase, if anything is known of an op.
+        nothing = (backward == NONE) & (around == NONE)
+        return np.where(own != NONE, own, np.where(nothing, UNKNOWN, np.where(backward == NONE, FORWARD, backward)))
 
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
@@ -266,7 +276,7 @@ _BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
 
 
 def _named_phase(annotation: str) -> int:
-    """The phase that an annotation names, or `NONE`. A forward is what is no other one, as backwards run in it."""
+    """The phase that an annotation names, or `NONE`."""
     if _OPTIMIZER_NAME.search(annotation) and "zero_grad" not in annotation:
         return OPTIMIZER
     return BACKWARD if _BACKWARD_NAME.search(annotation) else NONE

@@ -104,36 +104,40 @@ def training_step(rank: int, late: int = 0) -> Recording:
     late: ns by which a kernel of this rank in layer 1 takes longer.
     """
     found = Recording(rank, 4, shift=rank * 37_000_000)
-    at = 20_000
+    # The host is 15 us ahead at first, and then more and more: a launch takes it 10 us.
+    at, host, thread = 20_000, 5_000, 1
 
-    def kernel(name: str, length: int, **more: Any) -> None:
-        nonlocal at
-        found.kernel(name, at, length, launched=at - 15_000, **more)
-        at += length + 1_500
+    def kernel(name: str, length: int) -> None:
+        nonlocal at, host
+        found.kernel(name, at, length, launched=host, thread=thread)
+        at, host = at + length + 1_500, host + 10_000
 
     def reduce(until: int) -> None:
         # All ranks leave it together: the one that comes last sends at once.
-        nonlocal at
+        nonlocal at, host
         words = {"In msg nelems": 8_388_608, "Out msg nelems": 8_388_608}
-        found.collective("allreduce", at, until - at, (0, 1, 2, 3), launched=at - 15_000, **words)
-        at = until + 1_500
+        found.collective("allreduce", at, until - at, (0, 1, 2, 3), launched=host, thread=thread, **words)
+        at, host = until + 1_500, host + 10_000
 
     found.span("user_annotation", "ProfilerStep#7", 0, 9_000_000)
     moment = 20_000
     for layer in range(2):
-        found.span("user_annotation", f"layer {layer}", moment - 18_000, 900_000)
+        found.span("user_annotation", f"layer {layer}", host - 4_000, 30_000)
         slow = late if layer == 1 else 0
         kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", 310_000 + slow)
         kernel("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>(Flash_fwd_params)", 140_000)
         moment += 900_000
         reduce(moment - 1_500)
+    thread = 2
     for _ in range(2):
-        found.span("cpu_op", "autograd::engine::evaluate_function: MmBackward0", at - 20_000, 1_400_000, (1, 2))
-        kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_nt_n_tilesize128x128x64", 620_000, thread=2)
-        kernel("pytorch_flash::flash_bwd_dq_dk_dv_loop_kernel<x>(Flash_bwd_params)", 330_000, thread=2)
+        engine = "autograd::engine::evaluate_function: MmBackward0"
+        found.span("cpu_op", engine, host - 4_000, 30_000, (1, thread))
+        kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_nt_n_tilesize128x128x64", 620_000)
+        kernel("pytorch_flash::flash_bwd_dq_dk_dv_loop_kernel<x>(Flash_bwd_params)", 330_000)
         moment += 1_400_000
         reduce(moment - 1_500)
-    found.span("user_annotation", "Optimizer.step#AdamW.step", at - 18_000, 400_000)
+    thread = 1
+    found.span("user_annotation", "Optimizer.step#AdamW.step", host - 4_000, 20_000)
     kernel("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctorMaster<float>>(long)", 260_000)
     return found
 

@@ -1,0 +1,38 @@
+"""Where the host waited for its device: calls that return when an op has ended, and the launches after them."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from stagedb.runs.rank_trace import NONE, Integers
+
+_BLOCKS = re.compile(r"Synchronize|^(?:cuda|hip|cu)Memcpy(?!.*Async)")
+"""Names of calls that wait. A copy that is not asynchronous does, too."""
+
+
+def waiting_calls(names: Sequence[str]) -> "list[bool]":
+    """For each of some names of calls, whether the host waits in it for its device."""
+    return [_BLOCKS.search(name) is not None for name in names]
+
+
+def synchronised(end: Integers, launched: Integers, waits: tuple[Integers, Integers]) -> Integers:
+    """For each op the one whose end the host had waited for last when it launched the op, as a place; or `NONE`.
+
+    end, launched: ns, launched may be `NONE`. waits: starts and ends of the calls in which the host waits.
+    A call that began after the last end of an op did not wait for it.
+    """
+    found = np.full(len(end), NONE, np.int64)
+    begin, until = waits
+    if not len(begin) or not len(end):
+        return found
+    by_end = np.argsort(end, kind="stable")
+    before = np.searchsorted(end[by_end], until, side="right") - 1
+    waited = (before >= 0) & (end[by_end[before]] >= begin)
+    op, until = by_end[before[waited]], until[waited]
+    order = np.argsort(until, kind="stable")
+    op, until = op[order], until[order]
+    last = np.searchsorted(until, launched, side="right") - 1
+    there = (launched != NONE) & (last >= 0)
+    found[there] = op[last[there]]
+    return found
