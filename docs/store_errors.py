@@ -24,7 +24,7 @@ HEADINGS = {
         *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
         *("searches", "search_rows", "search_shards", "runs"),
     ),
-    "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs"),
+    "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs", "run_reading"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
     "Statements of stagedb itself": ("statements",),
 }

@@ -14,7 +14,7 @@ from stagedb.runs.clocks import JointCollective
 from stagedb.runs.kernel_names import short_name
 from stagedb.runs.measured_path import PathPiece
 from stagedb.runs.measured_run import FORMAT, MeasuredLane, MeasuredRun
-from stagedb.runs.rank_trace import NONE, PHASES, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, PHASES, RankTrace, RecordedCollective
 
 Row = Mapping[str, Any]
 
@@ -229,6 +229,8 @@ def _add_ops(
             "duration": _mean(durations),
             "starts": [int(each[index]) for each in starts],
             "durations": durations,
+            "launches": [int(run.ops[rank].timed.launched[index]) for rank in lane.ranks],
+            "synchronised": [int(run.ops[rank].timed.synchronised[index]) for rank in lane.ranks],
             "count": 1,
             "total": _mean(durations),
             "exposed": _mean([int(run.ops[rank].exposed[index]) for rank in lane.ranks]),
@@ -276,6 +278,7 @@ def _described(trace: RankTrace, type: str, kind: str, index: int) -> dict[str, 
         "name": short_name(trace.names[ops.name[index]]),
         "symbol": trace.names[ops.name[index]][:LONGEST_NAME],
         "type": type,
+        "processor": HOST if CATEGORIES[ops.category[index]] == HOST else "device",
         "kind": kind,
         "phase": PHASES[ops.phase[index]],
         "axis": None if collective is None else axis_of(collective),

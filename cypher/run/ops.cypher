@@ -1,0 +1,32 @@
+// The ops of a lane of a run, in the order of their starts.
+//
+// mode: reads
+// param run: string — id of the run
+// param lane: integer — the lane
+// column index: integer — its place among the ops of the lane
+// column name: string — short name of the kernel
+// column type: string — compute, copy, collective, send or recv
+// column kind: string — matmul, attention, all_gather …
+// column phase: string — forward, backward, recompute, optimizer …
+// column axis: string? — name of the group that communicates
+// column block: string — the annotation around it
+// column launcher: string? — the operator that launched it
+// column dtype: string? — format of the elements on the wire
+// column message: integer [B] — operand of a communication on one rank
+// column bytes: integer? [B] — of a copy
+// column stream: string — the stream that it ran on
+// column processor: string? — device or host
+// column step_number: integer? — the profiler's number of the step
+// column starts: integer[] [ns] — when it begins on each rank
+// column durations: integer[] [ns] — on each rank
+// column exposed: integer [ns] — communication while nothing is computed, mean of the ranks
+// column critical: integer [ns] — of its time on the critical path
+// column launches: integer[]? [ns] — when its launch began on each rank
+// column synchronised: integer[]? — index of the op that the host had waited for last before the launch, on each rank
+MATCH (:Run {id: $run})-[:HAS_LANE]->(:RunLane {lane: $lane})-[:HAS_OP_TIME]->(o:RunOp)
+RETURN o.index AS index, o.name AS name, o.type AS type, o.kind AS kind, o.phase AS phase, o.axis AS axis,
+  o.block AS block, o.launcher AS launcher, o.dtype AS dtype, o.message AS message, o.bytes AS bytes,
+  o.stream AS stream, o.processor AS processor, o.step_number AS step_number, o.starts AS starts,
+  o.durations AS durations, o.exposed AS exposed, o.critical AS critical, o.launches AS launches,
+  o.synchronised AS synchronised
+ORDER BY index

@@ -1,0 +1,89 @@
+"""A run as the store has it: what views, exports and what-ifs of a run are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from stagedb.runs.clocks import JointCollective
+from stagedb.runs.dependencies import Dependencies, dependencies_of
+from stagedb.runs.measured_path import TimedOps
+
+
+@dataclass(frozen=True)
+class RunOpFacts:
+    """What an op of a lane is, the same on all its ranks; fields as of `RunOp`. None where nothing was recorded."""
+
+    name: str
+    type: str
+    kind: str
+    phase: str
+    axis: str | None
+    block: str
+    launcher: str | None
+    dtype: str | None
+    message: int
+    bytes: int | None
+    stream: str
+    step_number: int | None
+    critical: int
+
+
+@dataclass(frozen=True)
+class LaneFacts:
+    """A lane: its number, the pipeline stage of its ranks, its ranks, and its ops by start."""
+
+    number: int
+    stage: int
+    members: tuple[int, ...]
+    ops: tuple[RunOpFacts, ...]
+
+
+@dataclass(frozen=True)
+class StoredCollective:
+    """A collective or message with the times of its members; fields as of `RunCollective`, times in ns."""
+
+    joint: JointCollective
+    axis: str | None
+    ready: int
+    finish: int
+    last: int
+    waited: int
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run of a store.
+
+    step: its length in ns. job_ranks: ranks of its job, recorded or not. begin: ns since 1970. devices: names of the
+    accelerators. lanes: by number. timed: the ops of each recorded rank.
+    """
+
+    id: str
+    name: str
+    tool: str
+    step: int
+    job_ranks: int
+    begin: int
+    devices: tuple[str, ...]
+    lanes: tuple[LaneFacts, ...]
+    timed: Mapping[int, TimedOps]
+    collectives: tuple[StoredCollective, ...] = field(default=())
+
+    @cached_property
+    def calls(self) -> tuple[JointCollective, ...]:
+        return tuple(each.joint for each in self.collectives)
+
+    @cached_property
+    def dependencies(self) -> Mapping[int, Dependencies]:
+        """What the ops of each rank waited for."""
+        return dependencies_of(self.timed, self.calls)
+
+    @cached_property
+    def lane_of(self) -> Mapping[int, LaneFacts]:
+        """The lane of each rank."""
+        return {rank: lane for lane in self.lanes for rank in lane.members}
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all ranks of the job were recorded."""
+        return len(self.timed) == self.job_ranks
