@@ -26,7 +26,8 @@ def page() -> str:
     parts.append(f"## An open store\n\n{_text(stagedb.api.Stagedb)}\n")
     parts += [
         _callable(f"Stagedb.{name}", member)
-        for name, member in vars(stagedb.api.Stagedb).items()
+        for kind in (stagedb.api.Stagedb, *stagedb.api.Stagedb.__bases__)
+        for name, member in vars(kind).items()
         if inspect.isfunction(member) and not name.startswith("_")
     ]
     parts.append("## Results\n")

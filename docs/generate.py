@@ -615,7 +615,7 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
     """
     environment = _first_store(page)
     folder = environment["STAGEDB_HOME"] + "/written/"
-    given = [folder + word if word == "traces" else word for word in words]
+    given = [folder + word if word.startswith("traces") else word for word in words]
     if words[0] == "export" and "--out" not in words:
         given += ["--out", folder + f"llama3-8b-{words[words.index('--ranks') + 1]}"]
     text = _print(environment, *given, notes=words[0] == "export" if notes is None else notes).replace(folder, "")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         kind_of,
         properties,
     )
+    from stagedb.api.run_views import ExportedRun
     from stagedb.api.searching import search
     from stagedb.api.simulated import Simulated
     from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
@@ -58,6 +59,7 @@ __all__ = [
     "ComparedPlan",
     "Difference",
     "Exported",
+    "ExportedRun",
     "Gains",
     "GraphInfo",
     "GraphWords",
@@ -134,6 +136,7 @@ _MODULES = {
         "kind_of",
         "properties",
     ),
+    "run_views": ("ExportedRun",),
     "searching": ("search",),
     "simulated": ("Simulated",),
     "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),

@@ -30,6 +30,7 @@ from stagedb.api.results import (
     Viewed,
     ViewedSearch,
 )
+from stagedb.api.run_verbs import RunVerbs
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
 from stagedb.store import Store, Unfinished
@@ -77,7 +78,7 @@ else:
 
 
 @all_for_python
-class Stagedb:
+class Stagedb(RunVerbs):
     """A connection to one store, made by `stagedb.connect()`. It is a context manager, because it keeps connections
     open.
 
@@ -254,29 +255,6 @@ class Stagedb:
     def searches(self) -> list[SearchInfo]:
         """The searches of the store, the newest first."""
         return catalog.searches(self.store)
-
-    def runs(self) -> list[RunInfo]:
-        """The runs of the store that were recorded, the newest first."""
-        return catalog.runs(self.store)
-
-    def import_run(
-        self,
-        *paths: Path,
-        name: str | None = None,
-        keep_names: bool = False,
-        progress: "Callable[[int, int, str], None] | None" = None,
-    ) -> RunInfo:
-        """Import a run that a profiler recorded: its trace files, or directories with them.
-
-        paths: JSON of PyTorch's profiler (Kineto), a file a rank, as it is or compressed with gzip; or SQLite exports
-        of Nsight Systems, which have a rank for each process with a device; all of one recording of one job. A run that
-        the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
-        keep the names of the files, which may contain host names and user names. progress: called with what is done, of
-        how much, and of what. Raises UsageError for a file that is no such trace, and for files of different jobs.
-        """
-        from stagedb.api import importing
-
-        return importing.import_run(self.store, paths, name, keep_names, progress)
 
     def ls(
         self,

@@ -65,10 +65,10 @@ def unpack(
         out = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}.traces")
     request = Request(Path(out), force, format, compress, replay, resume=resume, simulator=simulator)
     done = unpack_traces(path, request, only=only, progress=progress)
-    return Unpacked(path=done.directory, **_figures(done))
+    return Unpacked(path=done.directory, **figures_of(done))
 
 
-def _figures(done: Summary) -> dict[str, Any]:
+def figures_of(done: Summary) -> dict[str, Any]:
     """What `Unpacked` has of a summary under the same names."""
     names = ("world", "files", "nodes", "bytes", "replayed", "seconds", "there", "mended", "differences")
     return {name: getattr(done, name) for name in names}
@@ -151,5 +151,5 @@ def export(
         inputs = None  # they are those of the profile
     profile = None if timed is None else timed.id
     done = export_traces(store, instance.id, form, only=only, system=inputs, profile=profile, progress=progress)
-    figures = {**_figures(done), "seconds": {**clock.seconds, **done.seconds}}
+    figures = {**figures_of(done), "seconds": {**clock.seconds, **done.seconds}}
     return Exported(path=form.out, instance=instance, packed=done.packed, profile=timed, **figures)

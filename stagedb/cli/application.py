@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, str] = {
     "advise": "advise",
     "search": "search",
     "sweep": "sweep",
+    "replay": "run_exports",
     "timeline": "timeline_report",
     "report": "timeline_report",
     "diff": "diff",

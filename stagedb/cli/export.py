@@ -12,6 +12,7 @@ from stagedb.cli import completion
 from stagedb.cli.build_instantiate import count, note_defaults
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
+from stagedb.cli.run_exports import OfRun, export_run, refuse_with_run
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.traces.formats import DEFAULT, FORMATS, format_named
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
@@ -155,6 +156,7 @@ def export(
     profile: OfProfile = None,
     durations_in_traces: Timed = False,
     packed: AsOneFile = False,
+    run: OfRun = None,
     *,
     written: WrittenSet,
     words: PlanFlags,
@@ -167,6 +169,13 @@ def export(
     with tp 8 and pp 16.
     """
     given = words.words()
+    if run is not None:
+        blocks = granularity is not NodeGranularity.OP
+        refuse_with_run(target, model, profile, given, **{
+            "--shard": shard, "--packed": packed, "--granularity": blocks, "--durations-in-traces": durations_in_traces,
+        })  # fmt: skip
+        export_run(run, out, system, written.words(), common)
+        return
     with (
         common.connect() as db,
         progress(common, "writing", "ranks", speed=True, before="making the graph and the instance") as report,

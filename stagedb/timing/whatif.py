@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -29,6 +29,10 @@ SELECTORS: Mapping[str, str] = {
 """The first word of a selector and what it chooses. The last four need a value after the colon."""
 
 _TYPES = {"compute": COMPUTE, "collective": COLLECTIVE, "send": SEND}
+_NAMED = ("phase", "stage", "class", "op", "rank")
+"""Words that choose nothing without a value."""
+
+_NUMBERED = ("stage", "class", "rank")
 _FORM = re.compile(
     r"(?P<what>[a-z]+)(?::(?P<which>[^=]+))?=(?P<factor>[0-9]{1,6}(?:\.[0-9]{1,9})?|[0-9]{1,9}/[0-9]{1,9})"
 )
@@ -43,8 +47,10 @@ class Scaling:
     factor: Fraction
 
     @classmethod
-    def parse(cls, text: str) -> "Scaling":
+    def parse(cls, text: str, selectors: Collection[str] = tuple(SELECTORS)) -> "Scaling":
         """Parse `WHAT[:WHICH]=FACTOR`. FACTOR is a decimal such as 0.5, or a quotient such as 2/3. 0 makes ops free.
+
+        selectors: the words that WHAT may be.
 
         Raises UsageError, with the known words, for anything else.
         """
@@ -52,16 +58,16 @@ class Scaling:
         if found is None:
             raise UsageError(
                 f"{shown(text)} is no what-if: write WHAT[:WHICH]=FACTOR, such as collective:tp=0.5, with one of "
-                f"{', '.join(SELECTORS)} and a factor of 0 or more"
+                f"{', '.join(selectors)} and a factor of 0 or more"
             )
         what, which = found["what"], found["which"]
-        if what not in SELECTORS:
-            near = difflib.get_close_matches(what, SELECTORS, n=1)
+        if what not in selectors:
+            near = difflib.get_close_matches(what, selectors, n=1)
             hint = f"did you mean {near[0]}?" if near else f"an axis or a kind goes behind one, as in collective:{what}"
-            raise UsageError(f"{shown(text)} chooses by {shown(what)}; known are {', '.join(SELECTORS)}: {hint}")
-        if which is None and what not in _TYPES:
+            raise UsageError(f"{shown(text)} chooses by {shown(what)}; known are {', '.join(selectors)}: {hint}")
+        if which is None and what in _NAMED:
             raise UsageError(f"{shown(text)} does not name the {what}: write {what}:WHICH=FACTOR")
-        if what in ("stage", "class") and not (which or "").isdigit():
+        if what in _NUMBERED and not (which or "").isdigit():
             raise UsageError(f"{shown(text)}: a {what} is a number, not {shown(which)}")
         try:
             return cls(what, which, Fraction(found["factor"]))

@@ -90,7 +90,7 @@ def validate_traces(
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
-    faults = FaultList(own=own or (directory / MANIFEST).exists())
+    faults = FaultList(own=own or (directory / MANIFEST).exists(), recorded=_is_recorded(directory))
     if faults.add(_changed(directory)):
         # All that the rules would find in a file that was changed follows from the change.
         return _report(faults, files=len(files), nodes=0, world=len(files), replayed=False)
@@ -130,6 +130,15 @@ def validate_traces(
         faults.add(replay(traces, groups))
     nodes = sum(map(len, traces.values()))
     return _report(faults, files=len(files), nodes=nodes, world=world, replayed=runs and not faults.unsound)
+
+
+def _is_recorded(directory: Path) -> bool:
+    """Whether a set is of a run that was recorded, by its manifest."""
+    try:
+        manifest = read_document(directory / MANIFEST, "manifest", most=_LARGEST)
+    except UsageError:
+        return False
+    return isinstance(manifest, dict) and "run" in manifest
 
 
 def _report(faults: FaultList, *, files: int, nodes: int, world: int, replayed: bool) -> Report:

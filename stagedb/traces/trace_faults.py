@@ -32,13 +32,15 @@ RULES: Mapping[str, str] = {
 }
 """What each rule requires. What hangs a simulator comes first."""
 
+OVERLAPS = "chain"
+
 CONVENTIONS: Mapping[str, str] = {
-    "chain": "a rank's collectives and sends wait for each other in issue order, so that no system changes their order",
+    OVERLAPS: "a rank's collectives and sends wait for each other in issue order, so that none changes it",
     "order": "ids are from 1 on and ascend in issue order",
     "counts": "compute nodes have num_ops and tensor_size, so that a roofline can time them",
     "duration": "every node has a duration_ns or none has; duration_micros is it in whole microseconds",
     "name": "names carry the node's type and have no comma and no =, as the Chakra timeline tool wants",
-    "label": "is_cpu_op is false on compute nodes, and attributes that stagedb alone reads have its types",
+    "label": "is_cpu_op is false but on nodes of a host, and attributes that stagedb alone reads have its types",
 }
 """What stagedb's own traces have in addition. Sets of other tools run without it."""
 
@@ -110,13 +112,14 @@ class _Kind:
 class FaultList:
     """Faults as they are found: each counted by its kind, the first `MOST_KEPT` of each half kept.
 
-    own: stagedb wrote the set, so that a broken convention is a fault too.
+    own: stagedb wrote the set, so that a broken convention is a fault too. recorded: of a run that was recorded, whose
+    collectives may overlap.
     """
 
-    def __init__(self, *, own: bool) -> None:
+    def __init__(self, *, own: bool, recorded: bool = False) -> None:
         self.unsound = False
         """Whether any fault was found that is not a mere convention."""
-        self._own = own
+        self._faulty = {*RULES, *(CONVENTIONS if own else ())} - ({OVERLAPS} if recorded else set())
         self._kinds: dict[tuple[str, str], _Kind] = {}
         self._kept: dict[bool, list[Fault]] = {True: [], False: []}
 
@@ -137,7 +140,7 @@ class FaultList:
         return unsound
 
     def _unsound(self, rule: str) -> bool:
-        return self._own or rule in RULES
+        return rule in self._faulty
 
     def kept(self, *, unsound: bool) -> tuple[Fault, ...]:
         """The faults that make the set unsound, or the broken conventions: what hangs a simulator first."""

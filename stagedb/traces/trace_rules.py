@@ -21,6 +21,9 @@ COMM_TYPES = {pb.CollectiveCommType.Value(each.comm_type): each for each in SIMU
 """The kinds that simulators run, by their `comm_type`."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
+HOST_KIND = "host"
+"""The kind of nodes of what a processor does, in traces of a run that was recorded."""
+
 UNREAD = ("phase", "kind", "axis", "dtype", "duration_ns")
 """Attributes that stagedb writes and simulators do not read."""
 
@@ -107,9 +110,12 @@ def _check_attributes(trace: TraceColumns) -> Found:
         yield index, "label" if name in UNREAD else "attribute", f"{name} is there twice"
     mistyped = {(index, name) for index, name, _ in trace.mistyped}
     for index, value in enumerate(trace.attributes["is_cpu_op"]):
+        computes = trace.types[index] == pb.COMP_NODE
+        if value and computes and trace.attributes["kind"][index] == HOST_KIND:
+            continue
         if value is not False and (index, "is_cpu_op") not in mistyped:
             # ASTRA-sim computes for a processor, and never issues communication that is the processor's.
-            rule = "label" if trace.types[index] == pb.COMP_NODE else "attribute"
+            rule = "label" if computes else "attribute"
             yield index, rule, f"is_cpu_op is {'missing' if value is None else 'true'}"
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.runs.recordings import step
+from tests.runs.recordings import step, training_step
 
 
 def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
@@ -41,3 +41,32 @@ def test_a_damaged_file_is_refused_with_its_name_and_the_byte(run: Any, tmp_path
     path.write_bytes(path.read_bytes()[:-300])
     found = run("import", str(path))
     assert found.status == 2 and "rank0.json cannot be imported: it ends in its list of events, at byte" in found.err
+
+
+def test_a_run_is_exported_and_timed_again(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    paths = [str(training_step(rank, 120_000 * (rank == 2)).write(tmp_path / "in")) for rank in range(4)]
+    run("import", *paths, "--name", "base")
+    found = run("export", "--run", "base", "-o", str(tmp_path / "out"))
+    assert found.status == 0 and "4 traces of run " in found.out and ", replayed, in " in found.out
+    assert run("validate", str(tmp_path / "out")).status == 0
+    rows = json.loads(run("replay", "base", "--scale", "collective=0", "--scale", "host=0", "-f", "json").out)
+    assert [row["run"] for row in rows] == ["measured", "timed again", "with the changes", "timed again without gaps"]
+    assert rows[0]["ns"] == rows[1]["ns"] == 4_860_000 > rows[2]["ns"]
+    table = run("replay", "base")
+    assert "gaps that no dependency explains make 0.4% of the run" in table.err and "4.860" in table.out
+
+
+def test_what_only_plans_have_is_refused_with_a_run(run: Any) -> None:
+    for option, *more in (
+        ("INSTANCE", "llama"),
+        ("--model", "--model", "llama3-8b"),
+        ("a plan", "--tp", "2"),
+        ("--packed", "--packed"),
+        ("--granularity", "--granularity", "block"),
+        ("--only", "--only", "0"),
+    ):
+        found = run("export", *more, "--run", "base")
+        assert found.status == 2 and f"{option} is for plans, and --run names a run that was recorded" in found.err
+    found = run("export", "--run", "base", "-f", "parquet")
+    assert found.status == 2

@@ -1,0 +1,103 @@
+"""The verbs on runs that were imported, of `Stagedb`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stagedb.api import catalog
+from stagedb.api.python_words import all_for_python
+from stagedb.api.results import Rows, RunInfo
+from stagedb.store import Store
+
+if TYPE_CHECKING:
+    from stagedb.api.run_views import ExportedRun
+    from stagedb.runs.what_ifs import RunWhatIf
+    from stagedb.systems.system import System
+
+
+@all_for_python
+class RunVerbs:
+    """What a store does with runs. store: the connection."""
+
+    store: Store
+
+    def runs(self) -> list[RunInfo]:
+        """The runs of the store that were recorded, the newest first."""
+        return catalog.runs(self.store)
+
+    def import_run(
+        self,
+        *paths: Path,
+        name: str | None = None,
+        keep_names: bool = False,
+        progress: "Callable[[int, int, str], None] | None" = None,
+    ) -> RunInfo:
+        """Import a run that a profiler recorded: its trace files, or directories with them.
+
+        paths: JSON of PyTorch's profiler (Kineto), a file a rank, as it is or compressed with gzip; or SQLite exports
+        of Nsight Systems, which have a rank for each process with a device; all of one recording of one job. A run that
+        the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
+        keep the names of the files, which may contain host names and user names. progress: called with what is done, of
+        how much, and of what. Raises UsageError for a file that is no such trace, and for files of different jobs.
+        """
+        from stagedb.api import importing
+
+        return importing.import_run(self.store, paths, name, keep_names, progress)
+
+    def export_run(
+        self,
+        run: str,
+        /,
+        *,
+        out: Path | str | None = None,
+        system: "str | Path | System | None" = None,
+        force: bool = False,
+        resume: bool = False,
+        format: str = "et",
+        compress: bool = False,
+        replay: bool | None = None,
+        simulator: str | None = None,
+        progress: "Callable[[int, int, int], None] | None" = None,
+    ) -> "ExportedRun":
+        """Write a run that was imported as Chakra traces, one for each recorded rank, with measured durations.
+
+        run: its id or name. out: the directory (`./NAME-RANKS` if not given). system: of the simulator's inputs, for
+        the network; `h100` if not given. format: `et` or `json`. force, resume, compress, replay, simulator, progress:
+        as of `export`. Nodes are in the order in which they ran, and there is none for waiting: a node of kind `host`
+        is what the host did, one of kind `gap` is what no dependency explains.
+        """
+        from stagedb.api import run_views
+        from stagedb.traces import Request
+
+        place = Path() if out is None else Path(out)
+        request = Request(place, force, format, compress, replay, resume=resume, simulator=simulator)
+        return run_views.export_run(self.store, run, request, system, progress)
+
+    def replay_run(self, run: str, /, *, scale: Sequence[str] = (), without: Sequence[str] = ()) -> "RunWhatIf":
+        """Time a run that was imported again, from what its ops waited for: what would it take if this were faster?
+
+        run: its id or name. scale: `WHAT[:WHICH]=FACTOR`, such as `collective=0.5`, `compute:matmul=2` or `rank:3=0.9`;
+        words are those of `stagedb.runs.what_ifs.RUN_SELECTORS`. without: kinds of dependencies to leave out, of
+        `stagedb.runs.dependencies.KINDS_OF_DEPENDENCY`. Raises UsageError for one that chooses nothing.
+        """
+        from stagedb.api import run_views
+
+        return run_views.replay_run(self.store, run, scale, without)
+
+    def run_ops(self, run: str, /) -> Rows:
+        """The ops of a run that was imported, a row for each op of each rank; times in ns from the run's begin.
+
+        `work` is the op's own time without waiting for other ranks, `gap` what no dependency explains before it.
+        """
+        from stagedb.api import run_views
+
+        return run_views.run_ops(self.store, run)
+
+    def run_collectives(self, run: str, /) -> Rows:
+        """The collectives and messages of a run that was imported, a row for each member; times in ns.
+
+        `ready` is when the last member began, `waits` how long this one waited for that, `last` the rank of it.
+        """
+        from stagedb.api import run_views
+
+        return run_views.run_collectives(self.store, run)

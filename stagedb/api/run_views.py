@@ -1,0 +1,114 @@
+"""What is made of a run that was imported: traces, timelines, tables, and the run timed again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stagedb.api import lookup
+from stagedb.api.results import Rows, RunInfo, Unpacked
+from stagedb.api.system_choice import resolve_system
+from stagedb.api.trace_sets import WriteProgress, figures_of
+from stagedb.errors import UsageError
+from stagedb.mentions import Word
+from stagedb.outputs import file_name
+from stagedb.runs.chakra_traces import run_traces
+from stagedb.runs.rank_trace import NONE
+from stagedb.runs.stored_run import StoredRun
+from stagedb.runs.what_ifs import RUN_SELECTORS, RunWhatIf, what_if
+from stagedb.store import Store
+from stagedb.store.contents.run_reading import read_run
+from stagedb.systems.system import System
+from stagedb.timing.whatif import Scaling
+from stagedb.traces import Request
+from stagedb.traces.set_output import Counter, WriteClock, write_set
+
+FORMATS_OF_RUNS = ("et", "json")
+"""Formats in which a run is exported: each of its ranks has a file."""
+
+
+@dataclass(frozen=True)
+class ExportedRun(Unpacked):
+    """The traces of a run on disk. left_out: what simulators run in another way than it was, as sentences."""
+
+    run: RunInfo
+    left_out: tuple[str, ...] = ()
+
+
+def export_run(
+    store: Store, word: str, request: Request, system: str | Path | System | None, progress: WriteProgress | None
+) -> ExportedRun:
+    """See `Stagedb.export_run`."""
+    if request.format not in FORMATS_OF_RUNS:
+        raise UsageError(f"a run is exported as {' or '.join(FORMATS_OF_RUNS)}: leave out {Word('format')}")
+    info = lookup.the_run(store, word)
+    clock, counter = WriteClock(), Counter(progress)
+    if request.out == Path():
+        request = replace(request, out=Path(f"{file_name(_called(info))}-{info.world}"))
+    request.check(info.world, None)
+    inputs = resolve_system(system)
+    with clock.stage("read"):
+        run = read_run(store, info.id)
+    with clock.stage("encode"):
+        made = run_traces(run, inputs)
+    request.check_job(made.traces.job)
+    done = write_set(made.traces, request, counter=counter, clock=clock)
+    return ExportedRun(path=request.out, run=info, left_out=made.left_out, **figures_of(done))
+
+
+def _called(run: RunInfo) -> str:
+    """The last name of a run, or the begin of its id."""
+    return run.names[0].rpartition("/")[2] if run.names else run.id[:12]
+
+
+def replay_run(store: Store, word: str, scale: Sequence[str], without: Sequence[str]) -> RunWhatIf:
+    """See `Stagedb.replay_run`."""
+    scalings = [Scaling.parse(each, tuple(RUN_SELECTORS)) for each in scale]
+    return what_if(read_run(store, lookup.the_run(store, word).id), scalings, without)
+
+
+def run_ops(store: Store, word: str) -> Rows:
+    """See `Stagedb.run_ops`."""
+    run = read_run(store, lookup.the_run(store, word).id)
+    columns = (
+        "rank", "lane", "stage", "index", "name", "type", "kind", "phase", "axis", "block", "launcher", "step_number",
+        "stream", "dtype", "message", "bytes", "start", "duration", "launched", "work", "gap",
+    )  # fmt: skip
+    rows = []
+    for rank, ops in run.timed.items():
+        lane, found = run.lane_of[rank], run.dependencies[rank]
+        times = zip(lane.ops, ops.start.tolist(), ops.end.tolist(), ops.launched.tolist(), found.work.tolist(),
+                    found.gap.tolist(), strict=True)  # fmt: skip
+        for index, (op, start, end, launched, work, gap) in enumerate(times):
+            rows.append((
+                rank, lane.number, lane.stage, index, op.name, op.type, op.kind, op.phase, op.axis, op.block,
+                op.launcher, op.step_number, op.stream, op.dtype, op.message, op.bytes, start, end - start,
+                None if launched == NONE else launched, work, gap,
+            ))  # fmt: skip
+    times_in = dict.fromkeys(("start", "duration", "launched", "work", "gap"), "ns")
+    return Rows(columns, tuple(rows), units={**times_in, "message": "B", "bytes": "B"})
+
+
+def run_collectives(store: Store, word: str) -> Rows:
+    """See `Stagedb.run_collectives`."""
+    run = read_run(store, lookup.the_run(store, word).id)
+    columns = (
+        "number", "kind", "axis", "sequence", "group_size", "message", "rank", "index", "start", "ready", "end",
+        "waits", "last", "by_order",
+    )  # fmt: skip
+    rows = tuple(_members(run))
+    times_in = dict.fromkeys(("start", "ready", "end", "waits"), "ns")
+    return Rows(columns, rows, units={**times_in, "message": "B"})
+
+
+def _members(run: StoredRun) -> "list[tuple[object, ...]]":
+    rows: list[tuple[object, ...]] = []
+    for number, each in enumerate(run.collectives):
+        recorded = each.joint.collective
+        for rank, index in each.joint.members.items():
+            start, end = int(run.timed[rank].start[index]), int(run.timed[rank].end[index])
+            message = run.lane_of[rank].ops[index].message
+            rows.append((
+                number, recorded.kind, each.axis, recorded.sequence, recorded.size, message, rank, index, start,
+                each.ready, end, each.ready - start, each.last, each.joint.by_order,
+            ))  # fmt: skip
+    return rows
