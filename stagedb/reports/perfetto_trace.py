@@ -1,7 +1,6 @@
 """A step as a trace for Perfetto's viewer (https://ui.perfetto.dev): a group of tracks a lane, a track a stream.
 
-The format is protobuf with many small messages, so whole columns of messages are encoded at once.
-Field numbers are those of Perfetto's `trace_packet.proto`, `track_event.proto` and `track_descriptor.proto`.
+Whole columns of messages are encoded at once.
 """
 
 from collections.abc import Sequence
@@ -12,20 +11,28 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import OPTIONS, Word
+from stagedb.reports.perfetto_packets import (
+    BEGIN,
+    COUNTER,
+    END,
+    INSTANT,
+    PerfettoFile,
+    TrackEvents,
+    flow_field,
+    number_field,
+    stack,
+    text_field,
+)
 from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.node_graph import NO_STREAM, Reason
-from stagedb.traces.protobuf_columns import ByteRows, bytes_fields, constant, join, number_fields, tag, texts
+from stagedb.traces.protobuf_columns import ByteRows, bytes_fields, constant, join, number_fields, texts
 from stagedb.workflows import TASK_KINDS
 from stagedb.workload.instance_columns import ONCE_A_STEP, RECV, SEND, TYPES, Ints
 
 GRANULARITIES = ("op", "task")
 MOST = 500_000
 """Slices of operators in a trace without a chosen granularity. A browser loads so many in some seconds."""
-
-BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
-_EXPLICIT, _BYTES = 3, 3
-_FIXED64 = 1
 
 
 @dataclass(frozen=True)
@@ -68,31 +75,6 @@ def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] |
     return writer.done(lanes, tuple(left_out))
 
 
-class _Names:
-    """Texts that are written once. Other messages use their numbers."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __getitem__(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers) + 1)
-
-    def of(self, values: Sequence[str]) -> Ints:
-        """Their numbers."""
-        return np.array([self[value] for value in values], np.int64)
-
-
-@dataclass(frozen=True)
-class _Events:
-    """Events in the order of their tracks. name: a number, 0 for an end. more: further fields of the event."""
-
-    kind: Ints
-    track: Ints
-    time: Ints
-    name: Ints
-    more: ByteRows
-
-
 class _Writer:
     def __init__(self, job: StepView, fine: bool) -> None:
         self.job = job
@@ -100,10 +82,7 @@ class _Writer:
         self.net, self.times = job.times.network, job.times.timeline
         self.critical = np.zeros(len(self.net), bool)
         self.critical[job.times.path.node] = True
-        self.names, self.keys, self.values = _Names(), _Names(), _Names()
-        self.tracks: list[bytes] = []
-        self.events: list[_Events] = []
-        self.slices = 0
+        self.file = PerfettoFile()
         messages = self.net.reason == Reason.MESSAGE
         # The node that receives a message identifies it.
         self.flow_of = np.zeros(len(self.net), np.int64)
@@ -111,28 +90,14 @@ class _Writer:
         for source, target in zip(self.net.source[messages].tolist(), self.net.target[messages].tolist(), strict=True):
             self.flow_of[[source, target]] = target + 1
             self.sent_from[target] = source
-        self.root = self._track(0, f"{job.workload.name} on {job.system.name}", 0, ordered=True)
-        self.path_track = self._track(self.root, "critical path", 0)
-
-    def _track(self, parent: int, name: str, rank: int, *, ordered: bool = False, counts_bytes: bool = False) -> int:
-        number = len(self.tracks) + 1
-        about = f"Written by stagedb: {name}" if parent == 0 else ""
-        self.tracks.append(
-            _number(1, number)
-            + _text(2, name)
-            + (_number(5, parent) if parent else b"")
-            + (_text(8, _number(3, _BYTES)) if counts_bytes else b"")
-            + (_number(11, _EXPLICIT) if ordered else b"")
-            + _number(12, rank)
-            + (_text(14, about) if about else b"")
-        )
-        return number
+        self.root = self.file.track(0, f"{job.workload.name} on {job.system.name}", 0, ordered=True)
+        self.path_track = self.file.track(self.root, "critical path", 0)
 
     def lane(self, place: int, lane: Lane) -> None:
         """Write what a lane runs: a track for each stream, one for receives, one for memory."""
         net = self.net
         ranks = "1 rank" if lane.ranks == 1 else f"{lane.ranks:,} ranks"
-        group = self._track(
+        group = self.file.track(
             self.root, f"{self.job.label(lane)} (class {lane.rank_class}, {ranks})", place + 1, ordered=True
         )
         at = np.arange(int(net.firsts[lane.number]), int(net.firsts[lane.number + 1]))
@@ -141,10 +106,10 @@ class _Writer:
             nodes = at[net.stream[at] == stream]
             if len(nodes):
                 called = name if stream == 0 else "communication" if name == "all" else f"communication: {name}"
-                self._stream(lane, self._track(group, called, stream), nodes, args)
+                self._stream(lane, self.file.track(group, called, stream), nodes, args)
         received = at[(net.type[at] == RECV) & (net.stream[at] == NO_STREAM)]
         if len(received):
-            self._received(lane, self._track(group, "received", len(net.streams)), received, args)
+            self._received(lane, self.file.track(group, "received", len(net.streams)), received, args)
         self._memory(lane, group)
 
     def _stream(self, lane: Lane, track: int, nodes: Ints, args: ByteRows) -> None:
@@ -164,20 +129,20 @@ class _Writer:
         shown = np.arange(len(nodes)) if self.fine else np.flatnonzero(net.type[nodes] == SEND)
         op = net.op[nodes[shown]]
         flows = np.where(net.type[nodes[shown]] == SEND, self.flow_of[nodes[shown]], 0)
-        begun = join(args.take(op), self._node_args(nodes[shown]), _flow(47, flows))[0]
+        begun = join(args.take(op), self._node_args(nodes[shown]), flow_field(47, flows))[0]
         # The place of each among the begins and ends of the stream.
         keys = np.concatenate([4 * firsts, 4 * shown + 1, 4 * shown + 2, 4 * lasts + 3])
         place = np.argsort(keys, kind="stable")
         tasks, parts = len(firsts), len(shown)
-        self.slices += tasks + parts
-        self.events.append(
-            _Events(
+        self.file.slices += tasks + parts
+        self.file.events.append(
+            TrackEvents(
                 np.repeat([BEGIN, BEGIN, END, END], [tasks, parts, parts, tasks])[place],
                 np.full(len(keys), track),
                 np.concatenate([start[firsts], start[shown], finish[shown], finish[lasts]])[place],
-                np.concatenate([names[task[firsts]], self.names.of(ops.name)[op], np.zeros(parts + tasks, np.int64)])[
-                    place
-                ],
+                np.concatenate(
+                    [names[task[firsts]], self.file.names.of(ops.name)[op], np.zeros(parts + tasks, np.int64)]
+                )[place],
                 stack(args_of_tasks.take(task[firsts]), begun, constant(b"", parts + tasks)).take(place),
             )
         )
@@ -187,26 +152,28 @@ class _Writer:
         time = self.times.finish[net.event[nodes]]
         order = np.argsort(time, kind="stable")
         nodes, time = nodes[order], time[order]
-        waited = self._arg("waited_ns", time - self.job.times.arrival[nodes])
-        more = join(args.take(net.op[nodes]), waited, _flow(48, self.flow_of[nodes]))[0]
-        names = self.names.of(net.columns[lane.number].ops.name)[net.op[nodes]]
+        waited = self.file.arg("waited_ns", time - self.job.times.arrival[nodes])
+        more = join(args.take(net.op[nodes]), waited, flow_field(48, self.flow_of[nodes]))[0]
+        names = self.file.names.of(net.columns[lane.number].ops.name)[net.op[nodes]]
         count = len(nodes)
-        self.events.append(_Events(np.full(count, INSTANT), np.full(count, track), time, names, more))
+        self.file.events.append(TrackEvents(np.full(count, INSTANT), np.full(count, track), time, names, more))
 
     def _memory(self, lane: Lane, group: int) -> None:
         """The memory of the lane's ranks: the peak within each task from its begin, and the memory at the end."""
         found = next((each for each in self.job.memory if each.rank_class.number == lane.rank_class), None)
         if found is None:
             return
-        track = self._track(group, "memory (the most within each task)", len(self.net.streams) + 1, counts_bytes=True)
+        track = self.file.track(
+            group, "memory (the most within each task)", len(self.net.streams) + 1, counts_bytes=True
+        )
         tasks = self.job.times.lanes[lane.number].tasks
         most = [int(found.usage.levels(task).sum(axis=0).max()) for task in range(len(tasks.start))]
         last = sum(found.usage.after(len(most) - 1).values())
         order = np.argsort(tasks.start, kind="stable")
         values = np.append(np.array(most, np.int64)[order], last)
         count = len(values)
-        self.events.append(
-            _Events(
+        self.file.events.append(
+            TrackEvents(
                 np.full(count, COUNTER),
                 np.full(count, track),
                 np.append(tasks.start[order], self.job.times.step),
@@ -223,10 +190,10 @@ class _Writer:
             f"{self.job.label(self.job.lanes[lane])}: {self._task_name(self.job.lanes[lane], task)}"
             for lane, task in zip(legs.lane.tolist(), legs.task.tolist(), strict=True)
         ]
-        names = np.stack([self.names.of(texts), np.zeros(count, np.int64)], axis=1).reshape(-1)
-        self.slices += count
-        self.events.append(
-            _Events(
+        names = np.stack([self.file.names.of(texts), np.zeros(count, np.int64)], axis=1).reshape(-1)
+        self.file.slices += count
+        self.file.events.append(
+            TrackEvents(
                 np.tile([BEGIN, END], count),
                 np.full(2 * count, self.path_track),
                 np.stack([legs.start, legs.finish], axis=1).reshape(-1),
@@ -240,12 +207,12 @@ class _Writer:
         tasks, times = self.net.columns[lane.number].tasks, self.job.times.lanes[lane.number].tasks
         names = [self._task_name(lane, task) for task in range(len(tasks))]
         columns = [
-            self._arg("microbatch", tasks.microbatch).where(~ONCE_A_STEP[tasks.kind]),
-            self._arg("chunk", tasks.chunk),
-            self._arg("critical_ns", times.critical),
-            self._arg("slack_ns", times.slack),
+            self.file.arg("microbatch", tasks.microbatch).where(~ONCE_A_STEP[tasks.kind]),
+            self.file.arg("chunk", tasks.chunk),
+            self.file.arg("critical_ns", times.critical),
+            self.file.arg("slack_ns", times.slack),
         ]
-        return self.names.of(names), join(*columns)[0]
+        return self.file.names.of(names), join(*columns)[0]
 
     def _task_name(self, lane: Lane, task: int) -> str:
         tasks = self.net.columns[lane.number].tasks
@@ -262,85 +229,32 @@ class _Writer:
         category = [TYPES[kind] for kind in ops.type.tolist()]
         columns = [
             bytes_fields(22, texts(category)),
-            self._text_arg("kind", ops.kind),
-            self._text_arg("phase", ops.phase),
-            self._text_arg("axis", ops.axis),
-            self._text_arg("dtype", ops.dtype),
-            self._text_arg("rule", took.rule),
-            self._text_arg("dimension", [each or "" for each in took.dimension]),
-            self._arg("flops", ops.flops).where(ops.flops > 0),
-            self._arg("bytes", np.where(computes, ops.bytes, ops.size)),
+            self.file.text_arg("kind", ops.kind),
+            self.file.text_arg("phase", ops.phase),
+            self.file.text_arg("axis", ops.axis),
+            self.file.text_arg("dtype", ops.dtype),
+            self.file.text_arg("rule", took.rule),
+            self.file.text_arg("dimension", [each or "" for each in took.dimension]),
+            self.file.arg("flops", ops.flops).where(ops.flops > 0),
+            self.file.arg("bytes", np.where(computes, ops.bytes, ops.size)),
         ]
         return join(*columns)[0]
 
     def _node_args(self, nodes: Ints) -> ByteRows:
         times = self.job.times
         critical = self.critical[nodes]
-        flag = constant(_text(4, _number(1, self.keys["critical"]) + _number(2, 1)), len(nodes)).where(critical)
-        slack = self._arg("slack_ns", times.slack[nodes])
-        exposed = self._arg("exposed_ns", times.exposed[nodes]).where(times.exposed[nodes] > 0)
+        flag = constant(
+            text_field(4, number_field(1, self.file.keys["critical"]) + number_field(2, 1)), len(nodes)
+        ).where(critical)
+        slack = self.file.arg("slack_ns", times.slack[nodes])
+        exposed = self.file.arg("exposed_ns", times.exposed[nodes]).where(times.exposed[nodes] > 0)
         return join(flag, slack, exposed)[0]
-
-    def _arg(self, key: str, values: Ints) -> ByteRows:
-        """An argument that is a whole number, one for each row."""
-        name = constant(_number(1, self.keys[key]), len(values))
-        return bytes_fields(4, join(name, number_fields(3, values))[0])
-
-    def _text_arg(self, key: str, values: Sequence[str]) -> ByteRows:
-        """An argument that is a text, one for each row. An empty text has no argument."""
-        name = constant(_number(1, self.keys[key]), len(values))
-        found = bytes_fields(4, join(name, number_fields(17, self.values.of(values)))[0])
-        return found.where(np.array([bool(value) for value in values], bool))
 
     def done(self, lanes: Sequence[Lane], left_out: tuple[str, ...]) -> Traced:
         """The whole trace."""
-        kind, track, time, name = (
-            np.concatenate([getattr(each, field) for each in self.events])
-            for field in ("kind", "track", "time", "name")
-        )
-        more = stack(*(each.more for each in self.events))
-        event = join(number_fields(9, kind), number_fields(11, track), number_fields(10, name).where(name > 0), more)[0]
-        count = len(kind)
-        packets = join(
-            number_fields(8, time), constant(_number(10, 1) + _number(13, 2), count), bytes_fields(11, event)
-        )[0]
-        first = b"".join(_text(1, _number(10, 1) + _text(60, each)) for each in self.tracks)
-        interned = [
-            (2, self.names),
-            (3, self.keys),
-            (29, self.values),
-        ]
-        words = b"".join(
-            _text(field, _number(1, number) + _text(2, text))
-            for field, names in interned
-            for text, number in names.numbers.items()
-        )
-        first += _text(1, _number(10, 1) + _number(13, 1) + _text(12, words))
         numbers = {lane.number for lane in lanes}
         flows = sum(
             int(self.net.lane[source]) in numbers and int(self.net.lane[target]) in numbers
             for target, source in self.sent_from.items()
         )
-        return Traced(first + bytes_fields(1, packets).data.tobytes(), self.slices, flows, left_out)
-
-
-def stack(*parts: ByteRows) -> ByteRows:
-    """The rows of all parts, one part after the other."""
-    return ByteRows(np.concatenate([each.data for each in parts]), np.concatenate([each.lengths for each in parts]))
-
-
-def _flow(field: int, numbers: Ints) -> ByteRows:
-    """The protobuf field of a flow, the arrow between two slices. It has eight bytes; number 0 has no field."""
-    value = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
-    head = np.tile(np.frombuffer(tag(field, _FIXED64), np.uint8), (len(numbers), 1))
-    rows = np.concatenate([head, value], axis=1)
-    return ByteRows(rows.reshape(-1), np.full(len(numbers), rows.shape[1], np.int64)).where(numbers > 0)
-
-
-def _number(field: int, value: int) -> bytes:
-    return number_fields(field, np.array([value], np.int64)).data.tobytes()
-
-
-def _text(field: int, value: str | bytes) -> bytes:
-    data = value.encode() if isinstance(value, str) else value
-    return bytes_fields(field, ByteRows(np.frombuffer(data, np.uint8), np.array([len(data)], np.int64))).data.tobytes()
+        return Traced(self.file.content(), self.file.slices, flows, left_out)
