@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         kind_of,
         properties,
     )
-    from stagedb.api.run_views import ExportedRun
+    from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.api.searching import search
     from stagedb.api.simulated import Simulated
     from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
@@ -82,6 +82,7 @@ __all__ = [
     "Unpacked",
     "Unused",
     "Viewed",
+    "ViewedRun",
     "ViewedSearch",
     "connect",
     "describe",
@@ -136,7 +137,7 @@ _MODULES = {
         "kind_of",
         "properties",
     ),
-    "run_views": ("ExportedRun",),
+    "run_views": ("ExportedRun", "ViewedRun"),
     "searching": ("search",),
     "simulated": ("Simulated",),
     "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),

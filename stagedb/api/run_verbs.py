@@ -10,7 +10,7 @@ from stagedb.api.results import Rows, RunInfo
 from stagedb.store import Store
 
 if TYPE_CHECKING:
-    from stagedb.api.run_views import ExportedRun
+    from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.runs.what_ifs import RunWhatIf
     from stagedb.systems.system import System
 
@@ -72,6 +72,24 @@ class RunVerbs:
         place = Path() if out is None else Path(out)
         request = Request(place, force, format, compress, replay, resume=resume, simulator=simulator)
         return run_views.export_run(self.store, run, request, system, progress)
+
+    def timeline_run(self, run: str, /, *, out: Path | str | None = None, force: bool = False) -> "ViewedRun":
+        """Write a run that was imported as one trace for Perfetto's viewer, with all ranks on one clock.
+
+        run: its id or name. out: the file (`./NAME-RANKS.pftrace` if not given). force: replace another one.
+        """
+        from stagedb.api import run_views
+
+        return run_views.save_run_timeline(self.store, run, out, force)
+
+    def report_run(self, run: str, /, *, out: Path | str | None = None, force: bool = False) -> "ViewedRun":
+        """Write a report of a run that was imported: one HTML file.
+
+        run: its id or name. out: the file (`./NAME-RANKS.html` if not given). force: replace another one.
+        """
+        from stagedb.api import run_views
+
+        return run_views.save_run_report(self.store, run, out, force)
 
     def replay_run(self, run: str, /, *, scale: Sequence[str] = (), without: Sequence[str] = ()) -> "RunWhatIf":
         """Time a run that was imported again, from what its ops waited for: what would it take if this were faster?

@@ -1,16 +1,20 @@
 """What is made of a run that was imported: traces, timelines, tables, and the run timed again."""
 
+import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stagedb.api import lookup
+from stagedb.api import lookup, team
 from stagedb.api.results import Rows, RunInfo, Unpacked
 from stagedb.api.system_choice import resolve_system
 from stagedb.api.trace_sets import WriteProgress, figures_of
+from stagedb.api.views import place_of
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
-from stagedb.outputs import file_name
+from stagedb.outputs import file_name, write_whole
+from stagedb.reports.run_report import render_run
+from stagedb.reports.run_trace import trace_run
 from stagedb.runs.chakra_traces import run_traces
 from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import StoredRun
@@ -21,6 +25,18 @@ from stagedb.systems.system import System
 from stagedb.timing.whatif import Scaling
 from stagedb.traces import Request
 from stagedb.traces.set_output import Counter, WriteClock, write_set
+
+
+@dataclass(frozen=True)
+class ViewedRun:
+    """A file that shows a run. bytes: its size. slices, flows: their numbers in a timeline."""
+
+    path: Path
+    bytes: int
+    run: RunInfo
+    slices: int = 0
+    flows: int = 0
+
 
 FORMATS_OF_RUNS = ("et", "json")
 """Formats in which a run is exported: each of its ranks has a file."""
@@ -43,7 +59,7 @@ def export_run(
     info = lookup.the_run(store, word)
     clock, counter = WriteClock(), Counter(progress)
     if request.out == Path():
-        request = replace(request, out=Path(f"{file_name(_called(info))}-{info.world}"))
+        request = replace(request, out=Path(_file_name(info)))
     request.check(info.world, None)
     inputs = resolve_system(system)
     with clock.stage("read"):
@@ -55,9 +71,46 @@ def export_run(
     return ExportedRun(path=request.out, run=info, left_out=made.left_out, **figures_of(done))
 
 
-def _called(run: RunInfo) -> str:
-    """The last name of a run, or the begin of its id."""
-    return run.names[0].rpartition("/")[2] if run.names else run.id[:12]
+def _file_name(run: RunInfo) -> str:
+    """The last name of a run, or the begin of its id, and the number of its ranks."""
+    name = run.names[0].rpartition("/")[2] if run.names else run.id[:12]
+    return f"{file_name(name)}-{run.world}"
+
+
+def save_run_timeline(store: Store, word: str, out: str | Path | None, force: bool) -> ViewedRun:
+    """See `Stagedb.timeline_run`."""
+    info = lookup.the_run(store, word)
+    path = place_of(_file_name(info), out, ".pftrace", force)
+    made = trace_run(read_run(store, info.id))
+    write_whole(path, made.content, str(Word("out")))
+    return ViewedRun(path, len(made.content), info, made.slices, made.flows)
+
+
+def save_run_report(store: Store, word: str, out: str | Path | None, force: bool) -> ViewedRun:
+    """See `Stagedb.report_run`."""
+    info = lookup.the_run(store, word)
+    path = place_of(_file_name(info), out, ".html", force)
+    made = run_report(store, info).encode()
+    write_whole(path, made, str(Word("out")))
+    return ViewedRun(path, len(made), info)
+
+
+def run_report(store: Store, info: RunInfo) -> str:
+    """The page of a run, as `save_run_report` writes it."""
+    return render_run(read_run(store, info.id), _made(store, info))
+
+
+def _made(store: Store, info: RunInfo) -> dict[str, str]:
+    """Where a run comes from, as facts by name."""
+    imported = [f"{row['name']} {row['digest']}" for row in team.origin(store, info.id) if row["input"] == "trace"]
+    return {
+        "run": info.id,
+        "recorded by": info.tool,
+        "imported": f"{info.created}, by {info.made_by or 'an unknown user'}",
+        "files": ", ".join(imported[:8]) + (f" and {len(imported) - 8} more" if len(imported) > 8 else ""),
+        "stagedb": importlib.metadata.version("stagedb"),
+        "made again by": "stagedb import FILE…, then stagedb report --run RUN",
+    }
 
 
 def replay_run(store: Store, word: str, scale: Sequence[str], without: Sequence[str]) -> RunWhatIf:

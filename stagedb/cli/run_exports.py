@@ -107,6 +107,22 @@ def export_run(run: str, out: Path | None, system: str | None, written: Mapping[
     )
 
 
+def view_run(view: str, run: str, out: Path | None, force: bool, common: Common) -> None:
+    """`timeline --run` and `report --run`. view: which of them."""
+    from stagedb.cli.export import size
+    from stagedb.reports.terminal_chart import span
+
+    with common.connect() as db:
+        done = (db.timeline_run if view == "timeline" else db.report_run)(run, out=out, force=force)
+    name = done.run.names[0] if done.run.names else done.run.id[:12]
+    drawn = f"{count(done.slices, 'slice')}, {count(done.flows, 'arrow')}, " if view == "timeline" else ""
+    where = "https://ui.perfetto.dev" if view == "timeline" else "a browser"
+    common.line(
+        f"{done.path}: run {name} ({count(done.run.world, 'rank')}) takes {span(done.run.step, 6)}, {drawn}"
+        f"{size(done.bytes)}; open it in {where}"
+    )
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command()(replay)

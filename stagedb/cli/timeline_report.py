@@ -14,6 +14,7 @@ from stagedb.cli.build_instantiate import count, note_defaults, note_implied, no
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
+from stagedb.cli.run_exports import OfRun, refuse_with_run, view_run
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
 
@@ -66,18 +67,24 @@ def timeline(
     width: Annotated[
         int | None, typer.Option(metavar="COLUMNS", help="Columns of the text chart.  [the terminal's, else 120]")
     ] = None,
+    run: OfRun = None,
     force: Force = False,
     *,
     timing: TimingOptions,
     words: PlanFlags,
     common: Common,
 ) -> None:
-    """Show when everything of a step runs on a system.
+    """Show when everything of a step runs on a system, or when it ran.
 
-    The trace opens in https://ui.perfetto.dev. It has a group of tracks for each pipeline stage, a track for each
-    stream, operators inside their tasks, an arrow for each message between stages, and the critical path on top.
+    The trace opens in https://ui.perfetto.dev. It has a group of tracks for each pipeline stage, a track a stream,
+    operators inside their tasks, an arrow for each message, and the critical path on top.
     """
     plan = words.words()
+    if run is not None:
+        text = {"--format": format is TimelineFormat.TEXT, "--granularity": granularity, "--only": only}
+        refuse_with_run(target, model, profile, plan, **text, **_given(timing))
+        view_run("timeline", run, out, force, common)
+        return
     if format is TimelineFormat.TEXT:
         for option, given in (("--out", out is not None), ("--granularity", granularity is not None)):
             if given:
@@ -92,17 +99,10 @@ def timeline(
         progress(common, "writing", "rows", before="making the graph and the instance") as written,
     ):
         done = db.timeline(
-            target,
-            model=model,
-            profile=profile,
-            **timing.words(),
-            out=out,
-            granularity=None if granularity is None else granularity.value,
-            only=only,
-            force=force,
-            progress=written,
+            target, model=model, profile=profile, **timing.words(), out=out,
+            granularity=None if granularity is None else granularity.value, only=only, force=force, progress=written,
             **plan,
-        )
+        )  # fmt: skip
     _print_timeline(done, plan, common)
 
 
@@ -156,6 +156,7 @@ def report(
     second: Second = None,
     model: Model = None,
     profile: OfProfile = None,
+    run: OfRun = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the page.  [./NAME-RANKS.html]")
     ] = None,
@@ -174,6 +175,10 @@ def report(
     plans, the fronts of step against memory and ranks, and why the others lose.
     """
     given = words.words()
+    if run is not None:
+        refuse_with_run(target, model, profile, given, SECOND=second, **_given(timing))
+        view_run("report", run, out, force, common)
+        return
     alone = second is None and model is None and profile is None and not given and not any(timing.words().values())
     with (
         common.connect() as db,
@@ -198,6 +203,11 @@ def report(
         note_defaults(common, done.instance, given)
     common.line(f"{done.path}: {done.verdict or _description(done)}, {size(done.bytes)}; open it in a browser")
     _note_kept(common, done.profiles)
+
+
+def _given(timing: TimingOptions) -> dict[str, object]:
+    """Options of the time of a step, by their names."""
+    return {f"--{name.replace('_', '-')}": value for name, value in timing.words().items()}
 
 
 def _description(done: "Viewed") -> str:

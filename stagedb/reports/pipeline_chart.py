@@ -28,8 +28,12 @@ MOST_NUMBERS = 700
 WIDE = 1.7
 """The least width of a span with its micro-batch's number, in percent of the step."""
 
-_ACROSS = 100_000
-_ROW, _TOP, _HEIGHT, _PATH = 20, 2, 15, 17
+ACROSS = 100_000
+"""The width of a chart."""
+
+ROW, TOP, HEIGHT, PATH = 20, 2, 15, 17
+"""Sizes in a row of a chart: its height, where its bar begins, how high that is, and where the line of a path is."""
+
 _SEEN = 0.5
 """The visible part of a row's height."""
 
@@ -75,23 +79,39 @@ def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "")
         columns = max(MOST_SPANS // len(lanes) // 2, 1)
         found = [in_columns(each, job.times.step, columns) for each in found]
         left_out.append(f"every {span(job.times.step / columns)} show what takes most of them")
-    row = 26 if len(lanes) <= 8 else 20 if len(lanes) <= 16 else 14 if len(lanes) <= 32 else 10
-    names = "".join(f"<span>{escape(job.label(lane))}</span>" for lane in lanes)
-    height = _ROW * len(lanes)
+    numbers = _numbers(job, lanes, found, whole) if row_height(len(lanes)) >= 20 else ""
+    drawn = _paths(job, lanes, found, whole) + _critical(job, lanes, whole)
+    names = [job.label(lane) for lane in lanes]
+    html = chart_frame(names, drawn, numbers, whole, ("stage", "step"), title)
+    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
+    return Gantt(html, job.times.step, whole, data, tuple(left_out))
+
+
+def row_height(count: int) -> int:
+    """The height in pixels of each of so many rows."""
+    return 26 if count <= 8 else 20 if count <= 16 else 14 if count <= 32 else 10
+
+
+def chart_frame(
+    names: Sequence[str], drawn: str, numbers: str, whole: int, words: tuple[str, str], title: str = ""
+) -> str:
+    """A chart with its names and its axis.
+
+    names: of the rows. drawn: the SVG of all rows. numbers: HTML on top of it. whole: the length of the axis in ns.
+    words: what a row is, and what the whole is called.
+    """
+    row, whats = row_height(len(names)), f"What every {words[0]} does over the {words[1]}"
+    spans = "".join(f"<span>{escape(name)}</span>" for name in names)
     chart = (
-        f'<svg viewBox="0 0 {_ACROSS} {height}" preserveAspectRatio="none" role="img" '
-        f'aria-label="What every stage does over the step">{_paths(job, lanes, found, whole)}'
-        f"{_critical(job, lanes, whole)}</svg>"
+        f'<svg viewBox="0 0 {ACROSS} {ROW * len(names)}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(whats)}">{drawn}</svg>'
     )
-    numbers = _numbers(job, lanes, found, whole) if row >= 20 else ""
-    heading = (f"<h3>{escape(title)}</h3>" if title else "") + scroll_hint("of the step")
-    html = (
-        f'<div class="gantt" style="--row:{row}px;--rows:{len(lanes)}"><div class="names">{names}</div>'
+    heading = (f"<h3>{escape(title)}</h3>" if title else "") + scroll_hint(f"of the {words[1]}")
+    return (
+        f'{heading}<div class="gantt" style="--row:{row}px;--rows:{len(names)}"><div class="names">{spans}</div>'
         f'<div class="scroll"><div class="canvas">{chart}<div class="bars">{numbers}</div>'
         f"{time_ticks(whole, 12)}</div></div></div>"
     )
-    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
-    return Gantt(heading + html, job.times.step, whole, data, tuple(left_out))
 
 
 def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans], whole: int) -> str:
@@ -99,24 +119,24 @@ def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans], whole: 
 
     A span is filled up to its share of compute, and pale above.
     """
-    across = round(job.times.step / whole * _ACROSS)
+    across = round(job.times.step / whole * ACROSS)
     drawn: dict[str, list[str]] = {}
     for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
-        top = _ROW * place + _TOP
-        drawn.setdefault("lane", []).append(f"M0 {top}h{across}v{_HEIGHT}h-{across}z")
+        top = ROW * place + TOP
+        drawn.setdefault("lane", []).append(f"M0 {top}h{across}v{HEIGHT}h-{across}z")
         batch = job.times.network.columns[lane.number].tasks.microbatch
-        begin = np.round(each.start / whole * _ACROSS).astype(np.int64).tolist()
-        end = np.round(each.finish / whole * _ACROSS).astype(np.int64).tolist()
-        empty = np.round(_HEIGHT * (1 - each.busy / (each.finish - each.start)), 1).tolist()
+        begin = np.round(each.start / whole * ACROSS).astype(np.int64).tolist()
+        end = np.round(each.finish / whole * ACROSS).astype(np.int64).tolist()
+        empty = np.round(HEIGHT * (1 - each.busy / (each.finish - each.start)), 1).tolist()
         rows = zip(begin, end, each.doing.tolist(), each.task.tolist(), empty, strict=True)
         for left, right, doing, task, pale in rows:
             wide = max(right - left, 1)
             style = STYLES[doing] + ("2" if task >= 0 and batch[task] % 2 else "")
             if doing == Doing.COMMUNICATION or pale < _SEEN:
-                drawn.setdefault(style, []).append(f"M{left} {top}h{wide}v{_HEIGHT}h-{wide}z")
+                drawn.setdefault(style, []).append(f"M{left} {top}h{wide}v{HEIGHT}h-{wide}z")
                 continue
             drawn.setdefault(f"{style} pale", []).append(f"M{left} {top}h{wide}v{pale:g}h-{wide}z")
-            drawn.setdefault(style, []).append(f"M{left} {top + pale:g}h{wide}v{_HEIGHT - pale:g}h-{wide}z")
+            drawn.setdefault(style, []).append(f"M{left} {top + pale:g}h{wide}v{HEIGHT - pale:g}h-{wide}z")
     return "".join(f'<path class="{style}" d="{"".join(parts)}"/>' for style, parts in drawn.items())
 
 
@@ -129,8 +149,8 @@ def _critical(job: StepView, lanes: Sequence[Lane], whole: int) -> str:
     least = whole / 2000 if len(legs.lane) > MOST_LEGS else 0
     for lane, begin, end in zip(legs.lane.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True):
         if lane in place and end - begin > least:
-            y = _ROW * place[lane] + _PATH
-            points += [f"{round(time / whole * _ACROSS)},{y}" for time in (begin, end)]
+            y = ROW * place[lane] + PATH
+            points += [f"{round(time / whole * ACROSS)},{y}" for time in (begin, end)]
     return f'<polyline class="path" points="{" ".join(points)}"/>'
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.dependencies import Dependencies, dependencies_of
-from stagedb.runs.measured_path import TimedOps
+from stagedb.runs.measured_path import PathPiece, TimedOps, critical_path
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,11 @@ class StoredRun:
     def dependencies(self) -> Mapping[int, Dependencies]:
         """What the ops of each rank waited for."""
         return dependencies_of(self.timed, self.calls)
+
+    @cached_property
+    def path(self) -> tuple[PathPiece, ...]:
+        """The critical path, from the begin on."""
+        return tuple(critical_path(self.timed, self.calls))
 
     @cached_property
     def lane_of(self) -> Mapping[int, LaneFacts]:

@@ -68,5 +68,15 @@ def test_what_only_plans_have_is_refused_with_a_run(run: Any) -> None:
     ):
         found = run("export", *more, "--run", "base")
         assert found.status == 2 and f"{option} is for plans, and --run names a run that was recorded" in found.err
-    found = run("export", "--run", "base", "-f", "parquet")
-    assert found.status == 2
+    for command in ("timeline", "report"):
+        found = run(command, "--system", "b200", "--run", "base")
+        assert found.status == 2 and "--system is for plans" in found.err
+    found = run("timeline", "--format", "text", "--run", "base")
+    assert found.status == 2 and "--format is for plans" in found.err
+
+
+def test_a_run_is_shown_as_a_page_and_a_timeline(run: Any, tmp_path: Path) -> None:
+    run("import", str(step(0, 1).write(tmp_path)), "--name", "base")
+    for command, ending, where in (("report", "html", "a browser"), ("timeline", "pftrace", "ui.perfetto.dev")):
+        found = run(command, "--run", "base", "-o", str(tmp_path / f"x.{ending}"))
+        assert found.status == 0 and "/base (1 rank) takes 65 us" in found.out and where in found.out

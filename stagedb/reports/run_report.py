@@ -1,0 +1,282 @@
+"""The report of a run that was recorded: one HTML file, with the parts of that of a step."""
+
+import re
+from collections import defaultdict
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from stagedb.reports.page_frame import page
+from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
+from stagedb.reports.pipeline_chart import STYLES, Gantt
+from stagedb.reports.provenance_section import Made, provenance_section
+from stagedb.reports.report_head import tile
+from stagedb.reports.run_chart import halves_chart, run_chart
+from stagedb.reports.spans import WORDS, Doing
+from stagedb.reports.terminal_chart import span
+from stagedb.runs.overlaps import Half, communicates, halves_of
+from stagedb.runs.stored_run import RunOpFacts, StoredRun
+from stagedb.runs.time_spent import RankTime, exposed_of, time_of
+
+MOST = 40
+"""Rows of a table."""
+
+_SPENT = (
+    ("busy", "busy", "computing or copying"),
+    ("communication", "exposed", "collectives alone"),
+    ("waiting", "bubble", "messages alone"),
+    ("idle", "idle", "nothing runs"),
+)
+"""CSS class, field of `RankTime` and words of what a rank spends its time with."""
+
+
+def render_run(run: StoredRun, made: Made | None = None) -> str:
+    """The report of a run. made: facts of its provenance by name."""
+    spent = {
+        rank: time_of(ops.start, ops.end, [op.type for op in run.lane_of[rank].ops], run.step)
+        for rank, ops in run.timed.items()
+    }
+    chart = run_chart(run)
+    rank = next(iter(run.timed))
+    halves = halves_of(run, rank)
+    paired = halves_chart(run, rank) if halves else None
+    sections = [
+        _chart_section(chart, "What every stream does"),
+        _halves_section(rank, halves, paired),
+        _path_section(run),
+        _ranks_section(run, spent),
+        _waits_section(run),
+        _communication_section(run),
+        _longest_section(run),
+        provenance_section([("", made or {})]),
+    ]
+    charts = (chart,) if paired is None else (chart, paired)
+    footer = f"Times are as they were recorded, by the clock of the first rank. Run {run.id}. Written by stagedb."
+    return page(f"{run.name}: a run", _head(run, spent, halves), "".join(sections), footer, charts)
+
+
+def _head(run: StoredRun, spent: dict[int, RankTime], halves: tuple[Half, ...]) -> str:
+    whole = run.step * len(spent) or 1
+    shares = {name: sum(getattr(each, name) for each in spent.values()) / whole for _, name, _ in _SPENT}
+    number, unit = span(run.step, 4, zeros=True).split(" ")
+    of = "" if run.is_whole else f" of {run.job_ranks:,}"
+    ranks = f"{len(run.timed):,}{of} ranks" if run.job_ranks > 1 else "1 rank"
+    gaps = sum(each.idle for each in run.path) / (run.step or 1)
+    tiles = [
+        ("Length", number, unit, f"{sum(len(each.start) for each in run.timed.values()):,} ops"),
+        ("Computing", f"{100 * shares['busy']:.1f}", "%", "of the time a rank computes or copies"),
+        ("Communication", f"{100 * (shares['exposed'] + shares['bubble']):.1f}", "%", "of the time it does only that"),
+        ("Idle", f"{100 * shares['idle']:.1f}", "%", "of the time nothing runs"),
+        ("Gaps", f"{100 * gaps:.1f}", "%", "of the critical path: the host, and what was not recorded"),
+    ]
+    if halves:
+        exchange, exposed = sum(each.communicating for each in halves), sum(each.exposed for each in halves)
+        note = f"of {span(exchange)}; the other half computes next to the rest"
+        number, unit = span(exposed).split(" ")
+        tiles.append(("Exposed exchange", number, unit, note))
+    devices = f" on {', '.join(dict.fromkeys(run.devices))}" if run.devices else ""
+    return (
+        f"<header><h1>{escape(run.name)}</h1><p>{escape(f'{ranks}{devices}, recorded by {run.tool}')}</p>"
+        f'<dl class="tiles">{"".join(tile(*each) for each in tiles)}</dl>'
+        f'<p class="lead">{escape(_summary(run, shares))}</p></header>'
+    )
+
+
+def _summary(run: StoredRun, shares: dict[str, float]) -> str:
+    """The most important facts, in a sentence or two."""
+    words = {
+        "computing": shares["busy"],
+        "exposed communication": shares["exposed"],
+        "waiting for messages": shares["bubble"],
+        "idle": shares["idle"],
+    }
+    text = f"A rank's time is {', '.join(f'{share:.0%} {name}' for name, share in words.items() if share >= 0.005)}."
+    late = _late(run)
+    if late:
+        rank, waited = max(late.items(), key=lambda each: each[1])
+        share = waited / (run.step * len(run.timed) or 1)
+        if share >= 0.005:
+            text += f" The others wait most for rank {rank}: {share:.1%} of their time."
+    return text
+
+
+def _late(run: StoredRun) -> dict[int, int]:
+    """By rank, how long others waited for it, all together."""
+    found: dict[int, int] = defaultdict(int)
+    for each in run.collectives:
+        if len(each.joint.members) > 1:
+            found[each.last] += each.waited
+    return found
+
+
+def _place(op: RunOpFacts) -> str:
+    """The annotation around an op, the same for all layers and micro-batches: with * for its numbers."""
+    return re.sub(r"\d+", "*", op.block)
+
+
+def _chart_section(chart: Gantt, heading: str) -> str:
+    doings = sorted({Doing(row[2]) for lane in chart.data for row in lane["spans"]})
+    items = [(STYLES[doing], WORDS[doing]) for doing in doings] + [("stroke", "critical path")]
+    note = "".join(f'<p class="small">{escape(each[0].upper() + each[1:])}.</p>' for each in chart.left_out)
+    zoom = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
+    return (
+        f"<section><h2>{escape(heading)}</h2><p>All ranks by one clock. The line is the critical path: the run gets "
+        f"shorter only if something on this path does.</p>{legend(items).removesuffix('</div>')}{zoom}</div>"
+        f"{chart.html}{note}</section>"
+    )
+
+
+def _halves_section(rank: int, halves: tuple[Half, ...], chart: Gantt | None) -> str:
+    """A pair of overlapped halves: who hides whose exchange."""
+    if chart is None:
+        return ""
+    columns = [TableColumn("half"), *(TableColumn(name, True) for name in
+               ("computing", "exchange", "next to the other half", "next to its own", "exposed"))]  # fmt: skip
+    cells: list[list[Cell]] = [
+        [each.name, *((span(ns), ns) for ns in
+         (each.computing, each.communicating, each.by_other, each.by_own, each.exposed))]
+        for each in halves
+    ]  # fmt: skip
+    return (
+        f"<section><h2>Two overlapped halves</h2><p>Rank {rank} pairs a forward with a backward: while one half "
+        "exchanges tokens, the other one computes. Exposed is the exchange next to which neither computes.</p>"
+        f"{chart.html}{table(columns, cells)}</section>"
+    )
+
+
+def _path_section(run: StoredRun) -> str:
+    """What the critical path consists of."""
+    found: dict[tuple[int, str, str, str], list[int]] = {}
+    for piece in run.path:
+        op = run.lane_of[piece.rank].ops[piece.op]
+        sums = found.setdefault((piece.rank, _place(op), op.kind, op.phase), [0, 0, 0])
+        for at, value in enumerate((piece.end - piece.start, piece.idle, 1)):
+            sums[at] += value
+    rows = sorted(found.items(), key=lambda each: -each[1][0])[:MOST]
+    columns = [
+        TableColumn("kind"), TableColumn("time", True, first=True), TableColumn("of the run", True),
+        TableColumn("gaps before", True), TableColumn("rank", True), TableColumn("phase"),
+        TableColumn("annotation", wraps=True), TableColumn("ops", True),
+    ]  # fmt: skip
+    step = run.step or 1
+    cells: list[list[Cell]] = [
+        [kind.replace("_", "-"), (span(ns), ns), (f"{ns / step:.1%}", ns / step), (span(idle) if idle else "0", idle),
+         (str(rank), rank), phase, block, (f"{count:,}", count)]
+        for (rank, block, kind, phase), (ns, idle, count) in rows
+    ]  # fmt: skip
+    most = max((sums[0] for _, sums in rows), default=1) or 1
+    return (
+        '<section class="long"><h2>The critical path</h2><p>What the length of the run consists of. Gaps are before '
+        "ops of the path: the host had not launched them, or nothing that was recorded explains them.</p>"
+        f"{table(columns, cells, [sums[0] / most for _, sums in rows], 'busy')}</section>"
+    )
+
+
+def _ranks_section(run: StoredRun, spent: dict[int, RankTime]) -> str:
+    """Where the time of the ranks goes."""
+    step = run.step or 1
+    rows = []
+    for rank, each in list(spent.items())[:64]:
+        parts = [
+            BarPart(style, getattr(each, name), f"{words}: {span(getattr(each, name))}")
+            for style, name, words in _SPENT
+        ]
+        rows.append(Bar(f"rank {rank}", parts, f"{each.busy / step:.0%} busy"))
+    more = f'<p class="small">{len(spent) - 64:,} more ranks.</p>' if len(spent) > 64 else ""
+    items = [(style, words) for style, _, words in _SPENT]
+    return (
+        "<section><h2>Where the time goes</h2><p>By rank, as shares of the run. Communication counts if the rank "
+        f"computes nothing meanwhile.</p>{legend(items)}{bars(rows, step)}{more}</section>"
+    )
+
+
+def _waits_section(run: StoredRun) -> str:
+    """Ranks that the others wait for."""
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for each in run.collectives:
+        if len(each.joint.members) > 1 and each.waited:
+            sums = found.setdefault((each.last, each.axis or "", each.joint.collective.kind), [0, 0])
+            sums[0] += each.waited
+            sums[1] += 1
+    if not found:
+        return ""
+    rows = sorted(found.items(), key=lambda each: -each[1][0])[:MOST]
+    whole = run.step * len(run.timed) or 1
+    columns = [
+        TableColumn("rank", True), TableColumn("waited for it", True, first=True), TableColumn("of the run", True),
+        TableColumn("kind"), TableColumn("group"), TableColumn("calls", True),
+    ]  # fmt: skip
+    cells: list[list[Cell]] = [
+        [(str(rank), rank), (span(waited), waited), (f"{waited / whole:.1%}", waited / whole), kind.replace("_", "-"),
+         axis, (f"{calls:,}", calls)]
+        for (rank, axis, kind), (waited, calls) in rows
+    ]  # fmt: skip
+    most = rows[0][1][0] or 1
+    return (
+        "<section><h2>Ranks that the others wait for</h2><p>A rank that begins a collective last: the time that the "
+        "other members wait for it, all together, and as a share of the time of all ranks.</p>"
+        f"{table(columns, cells, [sums[0] / most for _, sums in rows], 'waiting')}</section>"
+    )
+
+
+def _communication_section(run: StoredRun) -> str:
+    """Communication, the most exposed first."""
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for rank, ops in run.timed.items():
+        facts = run.lane_of[rank].ops
+        talks = communicates(facts)
+        exposed = exposed_of(ops.start, ops.end, talks)
+        for place in np.flatnonzero(talks).tolist():
+            op = facts[place]
+            sums = found.setdefault((op.axis or "", op.kind, op.phase, _place(op)), [0, 0, 0, 0])
+            values = (int(exposed[place]), int(ops.end[place] - ops.start[place]), op.message, 1)
+            for at, value in enumerate(values):
+                sums[at] += value
+    if not found:
+        return "<section><h2>Communication</h2><p>There is none.</p></section>"
+    ranks, step = len(run.timed), run.step or 1
+    rows = sorted(found.items(), key=lambda each: (-each[1][0], -each[1][1]))[:MOST]
+    columns = [
+        TableColumn("group"), TableColumn("kind"), TableColumn("exposed", True, first=True),
+        TableColumn("of the run", True), TableColumn("phase"), TableColumn("annotation", wraps=True),
+        TableColumn("time a rank", True), TableColumn("bytes", True), TableColumn("calls", True),
+    ]  # fmt: skip
+    cells: list[list[Cell]] = [
+        [axis, kind.replace("_", "-"), (span(shown / ranks), shown / ranks), (f"{shown / ranks / step:.1%}", shown),
+         phase, block, (span(took / ranks), took / ranks), (f"{size:,.0f}", size), (f"{calls:,.0f}", calls)]
+        for (axis, kind, phase, block), (shown, took, size, calls) in rows
+    ]  # fmt: skip
+    most = rows[0][1][0] or 1
+    return (
+        '<section class="long"><h2>Communication</h2><p>Bytes (operands) and calls are sums over the ranks; times are '
+        "means of them. Exposed is what no computing hides. Bytes are 0 where none were recorded.</p>"
+        f"{table(columns, cells, [sums[0] / most for _, sums in rows])}</section>"
+    )
+
+
+def _longest_section(run: StoredRun) -> str:
+    """The kernels that take most time, all their runs together."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for rank, ops in run.timed.items():
+        took = (ops.end - ops.start).tolist()
+        for op, ns in zip(run.lane_of[rank].ops, took, strict=True):
+            sums = found.setdefault((op.name, op.kind), [0, 0])
+            sums[0] += ns
+            sums[1] += 1
+    rows = sorted(found.items(), key=lambda each: -each[1][0])[:MOST]
+    ranks, step = len(run.timed), run.step or 1
+    columns = [
+        TableColumn("kind"), TableColumn("time a rank", True, first=True), TableColumn("of the run", True),
+        TableColumn("runs", True), TableColumn("name", wraps=True),
+    ]  # fmt: skip
+    cells: list[list[Cell]] = [
+        [kind.replace("_", "-"), (span(ns / ranks), ns / ranks), (f"{ns / ranks / step:.1%}", ns),
+         (f"{count:,}", count), name]
+        for (name, kind), (ns, count) in rows
+    ]  # fmt: skip
+    most = rows[0][1][0] or 1
+    return (
+        '<section class="long"><h2>The longest kernels</h2><p>All runs of a kernel together, as a mean of the ranks.'
+        f"</p>{table(columns, cells, [sums[0] / most for _, sums in rows], 'busy')}</section>"
+    )

@@ -1,0 +1,76 @@
+"""Phases of a run that run next to each other: how much of the communication of one the computing of another hides.
+
+Schedules that pair a forward with a backward, as DualPipe does, exchange the tokens of one half while the other one
+computes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.measured_path import TimedOps
+from stagedb.runs.stored_run import RunOpFacts, StoredRun
+from stagedb.runs.time_spent import covered, length, union
+from stagedb.workflows import RECOMPUTE
+
+Bools = npt.NDArray[np.bool_]
+
+HALVES = ("forward", "backward")
+"""The halves of a pair. What is recomputed is a part of the backward."""
+
+LEAST = 0.05
+"""Share of a run's communication that the other half hides, from which on its halves count as a pair."""
+
+
+@dataclass(frozen=True)
+class Half:
+    """A half of a rank; times in ns. computing: it computes or copies. communicating: it communicates.
+
+    by_other, by_own: parts of that in which the other half, or only this one, computes. exposed: no half does.
+    """
+
+    name: str
+    computing: int
+    communicating: int
+    by_other: int
+    by_own: int
+    exposed: int
+
+
+def halves_of(run: StoredRun, rank: int) -> tuple[Half, ...]:
+    """Both halves of a rank, if they overlap: if the other half hides a share of the communication. Else none."""
+    ops, facts = run.timed[rank], run.lane_of[rank].ops
+    talks = communicates(facts)
+    of_half = [in_half(facts, half) for half in HALVES]
+    found = tuple(
+        _half(ops, name, own, other, talks) for name, own, other in zip(HALVES, of_half, reversed(of_half), strict=True)
+    )
+    communicating = sum(each.communicating for each in found)
+    return found if communicating and sum(each.by_other for each in found) >= LEAST * communicating else ()
+
+
+def in_half(facts: Sequence[RunOpFacts], half: str) -> Bools:
+    """Which ops are of a half."""
+    phases = ("backward", RECOMPUTE) if half == "backward" else (half,)
+    return np.array([each.phase in phases for each in facts], bool)
+
+
+def communicates(facts: Sequence[RunOpFacts]) -> Bools:
+    """Which ops are collectives or messages."""
+    return np.array([each.type in ("collective", *MESSAGES) for each in facts], bool)
+
+
+def _half(ops: TimedOps, name: str, own: Bools, other: Bools, talks: Bools) -> Half:
+    def spans(which: Bools) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return union(ops.start[which], ops.end[which])
+
+    exchange = spans(own & talks)
+    computes, elsewhere = spans(own & ~talks), spans(other & ~talks)
+    any_ = spans((own | other) & ~talks)
+    by_other = int(covered(*exchange, elsewhere).sum())
+    hidden = int(covered(*exchange, any_).sum())
+    whole = length(exchange)
+    return Half(name, length(computes), whole, by_other, hidden - by_other, whole - hidden)
