@@ -215,7 +215,7 @@ def _about_run(
         raise UsageError(f"the query has no $run for {Word('run')}: use $run in the query, or leave the option out")
     asked = of_run(statement) if statement.name.startswith(FOLDER) else None
     if asked is None:
-        able = ", ".join(short(each) for each in map(load, _named()) if of_run(each) is not None)
+        able = ", ".join(short(each) for each in map(load, _named()) if of_run(each) is not None or _of_runs(each))
         raise UsageError(f"{shown(query)} needs what a recording does not have; about a run: {able}")
     _check(asked, params.keys() | {"profile"})
     given = {**params, "profile": lookup.the_run(store, run).id}
@@ -229,6 +229,11 @@ def _about_run(
     rows = tuple(tuple(row[place] for place in places) for row in answer.rows)
     units = {field.name: field.unit for field in asked.columns if field.unit is not None}
     return Rows(tuple(kept), rows, cut=answer.cut, keep=tuple(n for n in asked.keep if n in kept), units=units)
+
+
+def _of_runs(statement: Statement) -> bool:
+    """Whether a named query is about runs alone."""
+    return "run" in {field.name for field in statement.params}
 
 
 def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -> Table:

@@ -1,7 +1,8 @@
 """`import`: a run that a profiler recorded, into the store."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,22 +45,46 @@ def import_(
                 report(done, of)
 
         run = db.import_run(*paths, name=name, keep_names=keep_names, progress=report_on)
-    for line in summary(run):
+        clocks = list(db.query("clocks", run=run.id))
+    for line in summary(run, clocks):
         common.line(line)
+    if run.world < run.job_ranks:
+        common.note(
+            f"{run.job_ranks - run.world:,} of {run.job_ranks:,} ranks were not imported: waiting for them counts as "
+            "communicating"
+        )
     for each in run.left_out:
         common.note(f"left out: {each}")
 
 
-def summary(run: "RunInfo") -> list[str]:
-    """What was recorded, where the time goes, and what to ask next."""
+def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was recorded, where the time goes, and what to ask next. clocks: the rows of the query of that name."""
     launching, after = run.launching / run.step, run.unexplained / run.step
     word = run.names[0].rpartition("/")[2] if run.names else run.id[:12]
     return [
         str(run) if run.new else f"{run} (there already)",
+        *([_aligned(clocks)] if len(clocks) > 1 else []),
         f"a rank {run.spent} of the time",
         f"critical path: waits for launches {launching:.1%} of the time, and for what was not recorded {after:.1%}",
         f"next: stagedb query hotspots --run {word}",
     ]
+
+
+def _aligned(clocks: Sequence[Mapping[str, Any]]) -> str:
+    """How the clocks of several ranks were aligned, in one line."""
+    from stagedb.reports.terminal_chart import span
+
+    known = [row for row in clocks[1:] if row["collectives"]]
+    if not known:
+        return "clocks: as they are, since no collective has members on several ranks"
+    least = min(row["collectives"] for row in known)
+    furthest = max(abs(row["offset"]) for row in known)
+    spread = max(row["spread"] for row in known)
+    rest = len(clocks) - 1 - len(known)
+    return (
+        f"clocks: up to {span(furthest)} apart, aligned to within {span(spread)} by {least:,} or more collectives"
+        + (f"; {rest} as they are" if rest else "")
+    )
 
 
 def register(app: typer.Typer) -> None:

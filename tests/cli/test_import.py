@@ -14,6 +14,7 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     lines = found.out.splitlines()
     assert lines[0].startswith("run ") and lines[0].endswith(" base: 2 ranks, 1 step, 6 ops, 0.065 ms")
     assert lines[1:] == [
+        "clocks: up to 0 ns apart, aligned to within 0 ns by 1 or more collectives",
         "a rank computes or copies 46.2%, only communicates 50.8%, does nothing 3.1% of the time",
         "critical path: waits for launches 6.1% of the time, and for what was not recorded 0.0%",
         "next: stagedb query hotspots --run base",
@@ -34,6 +35,19 @@ def test_what_was_left_out_is_named(run: Any, tmp_path: Path) -> None:
     recording.events.insert(2, {"ph": 5})
     found = run("import", str(recording.write(tmp_path)))
     assert found.status == 0 and "left out: rank 0: event 2: " in found.err
+
+
+def test_ranks_that_are_absent_are_named(run: Any, tmp_path: Path) -> None:
+    found = run("import", str(step(1, 4).write(tmp_path)))
+    assert "3 of 4 ranks were not imported: waiting for them counts as communicating" in found.err
+
+
+def test_clocks_are_aligned_and_the_error_is_printed(run: Any, tmp_path: Path) -> None:
+    paths = [str(step(rank, 2, shift=rank * 2_000_000).write(tmp_path)) for rank in range(2)]
+    found = run("import", *paths, "--name", "base")
+    assert "clocks: up to 2 ms apart, aligned to within 0 ns by 1 or more collectives" in found.out
+    rows = json.loads(run("query", "clocks", "--run", "base", "-f", "json").out)
+    assert [(row["rank"], row["offset"], row["collectives"]) for row in rows] == [(0, 0, 0), (1, 2_000_000, 1)]
 
 
 def test_a_damaged_file_is_refused_with_its_name_and_the_byte(run: Any, tmp_path: Path) -> None:
