@@ -74,7 +74,7 @@ def timeline(
     words: PlanFlags,
     common: Common,
 ) -> None:
-    """Show when everything of a step runs on a system, or when it ran.
+    """Show when everything of a step runs on a system.
 
     The trace opens in https://ui.perfetto.dev. It has a group of tracks for each pipeline stage, a track a stream,
     operators inside their tasks, an arrow for each message, and the critical path on top.
