@@ -24,10 +24,8 @@ from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.encoding import COMM_TYPES, NODE_TYPES, VERSION, node_name, whole_micros
 from stagedb.traces.simulators import SimulatedJob, Traffic
-from stagedb.traces.trace_rules import HOST_KIND
+from stagedb.traces.trace_rules import GAP_KIND, HOST_KIND
 from stagedb.traces.trace_set import ClassTraces, TraceSet
-
-GAP_KIND = "gap"
 
 _COMPUTE, _COLLECTIVE, _SEND, _RECV = range(4)
 """Places in `NODE_TYPES`."""

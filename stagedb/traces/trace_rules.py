@@ -21,6 +21,9 @@ COMM_TYPES = {pb.CollectiveCommType.Value(each.comm_type): each for each in SIMU
 """The kinds that simulators run, by their `comm_type`."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
+GAP_KIND = "gap"
+"""The kind of nodes of time that nothing recorded explains, in traces of a run that was recorded."""
+
 HOST_KIND = "host"
 """The kind of nodes of what a processor does, in traces of a run that was recorded."""
 
