@@ -21,6 +21,7 @@ import numpy as np
 import rustworkx
 
 from stagedb.inputs import open_regular, read_bytes
+from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.kernel_names import communication_kind
@@ -67,7 +68,7 @@ def read_chakra(files: Mapping[str, Path]) -> list[RankTrace]:
         if trace is None:
             raise TraceFileError(
                 f"the trace {path_text(path)} has no node with a duration, so it has no times: import a trace that was "
-                "converted from a profiler's, or one of `stagedb export --durations-in-traces`"
+                f"converted from a profiler's, or one of {call('export')} with {Word('durations_in_traces', True)}"
             )
         found.append(trace)
     return found
@@ -111,7 +112,7 @@ class _Nodes:
         graph.add_edges_from_no_data([(dep, at) for at, deps in enumerate(found) for dep in deps])
         for cycle in rustworkx.strongly_connected_components(graph):
             for at in cycle if len(cycle) > 1 else ():
-                # Of nodes that wait for each other, the one with the smaller id was issued first.
+                # Where nodes wait for each other, the one with the smaller id was issued first.
                 found[at] -= {dep for dep in found[at] if dep in set(cycle) and self.ids[dep] > self.ids[at]}
         return found
 
@@ -249,8 +250,8 @@ class _Schedule:
             left = sum(each == NONE for each in state.end)
             if left:
                 raise TraceFileError(
-                    f"{left:,} nodes of rank {rank} wait for each other, or for a rank that does not come: `stagedb "
-                    "validate DIR` names them"
+                    f"{left:,} nodes of rank {rank} wait for each other, or for a rank that does not come: "
+                    f"{call('validate', 'DIR')} names them"
                 )
 
     def _members(self, rank: int, at: int) -> Sequence[int]:

@@ -1,12 +1,13 @@
 """The files of a run: its profiles, and the execution traces next to them."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text
+from stagedb.runs.chakra_files import is_chakra, read_chakra
 from stagedb.runs.execution_trace import is_execution_trace, read_execution_trace, with_execution_traces
 from stagedb.runs.gloo_groups import with_groups
 from stagedb.runs.kineto import file_digest
@@ -17,10 +18,14 @@ from stagedb.runs.trace_files import read_trace
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Files of one run. profiles: each by the digest of what its ranks are read from, with execution traces of all."""
+    """Files of one run. profiles: each by the digest of what its ranks are read from, with execution traces of all.
+
+    is_chakra: they are traces of Chakra.
+    """
 
     profiles: Mapping[str, Path]
     execution: Sequence[Path]
+    is_chakra: bool = False
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> "RunFiles":
@@ -29,6 +34,9 @@ class RunFiles:
         for path in paths:
             if digests.setdefault(file_digest(path), path) is not path:
                 raise UsageError(f"{path_text(path)} is there twice among the traces: name each file once")
+        chakra = {digest: path for digest, path in digests.items() if is_chakra(path)}
+        if chakra:
+            return cls(_of_one_set(chakra, digests), (), is_chakra=True)
         execution = {digest: path for digest, path in digests.items() if is_execution_trace(path)}
         profiles = {digest: path for digest, path in digests.items() if digest not in execution}
         if not profiles:
@@ -43,6 +51,8 @@ class RunFiles:
 
     def read(self, progress: Callable[[int, int], None] = lambda done, of: None) -> MeasuredRun:
         """The run. progress: called with the bytes of the profiles that were read, and with all of them."""
+        if self.is_chakra:
+            return measured_run(read_chakra(self.profiles))
         of, at = sum(path.stat().st_size for path in self.profiles.values()), 0
         traces: list[RankTrace] = []
         for digest, path in self.profiles.items():
@@ -54,3 +64,23 @@ class RunFiles:
             at += path.stat().st_size
         found = [read_execution_trace(path) for path in self.execution]
         return measured_run(with_groups(with_execution_traces(traces, found)))
+
+
+def _of_one_set(chakra: Mapping[str, Path], every: Mapping[str, Path]) -> Mapping[str, Path]:
+    """The traces of a set; files next to them that a simulator reads are left out. Raises UsageError for others."""
+    for digest, path in every.items():
+        if digest not in chakra and path.name not in _NO_TRACES and not _is_groups(path, chakra.values()):
+            raise UsageError(
+                f"{path_text(path)} is no trace of Chakra, and {path_text(next(iter(chakra.values())))} is one: import "
+                "those of one tool together"
+            )
+    return chakra
+
+
+def _is_groups(path: Path, traces: Iterable[Path]) -> bool:
+    """Whether a file has the communicator groups of a set: it has the name of the traces, without a rank."""
+    return any(each.name.startswith(f"{path.name.removesuffix('.json')}.") for each in traces)
+
+
+_NO_TRACES = frozenset(("manifest.json", "system.json", "memory.json", "network.yml"))
+"""Files of a set that are no traces."""

@@ -10,7 +10,7 @@ from stagedb.runs.kineto import read_kineto
 from stagedb.runs.nsight import MAGIC, read_nsight
 from stagedb.runs.rank_trace import RankTrace
 
-ENDINGS = (".json", ".json.gz", ".sqlite")
+ENDINGS = (".json", ".json.gz", ".sqlite", ".et", ".et.gz")
 """How the names of trace files end; only those of a directory are read."""
 
 
