@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+
+Places = npt.NDArray[np.signedinteger[Any]]
+"""Numbers of things, of as few bytes as are enough."""
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
 """Phases of a step; `DeviceOps.phase` has their places."""
@@ -62,16 +66,16 @@ class DeviceOps:
 
     start: Integers
     end: Integers
-    stream: Integers
-    name: Integers
-    category: Integers
+    stream: Places
+    name: Places
+    category: Places
     bytes: Integers
-    collective: Integers
+    collective: Places
     launched: Integers
-    launcher: Integers
-    annotation: Integers
+    launcher: Places
+    annotation: Places
     step: Integers
-    phase: Integers
+    phase: Places
 
     def __len__(self) -> int:
         return len(self.start)

@@ -11,7 +11,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, TraceFileError, file_digest, measured_run, read_kineto, run_rows
 from stagedb.runs.kernel_names import collective_kind, communication_kind, compute_kind, short_name
-from stagedb.runs.nested_spans import innermost, parents
+from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_trace import NONE, RankTrace
 from stagedb.runs.run_rows import message_bytes
 from stagedb.runs.time_spent import exposed_of, time_of
@@ -277,7 +277,7 @@ def test_the_innermost_span_is_that_of_each_moment(seed: int) -> None:
     start, end = (np.array([each[at] for each in spans], np.int64) for at in (0, 1))
     threads = np.zeros(len(spans), np.int64)
     moments = np.arange(0, 60, dtype=np.int64)
-    found = innermost(start, end, threads, moments, np.zeros(60, np.int64), parents(start, end, threads))
+    found = NestedSpans(start, end, threads).around(moments, np.zeros(60, np.int64))
     for moment, place in zip(moments.tolist(), found.tolist(), strict=True):
         around = [each for each in spans if each[0] <= moment <= each[1]]
         shortest = min(around, key=lambda each: each[1] - each[0], default=None)
