@@ -136,8 +136,7 @@ class _Reading:
         pairs = list(zip(kept, kinds, strict=True))
         # Threads and names have their places in the order of the file.
         thread = np.array([NONE if kind < _CALL else threads[event.pid, event.tid] for event, kind in pairs], np.int32)
-        names = [NONE if kind == _CALL else table[_text(event.name)] for event, kind in pairs]
-        name = np.array(names, np.int32)
+        name = np.array([table[_text(event.name)] for event in kept], np.int32)
         collective = np.full(len(kept), NONE, np.int32)
         for place, event in enumerate(kept):
             if (
@@ -161,16 +160,11 @@ class _Reading:
         )
         which = np.flatnonzero(column == _CALL)
         args = [kept[place].args or _NOTHING for place in which.tolist()]
+        columns: dict[str, Integers | Places] = {"start": start, "end": end, "place": thread, "name": name}
         numbers = integers([each.correlation for each in args])
-        rank.calls.extend(start=start[which], place=thread[which], correlation=numbers)
+        rank.calls.extend(**{key: values[which] for key, values in columns.items()}, correlation=numbers)
         which = np.flatnonzero(column == _OPERATOR)
-        columns: dict[str, Integers | Places] = {
-            "start": start,
-            "end": end,
-            "place": thread,
-            "name": name,
-            "collective": collective,
-        }
+        columns["collective"] = collective
         rank.host.extend(**{key: values[which] for key, values in columns.items()})
         for place in np.flatnonzero(column == _ANNOTATION).tolist():
             times = int(start[place]), int(end[place])

@@ -1,5 +1,6 @@
 """Which spans of a thread a moment is inside: spans nest, as calls do."""
 
+from array import array
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -7,10 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.runs.rank_trace import NONE, Integers, Places
-
-_AT_ONCE = 1 << 16
-"""Spans whose columns are lists at a time: numbers in lists need several times the memory."""
+from stagedb.runs.rank_trace import NONE, Integers, Places, rows_of
 
 
 @dataclass(frozen=True)
@@ -35,21 +33,19 @@ class NestedSpans:
         found = np.full(len(self.start), NONE, np.int32)
         places: list[int] = []
         ends: list[int] = []
+        inside = array("i")
         at = None
-        for first in range(0, len(found), _AT_ONCE):
-            part = self.order[first : first + _AT_ONCE]
-            inside = []
-            columns = (part, self.start[part], self.end[part], self.thread[part])
-            for place, begin, end, thread in zip(*(column.tolist() for column in columns), strict=True):
-                if thread != at:
-                    at, places, ends = thread, [], []
-                while ends and ends[-1] <= begin:
-                    ends.pop()
-                    places.pop()
-                inside.append(places[-1] if places else NONE)
-                places.append(place)
-                ends.append(end)
-            found[part] = inside
+        columns = (self.order, *(column[self.order] for column in (self.start, self.end, self.thread)))
+        for place, begin, end, thread in rows_of(*columns):
+            if thread != at:
+                at, places, ends = thread, [], []
+            while ends and ends[-1] <= begin:
+                ends.pop()
+                places.pop()
+            inside.append(places[-1] if places else NONE)
+            places.append(place)
+            ends.append(end)
+        found[self.order] = inside
         return found
 
     def around(self, moments: Integers, threads: "npt.NDArray[Any]") -> Places:

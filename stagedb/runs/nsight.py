@@ -25,7 +25,7 @@ _TABLES = {
     _KERNELS: ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName"),
     "CUPTI_ACTIVITY_KIND_MEMCPY": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes"),
     "CUPTI_ACTIVITY_KIND_MEMSET": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "textId", "globalTid", "domainId"),
     "StringIds": ("id", "value"),
     "TARGET_INFO_GPU": ("id", "name"),
@@ -163,12 +163,12 @@ def _add_hosts(export: _Export, ranks: dict[int, RecordedRank], names: dict[int,
     def of(thread: Any) -> RecordedRank | None:
         return (ranks.get(thread & _PROCESS) if isinstance(thread, int) else None) or alone
 
-    for start, end, thread, correlation in export.rows("CUPTI_ACTIVITY_KIND_RUNTIME"):
+    for start, end, thread, correlation, name in export.rows("CUPTI_ACTIVITY_KIND_RUNTIME"):
         rank = of(thread)
         if rank is None or not _is_time(start, end, correlation) or end < start:
             left_out["a call has no possible time or is of a process without kernels"] += 1
             continue
-        rank.add_call(start, thread, correlation)
+        rank.add_call(names.get(name, "unknown call"), (start, end), thread, correlation)
     for start, end, type_, text, text_id, thread, _ in export.rows("NVTX_EVENTS"):
         rank = of(thread)
         written = text if text is not None else names.get(text_id)

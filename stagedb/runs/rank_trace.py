@@ -1,6 +1,6 @@
 """One rank of a run that was recorded: what its device executed, who launched it, and its annotations."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,16 @@ Integers = npt.NDArray[np.int64]
 
 Places = npt.NDArray[np.signedinteger[Any]]
 """Numbers of things, of as few bytes as are enough."""
+
+_AT_ONCE = 1 << 16
+"""Entries of columns that are lists at a time: numbers in lists need several times the memory."""
+
+
+def rows_of(*columns: "npt.NDArray[Any]") -> Iterator[tuple[Any, ...]]:
+    """The entries of columns, those at one place together, as Python's own numbers."""
+    for first in range(0, len(columns[0]), _AT_ONCE):
+        yield from zip(*(column[first : first + _AT_ONCE].tolist() for column in columns), strict=True)
+
 
 PHASES = ("forward", "backward", "recompute", "optimizer")
 """Phases of a step; `DeviceOps.phase` has their places."""

@@ -42,9 +42,10 @@ class RecordedRank(RankSpans):
             collective=self.place(collective),
         )
 
-    def add_call(self, start: int, thread: Hashable, correlation: int) -> None:
-        """A call of a host that launches ops. start: in ns."""
-        self.calls.add(start=start, place=self.threads[thread], correlation=correlation)
+    def add_call(self, name: str, times: tuple[int, int], thread: Hashable, correlation: int) -> None:
+        """A call of a host that launches ops."""
+        place = self.threads[thread]
+        self.calls.add(start=times[0], end=times[1], place=place, name=self.table[name], correlation=correlation)
 
     def add_operator(
         self, name: str, times: tuple[int, int], thread: Hashable, collective: RecordedCollective | None = None
