@@ -221,10 +221,15 @@ def slack_of(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective], wi
 def _following(ops: TimedOps) -> tuple[Places, Places]:
     """For each op the next one of its stream, and the first one of any stream that begins after its end, or `NONE`."""
     count = len(ops.start)
-    following = np.full(count, NONE, np.int32)
-    order = np.argsort(ops.stream, kind="stable")
-    same = ops.stream[order[1:]] == ops.stream[order[:-1]]
-    following[order[:-1][same]] = order[1:][same]
     later = np.searchsorted(ops.start, ops.end, side="left")
     places = np.arange(count)
-    return following, np.where((places < later) & (later < count), later, NONE).astype(np.int32)
+    return next_of_stream(ops.stream), np.where((places < later) & (later < count), later, NONE).astype(np.int32)
+
+
+def next_of_stream(stream: Places) -> Places:
+    """For each op, by start, the next one of its stream, or `NONE`. stream: where each op ran."""
+    following = np.full(len(stream), NONE, np.int32)
+    order = np.argsort(stream, kind="stable")
+    same = stream[order[1:]] == stream[order[:-1]]
+    following[order[:-1][same]] = order[1:][same]
+    return following

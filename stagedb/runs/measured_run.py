@@ -23,7 +23,7 @@ from stagedb.runs.rank_spans import Numbering
 from stagedb.runs.rank_trace import CATEGORIES, NONE, RankTrace, rows_of
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
-FORMAT = 1
+FORMAT = 2
 """Version of what a run consists of; part of its id."""
 
 
