@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
@@ -30,7 +31,7 @@ from stagedb.runs.kineto_events import (
     nanoseconds,
     recorded,
 )
-from stagedb.runs.rank_trace import NONE, Annotation, Integers, Places, RankTrace
+from stagedb.runs.rank_trace import NONE, Annotation, Integers, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 
 _DEVICE: Mapping[str | None, int] = {"kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "gpu_memset": 2}
@@ -76,13 +77,12 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
     reading = _Reading()
     before = 0
     for piece in stream.pieces():
-        events = piece
-        if stream.kind is FloatEvent and not reading.take(events):
+        if stream.kind is FloatEvent and not reading.take([event for event in piece if event is not None]):
             # The rest of such a file has such times, too.
-            events = stream.again(DecimalEvent)
+            piece = stream.again(DecimalEvent)
         if stream.kind is DecimalEvent:
-            stream.left_out += reading.take_decimals(events, before)
-        before += len(events)
+            stream.left_out += reading.take_decimals(piece, before)
+        before += len(piece)
         progress(stream.done)
     return reading.trace(path, digest, stream)
 
@@ -95,15 +95,14 @@ class _Reading:
     events: Counter[str | None] = field(default_factory=Counter)
     streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
 
-    def take(self, events: Sequence[Event | None]) -> bool:
+    def take(self, events: Sequence[Event]) -> bool:
         """Keep the events that count; False, and none is kept, if their times are not those that floats hold."""
-        spans = [event for event in events if event is not None and event.ph == "X"]
-        kept: list[Any] = [event for event in spans if event.cat in _KEPT]
+        kept: list[Any] = [event for event in events if event.cat in _KEPT and event.ph == "X"]
         start = nanoseconds([event.ts for event in kept])
         length = nanoseconds([0 if event.dur is None else event.dur for event in kept])
         if start is None or length is None or (length < 0).any():
             return False
-        self.events.update([event.cat for event in spans])
+        self.events.update([event.cat for event in events if event.ph == "X"])
         self._keep(kept, start, start + length)
         return True
 
@@ -130,56 +129,57 @@ class _Reading:
 
     def _keep(self, kept: Sequence[Event], start: Integers, end: Integers) -> None:
         """Add events to the columns of their categories. start, end: in ns."""
-        rank, threads, table = self.rank, self.rank.threads, self.rank.table
         kinds = [_KEPT[event.cat] for event in kept]
-        column = np.array(kinds, np.int8)
-        pairs = list(zip(kept, kinds, strict=True))
-        # Threads and names have their places in the order of the file.
-        thread = np.array([NONE if kind < _CALL else threads[event.pid, event.tid] for event, kind in pairs], np.int32)
-        name = np.array([table[_text(event.name)] for event in kept], np.int32)
-        collective = np.full(len(kept), NONE, np.int32)
-        for place, event in enumerate(kept):
-            if (
-                event.args is not None
-                and event.args.collective is not None
-                and kinds[place] != _CALL
-                and kinds[place] != _ANNOTATION
-            ):
-                collective[place] = rank.place(recorded(event.args))
-        which = np.flatnonzero(column < _CALL)
-        args = [kept[place].args or _NOTHING for place in which.tolist()]
-        rank.device.extend(
-            start=start[which],
-            end=end[which],
-            place=np.array([self._stream(kept[place]) for place in which.tolist()], np.int32),
-            name=name[which],
-            category=column[which],
-            correlation=integers([each.correlation for each in args]),
-            bytes=integers([each.bytes for each in args]),
-            collective=collective[which],
+        args = [event.args for event in kept]
+        kind = np.array(kinds, np.int8)
+        columns: dict[str, npt.NDArray[Any]] = {"start": start, "end": end, **self._places(kept, kinds)}
+        columns["collective"] = np.full(len(kept), NONE, np.int32)
+        for place in [place for place, each in enumerate(args) if each is not None and each.collective is not None]:
+            if kinds[place] not in (_CALL, _ANNOTATION):
+                columns["collective"][place] = self.rank.place(recorded(args[place] or _NOTHING))
+        ops, calls, operators = kind < _CALL, kind == _CALL, kind == _OPERATOR
+        numbers = (args[place] for place in np.flatnonzero(kind <= _CALL).tolist())
+        columns["correlation"] = np.full(len(kept), NONE, np.int64)
+        columns["correlation"][kind <= _CALL] = integers(
+            [None if each is None else each.correlation for each in numbers]
         )
-        which = np.flatnonzero(column == _CALL)
-        args = [kept[place].args or _NOTHING for place in which.tolist()]
-        columns: dict[str, Integers | Places] = {"start": start, "end": end, "place": thread, "name": name}
-        numbers = integers([each.correlation for each in args])
-        rank.calls.extend(**{key: values[which] for key, values in columns.items()}, correlation=numbers)
-        which = np.flatnonzero(column == _OPERATOR)
-        columns["collective"] = collective
-        rank.host.extend(**{key: values[which] for key, values in columns.items()})
-        for place in np.flatnonzero(column == _ANNOTATION).tolist():
-            times = int(start[place]), int(end[place])
-            rank.annotations.append(Annotation(_text(kept[place].name), *times, int(thread[place])))
+        self._keep_ops(kept, {"category": kind, **columns}, np.flatnonzero(ops))
+        for spans, which, left in (
+            (self.rank.calls, calls, "collective"),
+            (self.rank.host, operators, "correlation"),
+        ):
+            spans.extend(**{name: column[which] for name, column in columns.items() if name != left})
+        for place in np.flatnonzero(kind == _ANNOTATION).tolist():
+            times, thread = (int(start[place]), int(end[place])), int(columns["place"][place])
+            self.rank.annotations.append(Annotation(_text(kept[place].name), *times, thread))
 
-    def _stream(self, event: Event) -> int:
-        """The place of the stream of an op."""
-        args = event.args or _NOTHING
-        key = args.device, args.stream, event.pid, event.tid
-        place = self.streams.get(key)
-        if place is None:
-            device = integer(args.device, integer(event.pid, 0))
-            place = self.rank.streams[device, event.tid if args.stream is None else args.stream]
-            self.streams[key] = place
-        return place
+    def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
+        """Places of names and threads, which are in the order of the file."""
+        threads, table = self.rank.threads, self.rank.table
+        # Most names are texts, and a call for each takes as long as the rest.
+        names = [table[event.name if type(event.name) is str else _text(event.name)] for event in kept]
+        places = [
+            NONE if kind < _CALL else threads[event.pid, event.tid] for event, kind in zip(kept, kinds, strict=True)
+        ]
+        return {"name": np.array(names, np.int32), "place": np.array(places, np.int32)}
+
+    def _keep_ops(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Integers) -> None:
+        """Add the ops of devices at some places."""
+        found = {name: column[which] for name, column in columns.items()}
+        events = [kept[place] for place in which.tolist()]
+        streams = self.streams
+        for at, event in enumerate(events):
+            args = event.args or _NOTHING
+            key = args.device, args.stream, event.pid, event.tid
+            if key not in streams:
+                device = integer(args.device, integer(event.pid, 0))
+                streams[key] = self.rank.streams[device, event.tid if args.stream is None else args.stream]
+            found["place"][at] = streams[key]
+        sizes = np.full(len(which), NONE, np.int64)
+        for at, event in enumerate(events):
+            if event.args is not None and event.args.bytes is not None:
+                sizes[at] = integer(event.args.bytes, NONE)
+        self.rank.device.extend(**found, bytes=sizes)
 
     def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
         """What was read, joined."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from stagedb.runs.kernel_names import short_name
 from stagedb.runs.measured_path import next_of_stream
-from stagedb.runs.measured_run import MeasuredLane, MeasuredRun
+from stagedb.runs.measured_run import MeasuredLane, MeasuredRun, RankTimeline
 from stagedb.runs.rank_spans import Numbering
 from stagedb.runs.rank_trace import NONE, PHASES, DeviceOps, Integers, Places, RankTrace, RecordedCollective, rows_of
 
@@ -139,17 +139,13 @@ class LaneRows:
             *map(self._on_path, (path.end - path.start, np.ones_like(path.end), path.idle, path.launching)),
             columns.bytes,
         )
-        fixed = {**self.place, "ranks": count, "chunk": 0, "count": 1, "rule": "measured"}
-        described = zip(_descriptions(self.run.ranks[first], fixed), of[first].types, of[first].kinds, strict=True)
-        rows = zip(described, rows_of(*numbers), strict=True)
-        for index, ((description, type, kind), row) in enumerate(rows):
+        descriptions = _descriptions(self.run.ranks[first], of[first], {**self.place, "ranks": count})
+        for index, (description, row) in enumerate(zip(descriptions, rows_of(*numbers), strict=True)):
             begins, durations, mean, exposed, slack, critical, times, idle, launching, size = row
             values = {
                 **description,
                 "id": f"{self.id}/{index}",
                 "index": index,
-                "type": type,
-                "kind": kind,
                 "start": begins[0],
                 "duration": mean,
                 "starts": begins,
@@ -216,41 +212,62 @@ def known(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _descriptions(trace: RankTrace, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """For each op of a rank the properties that neither its times nor its type and kind are, and some fixed ones."""
-    ops = trace.ops
+def _descriptions(trace: RankTrace, timeline: RankTimeline, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """For each op of a rank its properties that are no times, those of its lane, and those that all ops have."""
+    ops, types, kinds = trace.ops, timeline.types, timeline.kinds
     blocks: Numbering[str] = Numbering()
     block = np.array([blocks[each.name[:LONGEST_NAME]] for each in trace.annotations] or [0], np.int32)
-    # The last one of an array is found at `NONE`.
-    columns = (ops.name, ops.launcher, np.where(ops.annotation == NONE, NONE, block[ops.annotation]))
-    texts = ["", *blocks]
-    made: dict[tuple[int, ...], dict[str, Any]] = {}
-    for *key, collective in rows_of(*columns, ops.step, ops.phase, ops.stream, ops.collective):
-        name, launcher, at, step, phase, stream = key
-        found = made.get((*key,))
+    block = np.where(ops.annotation == NONE, NONE, block[ops.annotation])
+    step = np.unique(ops.step, return_inverse=True)[1]
+    communicates = (ops.collective != NONE).astype(np.int8)
+    alike = _combined(ops.name, ops.launcher, block, step, ops.phase, ops.stream, ops.category, communicates)
+    # The last text is that of `NONE`.
+    texts = [*blocks, ""]
+    made: dict[int, dict[str, Any]] = {}
+    for index, (key, collective) in enumerate(rows_of(alike, ops.collective)):
+        found = made.get(key)
         if found is None:
-            layer = _LAYER.search(texts[at + 1])
-            found = known(
-                {
-                    **fixed,
-                    "name": short_name(trace.names[name]),
-                    "symbol": trace.names[name][:LONGEST_NAME],
-                    "phase": PHASES[phase],
-                    "block": texts[at + 1],
-                    "layer": None if layer is None else int(layer[1]),
-                    "stream": trace.streams[stream],
-                    "launcher": None if launcher == NONE else trace.names[launcher][:LONGEST_NAME],
-                    "step_number": None if step == NONE else step,
-                    "message": 0,
-                }
-            )
             if len(made) == _MOST_KNOWN:
                 made.clear()
-            made[*key,] = found
-        if collective == NONE:
-            yield found
-        else:
-            yield {**found, **_communication(trace.collectives[collective])}
+            found = made[key] = {**fixed, **_described(trace, index, texts[block[index]])}
+            found["type"], found["kind"] = types[index], kinds[index]
+        if collective != NONE:
+            found = {**found, **_communication(trace.collectives[collective])}
+            found["type"], found["kind"] = types[index], kinds[index]
+        yield found
+
+
+def _combined(*columns: Places) -> Integers:
+    """A number for each op, which is the same where all columns are."""
+    found, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        count = int(column.max(initial=NONE)) + 2
+        if size * count > np.iinfo(np.int64).max:
+            found = np.unique(found, return_inverse=True)[1]
+            size = len(found)
+        found, size = found * count + column + 1, size * count
+    return found
+
+
+def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
+    """Properties of an op that computes, or that all ops have. block: the name of the annotation around it."""
+    ops, layer = trace.ops, _LAYER.search(block)
+    launcher, step = int(ops.launcher[index]), int(ops.step[index])
+    values = {
+        "name": short_name(trace.names[ops.name[index]]),
+        "symbol": trace.names[ops.name[index]][:LONGEST_NAME],
+        "phase": PHASES[ops.phase[index]],
+        "block": block,
+        "layer": None if layer is None else int(layer[1]),
+        "chunk": 0,
+        "stream": trace.streams[ops.stream[index]],
+        "launcher": None if launcher == NONE else trace.names[launcher][:LONGEST_NAME],
+        "step_number": None if step == NONE else step,
+        "message": 0,
+        "count": 1,
+        "rule": "measured",
+    }
+    return known(values)
 
 
 def _communication(collective: RecordedCollective) -> dict[str, Any]:

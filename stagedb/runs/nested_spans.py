@@ -31,18 +31,18 @@ class NestedSpans:
     def above(self) -> Places:
         """For each span the innermost one of its thread that contains it, as a place, or `NONE`."""
         found = np.full(len(self.start), NONE, np.int32)
-        places: list[int] = []
-        ends: list[int] = []
+        # Under the spans of a thread is one that never ends.
+        places, ends = [NONE], [np.inf]
         inside = array("i")
         at = None
         columns = (self.order, *(column[self.order] for column in (self.start, self.end, self.thread)))
         for place, begin, end, thread in rows_of(*columns):
             if thread != at:
-                at, places, ends = thread, [], []
-            while ends and ends[-1] <= begin:
+                at, places, ends = thread, [NONE], [np.inf]
+            while ends[-1] <= begin:
                 ends.pop()
                 places.pop()
-            inside.append(places[-1] if places else NONE)
+            inside.append(places[-1])
             places.append(place)
             ends.append(end)
         found[self.order] = inside

@@ -12,7 +12,7 @@ Integers = npt.NDArray[np.int64]
 Places = npt.NDArray[np.signedinteger[Any]]
 """Numbers of things, of as few bytes as are enough."""
 
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 12
 """Entries of columns that are lists at a time: numbers in lists need several times the memory."""
 
 
