@@ -37,14 +37,14 @@ _BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
 
 
 def device_ops(rank: RankSpans) -> DeviceOps:
-    """The ops of devices, each joined to the call that launched it."""
-    device, calls = rank.device, rank.calls
-    call = _by_number(device.column("correlation"), calls.column("correlation"))
-    moments = _taken(calls.column("start"), call, NONE)
-    threads = _taken(calls.column("place"), call, NONE)
+    """The ops of devices, each joined to the call that launched it. The calls of the rank are gone after that."""
+    call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
+    moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
+    # What follows needs their memory.
+    rank.calls = SpanColumns()
     host = rank.host
     spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
-    return _Launches(rank, device, spans, moments, threads).ops()
+    return _Launches(rank, rank.device, spans, moments, threads).ops()
 
 
 def host_ops(rank: RankSpans) -> DeviceOps:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,17 @@ from stagedb.runs.kernel_names import short_name
 from stagedb.runs.measured_path import next_of_stream
 from stagedb.runs.measured_run import MeasuredLane, MeasuredRun, RankTimeline
 from stagedb.runs.rank_spans import Numbering
-from stagedb.runs.rank_trace import NONE, PHASES, DeviceOps, Integers, Places, RankTrace, RecordedCollective, rows_of
+from stagedb.runs.rank_trace import (
+    NONE,
+    PHASES,
+    DeviceOps,
+    Integers,
+    Places,
+    RankTrace,
+    RecordedCollective,
+    parts_of,
+    rows_of,
+)
 
 LONGEST_NAME = 1_000
 """Characters of the name of a kernel or an annotation that are kept; templates of C++ have longer ones."""
@@ -119,28 +130,30 @@ class LaneRows:
     def _on_path(self, values: Integers) -> Integers:
         """For each op the sum of the values of its pieces of the critical path, on all ranks of the lane."""
         path = self.run.path
-        here = np.isin(path.rank, self.lane.ranks)
-        found = np.zeros(len(self.columns), np.int64)
-        np.add.at(found, path.op[here], values[here])
+        found = np.zeros(self.op_count, np.int64)
+        for part in parts_of(len(path)):
+            here = np.isin(path.rank[part], self.lane.ranks)
+            np.add.at(found, path.op[part][here], values[part][here])
         return found
 
     def ops(self) -> Iterator[Node]:
         """The ops, by start."""
         ranks, of, path = self.lane.ranks, self.run.ops, self.run.path
-        first, columns, count = ranks[0], self.columns, len(ranks)
-        starts = np.stack([of[rank].timed.start for rank in ranks], axis=1)
-        lengths = np.stack([of[rank].timed.end - of[rank].timed.start for rank in ranks], axis=1)
-        numbers = (
-            starts,
-            lengths,
-            lengths.sum(axis=1) // count,
-            sum(of[rank].exposed for rank in ranks) // count,
-            self._least_slack(),
-            *map(self._on_path, (path.end - path.start, np.ones_like(path.end), path.idle, path.launching)),
-            columns.bytes,
-        )
+        first, count = ranks[0], len(ranks)
+        on_path = [*map(self._on_path, (path.end - path.start, np.ones_like(path.reason), path.idle, path.launching))]
+
+        def numbers(part: slice) -> Iterator[tuple[Any, ...]]:
+            starts = np.stack([of[rank].timed.start[part] for rank in ranks], axis=1)
+            lengths = np.stack([of[rank].timed.end[part] for rank in ranks], axis=1) - starts
+            exposed = np.add.reduce([of[rank].exposed[part] for rank in ranks]) // count
+            slack = np.minimum.reduce([of[rank].slack[part] for rank in ranks])
+            means = lengths.sum(axis=1) // count
+            columns = (*(each[part] for each in on_path), self.columns.bytes[part])
+            return rows_of(starts, lengths, means, exposed, slack, *columns)
+
+        rows = chain.from_iterable(map(numbers, parts_of(self.op_count)))
         descriptions = _descriptions(self.run.ranks[first], of[first], {**self.place, "ranks": count})
-        for index, (description, row) in enumerate(zip(descriptions, rows_of(*numbers), strict=True)):
+        for index, (description, row) in enumerate(zip(descriptions, rows, strict=True)):
             begins, durations, mean, exposed, slack, critical, times, idle, launching, size = row
             values = {
                 **description,
@@ -217,10 +230,9 @@ def _descriptions(trace: RankTrace, timeline: RankTimeline, fixed: Mapping[str, 
     ops, types, kinds = trace.ops, timeline.types, timeline.kinds
     blocks: Numbering[str] = Numbering()
     block = np.array([blocks[each.name[:LONGEST_NAME]] for each in trace.annotations] or [0], np.int32)
-    block = np.where(ops.annotation == NONE, NONE, block[ops.annotation])
-    step = np.unique(ops.step, return_inverse=True)[1]
+    block = np.where(ops.annotation == NONE, np.int32(NONE), block[ops.annotation])
     communicates = (ops.collective != NONE).astype(np.int8)
-    alike = _combined(ops.name, ops.launcher, block, step, ops.phase, ops.stream, ops.category, communicates)
+    alike = _combined(ops.name, ops.launcher, block, ops.step, ops.phase, ops.stream, ops.category, communicates)
     # The last text is that of `NONE`.
     texts = [*blocks, ""]
     made: dict[int, dict[str, Any]] = {}
@@ -239,13 +251,17 @@ def _descriptions(trace: RankTrace, timeline: RankTimeline, fixed: Mapping[str, 
 
 def _combined(*columns: Places) -> Integers:
     """A number for each op, which is the same where all columns are."""
+    most = np.iinfo(np.int64).max
     found, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         count = int(column.max(initial=NONE)) + 2
-        if size * count > np.iinfo(np.int64).max:
-            found = np.unique(found, return_inverse=True)[1]
-            size = len(found)
-        found, size = found * count + column + 1, size * count
+        if size * count > most:
+            found, column = (np.unique(each, return_inverse=True)[1] for each in (found, column))
+            size, count = len(found), len(found) + 1
+        found *= count
+        found += column
+        found += 1
+        size *= count
     return found
 
 

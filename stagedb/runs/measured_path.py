@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.runs.clocks import JointCollective
-from stagedb.runs.rank_trace import NONE, Integers, Places, rows_of
+from stagedb.runs.rank_trace import NONE, Integers, Places, parts_of, rows_at, rows_of
 
 START, STREAM, DEPENDENCY, LAUNCH, MEMBER, MESSAGE = "start", "stream", "dependency", "launch", "member", "message"
 
@@ -116,7 +116,7 @@ def critical_path(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective
         add_reason(NONE)
         at = befores[rank][at]
         until = NONE if at == NONE else ends[rank][at]
-    return _explained(ranks, before, [np.array(column)[::-1] for column in pieces])
+    return _explained(ranks, before, [np.frombuffer(column, column.typecode)[::-1] for column in pieces])
 
 
 _TIMES = ("start", "end")
@@ -132,15 +132,17 @@ def _explained(
     rank, op, start, end, reason = pieces
     idle, launching = np.zeros_like(start), np.zeros_like(start)
     for each, ops in ranks.items():
-        here = np.flatnonzero((rank == each) & (reason == NONE))
-        at, after = op[here], before[each][op[here]]
-        ready = np.where(after == NONE, 0, ops.end[after])
-        begin, launched = ops.start[at], ops.launched[at]
-        idle[here] = begin - ready
-        late = np.where(launched == NONE, 0, np.minimum(np.maximum(launched - ready, 0), begin - ready))
-        launching[here] = late
-        same = np.where(ops.stream[at] == ops.stream[after], _STREAM, _DEPENDENCY)
-        reason[here] = np.where(after == NONE, _START, np.where(late > 0, _LAUNCH, same))
+        of_rank = np.flatnonzero((rank == each) & (reason == NONE))
+        for part in parts_of(len(of_rank)):
+            here = of_rank[part]
+            at, after = op[here], before[each][op[here]]
+            ready = np.where(after == NONE, 0, ops.end[after])
+            begin, launched = ops.start[at], ops.launched[at]
+            idle[here] = begin - ready
+            late = np.where(launched == NONE, 0, np.minimum(np.maximum(launched - ready, 0), begin - ready))
+            launching[here] = late
+            same = np.where(ops.stream[at] == ops.stream[after], _STREAM, _DEPENDENCY)
+            reason[here] = np.where(after == NONE, _START, np.where(late > 0, _LAUNCH, same))
     return PathPieces(rank, op, start, end, reason, idle, launching)
 
 
@@ -197,11 +199,10 @@ def slack_of(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective], wi
         return min([window - int(end[op]), *(max(0, int(start[at] - end[op])) + late[at] for at in each)])
 
     # If ops begin together, those of the last rank come first, and the last places.
-    order = np.argsort(start, kind="stable")[::-1]
-    distances = [np.maximum(start[of] - end, 0)[order] for of in following]
-    columns = (order, joint[order], *(of[order] for of in following), *distances)
+    order = np.argsort(start, kind="stable")[::-1].astype(np.int32)
+    distances = [np.maximum(start[of] - end, 0) for of in following]
     met: dict[int, tuple[int, int]] = {}
-    for op, number, one, other, to_one, to_other in rows_of(*columns):
+    for op, number, one, other, to_one, to_other in rows_at(order, joint, *following, *distances):
         if number == NONE:
             least = late[op]
             if one != NONE and (one_late := to_one + late[one]) < least:

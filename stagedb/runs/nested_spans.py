@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.runs.rank_trace import NONE, Integers, Places, rows_of
+from stagedb.runs.rank_trace import NONE, Integers, Places, rows_at
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class NestedSpans:
     thread: "npt.NDArray[Any]"
 
     @cached_property
-    def order(self) -> Integers:
+    def order(self) -> Places:
         """Places by thread and start. If two begin together, the longer one contains the other one."""
-        return np.lexsort((-self.end, self.start, self.thread))
+        return np.lexsort((-self.end, self.start, self.thread)).astype(np.int32)
 
     @cached_property
     def above(self) -> Places:
@@ -35,8 +35,7 @@ class NestedSpans:
         places, ends = [NONE], [np.inf]
         inside = array("i")
         at = None
-        columns = (self.order, *(column[self.order] for column in (self.start, self.end, self.thread)))
-        for place, begin, end, thread in rows_of(*columns):
+        for place, begin, end, thread in rows_at(self.order, self.start, self.end, self.thread):
             if thread != at:
                 at, places, ends = thread, [NONE], [np.inf]
             while ends[-1] <= begin:
