@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from stagedb.runs.kineto_events import (
     nanoseconds,
     recorded,
 )
-from stagedb.runs.rank_trace import NONE, Annotation, Integers, RankTrace
+from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 
 _DEVICE: Mapping[str | None, int] = {"kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "gpu_memset": 2}
@@ -40,14 +41,14 @@ _DEVICE: Mapping[str | None, int] = {"kernel": 0, "mtia_ccp_events": 0, "gpu_mem
 _CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
 """Categories of the calls that launch it."""
 
-_CALL, _OPERATOR, _ANNOTATION = 3, 4, 5
+_CALL, _OPERATOR, _ANNOTATION = range(len(CATEGORIES), len(CATEGORIES) + 3)
 _KEPT: Mapping[str | None, int] = {
-    **_DEVICE,
+    **{category: place + 1 for category, place in _DEVICE.items()},
     **dict.fromkeys(_CALLS, _CALL),
     "cpu_op": _OPERATOR,
     "user_annotation": _ANNOTATION,
 }
-"""Categories of the events that count: those of devices, and what is done with the others."""
+"""Categories of the events that count: those of devices, from 1 on, and what is done with the others."""
 
 _NOTHING = Arguments()
 _MOST_SHOWN = 5
@@ -77,7 +78,7 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
     reading = _Reading()
     before = 0
     for piece in stream.pieces():
-        if stream.kind is FloatEvent and not reading.take([event for event in piece if event is not None]):
+        if stream.kind is FloatEvent and not reading.take(piece):
             # The rest of such a file has such times, too.
             piece = stream.again(DecimalEvent)
         if stream.kind is DecimalEvent:
@@ -95,15 +96,18 @@ class _Reading:
     events: Counter[str | None] = field(default_factory=Counter)
     streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
 
-    def take(self, events: Sequence[Event]) -> bool:
+    def take(self, events: Sequence[Event | None]) -> bool:
         """Keep the events that count; False, and none is kept, if their times are not those that floats hold."""
-        kept: list[Any] = [event for event in events if event.cat in _KEPT and event.ph == "X"]
+        spans = [event for event in events if event is not None and event.ph == "X"]
+        categories = [event.cat for event in spans]
+        wanted = [*map(_KEPT.get, categories)]
+        kept: list[Any] = [*compress(spans, wanted)]
         start = nanoseconds([event.ts for event in kept])
         length = nanoseconds([0 if event.dur is None else event.dur for event in kept])
         if start is None or length is None or (length < 0).any():
             return False
-        self.events.update([event.cat for event in events if event.ph == "X"])
-        self._keep(kept, start, start + length)
+        self.events.update(categories)
+        self._keep(kept, [*filter(None, wanted)], start, start + length)
         return True
 
     def take_decimals(self, events: Sequence[Event | None], before: int) -> list[tuple[int, str]]:
@@ -124,12 +128,11 @@ class _Reading:
             else:
                 kept.append(event)
         columns = np.array(times, np.int64).reshape(-1, 2)
-        self._keep(kept, columns[:, 0], columns[:, 1])
+        self._keep(kept, [_KEPT[event.cat] for event in kept], columns[:, 0], columns[:, 1])
         return left_out
 
-    def _keep(self, kept: Sequence[Event], start: Integers, end: Integers) -> None:
-        """Add events to the columns of their categories. start, end: in ns."""
-        kinds = [_KEPT[event.cat] for event in kept]
+    def _keep(self, kept: Sequence[Event], kinds: Sequence[int], start: Integers, end: Integers) -> None:
+        """Add events to the columns of their categories. kinds: those of `_KEPT`. start, end: in ns."""
         args = [event.args for event in kept]
         kind = np.array(kinds, np.int8)
         columns: dict[str, npt.NDArray[Any]] = {"start": start, "end": end, **self._places(kept, kinds)}
@@ -143,7 +146,7 @@ class _Reading:
         columns["correlation"][kind <= _CALL] = integers(
             [None if each is None else each.correlation for each in numbers]
         )
-        self._keep_ops(kept, {"category": kind, **columns}, np.flatnonzero(ops))
+        self._keep_ops(kept, {"category": kind - 1, **columns}, np.flatnonzero(ops))
         for spans, which, left in (
             (self.rank.calls, calls, "collective"),
             (self.rank.host, operators, "correlation"),
