@@ -185,14 +185,14 @@ class _RunWriter:
 
 
 @dataclass(frozen=True)
-class _Launches:
+class _HostNodes:
     """Nodes of the host, and by op the one after which it can begin."""
 
     nodes: tuple[_Node, ...]
     of: Mapping[int, _Node]
 
 
-def _launches(found: Dependencies, nodes: list[_Node]) -> _Launches:
+def _launches(found: Dependencies, nodes: list[_Node]) -> _HostNodes:
     """The host's work as nodes: one after the other, from the end of an op that it waited for to each next launch.
 
     In a trace of hosts each operator has its own, since the program runs on the thread of the operator.
@@ -225,7 +225,7 @@ def _launches(found: Dependencies, nodes: list[_Node]) -> _Launches:
             made.append(before)
             anchor, at = own, until
         of[place] = before
-    return _Launches(tuple(made), of)
+    return _HostNodes(tuple(made), of)
 
 
 def _encoded(nodes: Sequence[_Node], run: StoredRun, rank: int, number: int) -> bytes:

@@ -49,7 +49,7 @@ def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
         message = kind in MESSAGES
         recorded = RecordedCollective(kind, node=call.number, worker=None if message else workers[event.thread])
         stream = (event.thread, kind if message else "")
-        found.append(BackgroundOp(event.name, event.times, stream, call.times[0], call.thread, recorded))
+        found.append(BackgroundOp(event.name, event.times, stream, event.thread, call.times[0], call.thread, recorded))
     return found
 
 

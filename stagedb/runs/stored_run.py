@@ -6,7 +6,7 @@ from functools import cached_property
 
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.dependencies import Dependencies, dependencies_of
-from stagedb.runs.measured_path import PathPiece, TimedOps, critical_path
+from stagedb.runs.measured_path import PathPieces, TimedOps, critical_path
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class StoredRun:
         return dependencies_of(self.timed, self.calls)
 
     @cached_property
-    def path(self) -> tuple[PathPiece, ...]:
+    def path(self) -> PathPieces:
         """The critical path, from the begin on."""
-        return tuple(critical_path(self.timed, self.calls))
+        return critical_path(self.timed, self.calls)
 
     @cached_property
     def lane_of(self) -> Mapping[int, LaneFacts]:

@@ -13,9 +13,9 @@ import pytest
 from stagedb.api.importing import trace_files
 from stagedb.runs import MeasuredRun
 from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.lane_rows import ELEMENT_BYTES
 from stagedb.runs.rank_trace import NONE, RankTrace
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.run_rows import ELEMENT_BYTES
 
 FOLDER = Path(__file__).parent / "gloo"
 RUNS = sorted(path.name for path in FOLDER.iterdir())
