@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 
 from scripts.recording.steps import Held, Sent, Step, Work
 
-_COLLECTIVES = {
+COLLECTIVES = {
     "all_gather_into_tensor": "all_gather",
     "all_gather_into_tensor_out": "all_gather",
     "_allgather_base_": "all_gather",
@@ -33,7 +33,7 @@ _COLLECTIVES = {
     "send": "send",
     "recv_": "recv",
 }
-_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _MATMULS = ("mm", "addmm", "bmm")
 _ATTENTIONS = ("_scaled_dot_product", "_flash_attention")
 
@@ -136,7 +136,7 @@ class Observer(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
-        kind = _COLLECTIVES.get(func._schema.name.split("::")[1]) if func.namespace in _NAMESPACES else None
+        kind = COLLECTIVES.get(func._schema.name.split("::")[1]) if func.namespace in NAMESPACES else None
         if kind is not None and self.step is not None:
             self.step.events.append(self._sent(kind, args, None))
         result = self._run(func, args, kwargs)
@@ -150,7 +150,7 @@ class Observer(TorchDispatchMode):
             self.step.events[-1] = self._sent(kind, args, outputs)
         elif (work := self._work(func, args, kwargs)) is not None:
             self.step.events.append(work)
-        if kind is None and func.namespace not in _NAMESPACES:
+        if kind is None and func.namespace not in NAMESPACES:
             self._operator(self.step, func, inputs, outputs)
         return result
 
@@ -224,7 +224,7 @@ class Observer(TorchDispatchMode):
     def _sent(self, kind: str, args: Any, outputs: list[torch.Tensor] | None) -> Sent:
         flat = tree_flatten(args)[0]
         tensors = [each for each in flat if isinstance(each, torch.Tensor)]
-        group = _group(args)
+        group = group_of(args)
         axis = self.axes.get(group.group_name, group.group_name)
         if kind in ("send", "recv"):
             size = _bytes(tensors[0])
@@ -245,7 +245,8 @@ class Observer(TorchDispatchMode):
         return Sent(self.phase, kind, axis, group.size(), _dtype(one), _bytes(one), _bytes(other))
 
 
-def _group(args: Any) -> ProcessGroup:
+def group_of(args: Any) -> ProcessGroup:
+    """The process group among the arguments of a collective. Raises ValueError if there is none."""
     for each in args:
         if isinstance(each, str):
             try:

@@ -33,7 +33,10 @@ BUCKET = 25
 
 
 class Ranks:
-    """The process group of the whole job, with one axis for each kind of parallelism that is there."""
+    """The process group of the whole job, with one axis for each kind of parallelism that is there.
+
+    A group that sends nothing is made, unless the process has one.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         sharded = config["dp_kind"] == "fsdp" and config.get("cp_join")
@@ -45,7 +48,8 @@ class Ranks:
         for size in kept.values():
             world *= size
         self.world = world
-        dist.init_process_group("fake", rank=config["rank"], world_size=world, store=FakeStore())
+        if not dist.is_initialized():
+            dist.init_process_group("fake", rank=config["rank"], world_size=world, store=FakeStore())
         self.mesh: Any = None
         if kept:
             self.mesh = init_device_mesh("cpu", tuple(kept.values()), mesh_dim_names=tuple(kept))

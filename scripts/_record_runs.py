@@ -1,0 +1,67 @@
+"""Runs of PyTorch on CPUs with gloo, each rank a process, recorded: `scripts/record_runs fsdp --ranks 4 -o traces`.
+
+Writes `rankR.json.gz` (PyTorch's profiler) and `rankR.et.json.gz` (its execution trace) for each rank, and
+`expected.json`, with what each rank communicated in a step, which the processes listed without a profiler.
+`scripts/recording` has the programs; only they need torch. docs/recording.md describes it.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.recording.run_requests import PROGRAMS, RunRequest, Sleep, SlowLink
+from scripts.recording.run_trimming import saved_run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record what the arguments ask for."""
+    parser = argparse.ArgumentParser(prog="scripts/record_runs", description="runs of PyTorch on CPUs, with gloo")
+    parser.add_argument("program", choices=tuple(PROGRAMS), help="what trains, and on which axes")
+    parser.add_argument("--ranks", type=int, default=4, help="how many processes (4)")
+    parser.add_argument("--steps", type=int, default=1, help="how many steps are recorded (1)")
+    parser.add_argument("--sleep", metavar="RANK:LAYER:SECONDS", help="a rank that sleeps before a layer")
+    parser.add_argument("--slow-link", metavar="FROM:TO:RATE", help="a link with so many bytes per second")
+    parser.add_argument("--first", action="store_true", help="run before all other programs (as root)")
+    parser.add_argument("--whole", action="store_true", help="leave traces as the profiler wrote them")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to write")
+    given = parser.parse_args(arguments)
+    try:
+        request = requested(given)
+    except ValueError as error:
+        parser.error(str(error))
+    # One thread a process, so that ranks do not compete for cores more than they have to.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        spawn = importlib.import_module("torch.multiprocessing").spawn
+        work = importlib.import_module("scripts.recording.under_torch.run_worker").work
+    except ModuleNotFoundError as missing:
+        print(f"scripts/record_runs: {missing.name} is not installed: pip install 'torch==2.13.*'", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(work, (request, Path(folder)), nprocs=request.ranks)
+        written = saved_run(Path(folder), request, given.output, given.whole)
+    print(json.dumps({"files": len(written), "bytes": sum(path.stat().st_size for path in written)}))
+    return 0
+
+
+def requested(given: argparse.Namespace) -> RunRequest:
+    """The run that the arguments ask for. Raises ValueError."""
+    sleep = slow = None
+    if given.sleep is not None:
+        rank, layer, seconds = given.sleep.split(":")
+        sleep = Sleep(int(rank), int(layer), float(seconds))
+    if given.slow_link is not None:
+        source, target, rate = (int(word) for word in given.slow_link.split(":"))
+        slow = SlowLink(source, target, rate)
+    request = RunRequest(given.program, given.ranks, given.steps, sleep, slow, given.first)
+    request.completed()
+    return request
+
+
+if __name__ == "__main__":
+    sys.exit(main())

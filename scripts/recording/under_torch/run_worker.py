@@ -1,0 +1,60 @@
+"""One process of a recorded run: it trains, and writes what PyTorch's profiler and its execution trace have of it."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
+
+from scripts.recording.run_requests import RunRequest
+from scripts.recording.under_torch.run_programs import program_of
+from scripts.recording.under_torch.sent_list import SentList
+from scripts.recording.under_torch.slow_links import slow_down
+
+_WARM_UP = 2
+
+
+def work(rank: int, request: RunRequest, folder: Path) -> None:
+    """Train, and write `rankR.json`, `rankR.et.json` and `rankR.sent.json` into a folder.
+
+    rank: of this process. folder: is there; `store` in it is how the processes find each other.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(folder / "store"), request.ranks), rank=rank, world_size=request.ranks
+    )
+    program = program_of(request.completed() | {"rank": rank}, request.sleep)
+    for _ in range(_WARM_UP):
+        program.step()
+    sent = SentList()
+    with sent:
+        program.step()
+    (folder / f"rank{rank}.sent.json").write_text(json.dumps(sent.found), encoding="utf-8")
+    if request.slow_link is not None:
+        slow_down(request.slow_link)
+    if request.first:
+        go_first()
+    observer = ExecutionTraceObserver().register_callback(str(folder / f"rank{rank}.et.json"))
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=0, warmup=1, active=request.steps, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(folder / f"rank{rank}.json")),
+        execution_trace_observer=observer,
+    ) as profiler:
+        for _ in range(1 + request.steps):
+            program.step()
+            profiler.step()
+    observer.unregister_callback()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def go_first() -> None:
+    """Let all threads of this process run before those of other programs, as long as it lives."""
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
