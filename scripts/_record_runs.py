@@ -1,7 +1,7 @@
 """Runs of PyTorch on CPUs with gloo, each rank a process, recorded: `scripts/record_runs fsdp --ranks 4 -o traces`.
 
 Writes `rankR.json.gz` (PyTorch's profiler) and `rankR.et.json.gz` (its execution trace) for each rank, and
-`expected.json`, with what each rank communicated in a step, which the processes listed without a profiler.
+`expected.jsonl`, with what each rank communicated in a step, which the processes listed without a profiler.
 `scripts/recording` has the programs; only they need torch. docs/recording.md describes it.
 """
 

@@ -25,13 +25,13 @@ def saved_run(found: Path, request: RunRequest, output: Path, whole: bool) -> li
             kept = trim_trace(trace)
             trim_nodes(nodes, kept)
         written += [_written(output / f"rank{rank}.json.gz", trace), _written(output / f"rank{rank}.et.json.gz", nodes)]
-    path = output / "expected.json"
+    path = output / "expected.jsonl"
     path.write_text(_expected(found, request), encoding="utf-8")
     return [*written, path]
 
 
 def _expected(found: Path, request: RunRequest) -> str:
-    """What was asked for, and what each rank communicated in a step, one rank a line."""
+    """What was asked for, and then a line for each rank: what it communicated in a step."""
     about: dict[str, Any] = {
         "program": request.program,
         "steps": request.steps,
@@ -39,8 +39,8 @@ def _expected(found: Path, request: RunRequest) -> str:
         "slow_link": request.slow_link and asdict(request.slow_link),
     }
     lists = [(found / f"rank{rank}.sent.json").read_text(encoding="utf-8") for rank in range(request.ranks)]
-    rows = ",\n".join(json.dumps(json.loads(each), separators=(",", ":")) for each in lists)
-    return json.dumps(about)[:-1] + f', "sent": [\n{rows}\n]}}\n'
+    rows = (json.dumps(json.loads(each), separators=(",", ":")) for each in lists)
+    return "\n".join([json.dumps(about), *rows]) + "\n"
 
 
 def _written(path: Path, content: dict[str, Any]) -> Path:
@@ -51,19 +51,10 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
 
 
 def trim_trace(trace: dict[str, Any]) -> set[int]:
-    """Leave operators that another one called out, unless they communicate. Returns the ids that are left."""
+    """Leave operators that another one called out, unless one of them communicates. Returns the ids that are left."""
     events = [event for event in trace["traceEvents"] if event.get("ph") in ("X", "M")]
-    operators = sorted(
-        (event for event in events if event.get("cat") == "cpu_op"), key=lambda event: (event["ts"], -event["dur"])
-    )
-    ends: dict[Any, float] = {}
-    inner = set()
-    for event in operators:
-        if event["ts"] + event["dur"] <= ends.get(event["tid"], 0):
-            if not communicates(event["name"]):
-                inner.add(id(event))
-        elif not event["name"].startswith("autograd::engine"):
-            ends[event["tid"]] = event["ts"] + event["dur"]
+    operators = [event for event in events if event.get("cat") == "cpu_op"]
+    inner = _inner(sorted(operators, key=lambda event: (event["tid"], event["ts"], -event["dur"])))
     kept = [event for event in events if id(event) not in inner]
     for event in kept:
         args = event.get("args", {})
@@ -71,6 +62,31 @@ def trim_trace(trace: dict[str, Any]) -> set[int]:
             args.pop(name, None)
     trace["traceEvents"] = kept
     return {event["args"]["Record function id"] for event in kept if "Record function id" in event.get("args", {})}
+
+
+def _inner(operators: list[dict[str, Any]]) -> set[int]:
+    """The operators, by thread and start, that are inside one which does not communicate, nor calls one that does."""
+    above: list[list[dict[str, Any]]] = []
+    stack: list[dict[str, Any]] = []
+    opened = set()
+    for event in operators:
+        while stack and (stack[-1]["tid"] != event["tid"] or _end(stack[-1]) <= event["ts"]):
+            stack.pop()
+        above.append(list(stack))
+        stack.append(event)
+        if communicates(event["name"]):
+            opened |= {id(each) for each in stack}
+        elif event["name"].startswith("autograd::engine"):
+            opened.add(id(event))
+    return {
+        id(event)
+        for event, around in zip(operators, above, strict=True)
+        if any(id(each) not in opened for each in around) and not communicates(event["name"])
+    }
+
+
+def _end(event: dict[str, Any]) -> float:
+    return float(event["ts"] + event["dur"])
 
 
 def communicates(name: str) -> bool:

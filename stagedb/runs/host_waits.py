@@ -36,3 +36,19 @@ def synchronised(end: Integers, launched: Integers, waits: tuple[Integers, Integ
     there = (launched != NONE) & (last >= 0)
     found[there] = op[last[there]]
     return found
+
+
+def program_before(end: Integers, stream: Integers, launched: Integers, threads: Integers) -> Integers:
+    """For each op the one of a thread of the program that had ended last there when it was launched; or `NONE`.
+
+    end: ns. stream: where each op ran; those of the program ran on their threads. launched, threads: when and on which
+    thread it was launched.
+    """
+    found = np.full(len(end), NONE, np.int64)
+    for thread in np.unique(threads[launched != NONE]).tolist():
+        here, ran = np.flatnonzero(threads == thread), np.flatnonzero(stream == thread)
+        ran = ran[np.argsort(end[ran], kind="stable")]
+        last = np.searchsorted(end[ran], launched[here], side="right") - 1
+        there = last >= 0
+        found[here[there]] = ran[last[there]]
+    return found

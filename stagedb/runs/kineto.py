@@ -7,7 +7,7 @@ the call, or else from names. Times are exact: they are decimal numbers of micro
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,9 @@ from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import EventStream, TraceFileError
+from stagedb.runs.gloo import CALL, EVENT, OPENED, HostCall, background_ops
 from stagedb.runs.kernel_names import collective_kind
+from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
 from stagedb.runs.recorded_rank import RecordedRank
 
@@ -64,6 +66,7 @@ class _Arguments(msgspec.Struct):
     sequence: Scalar = msgspec.field(name="Seq", default=None)
     source: Scalar = msgspec.field(name="Src Rank", default=None)
     target: Scalar = msgspec.field(name="Dst Rank", default=None)
+    number: Scalar = msgspec.field(name="Record function id", default=None)
 
 
 class _Event(msgspec.Struct):
@@ -112,10 +115,11 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
 
 @dataclass
 class _Reading:
-    """What was read of a file. events: by category, how many."""
+    """What was read of a file. events: by category, how many. asked: calls that ask gloo for work, and its events."""
 
     rank: RecordedRank = field(default_factory=RecordedRank)
     events: Counter[str] = field(default_factory=Counter)
+    asked: list[HostCall] = field(default_factory=list)
 
     def take(self, event: _Event) -> None:
         """Keep an event, if it is one of those that count. Raises ValueError for one without a time."""
@@ -142,9 +146,16 @@ class _Reading:
             if event.args is not None:
                 self.rank.add_call(str(event.name), _times(event), thread, _integer(event.args.correlation, NONE))
         elif category == "cpu_op":
+            self._take_call(event, thread)
             self.rank.add_operator(str(event.name), _times(event), thread, _recorded(event.args))
         elif category == "user_annotation":
+            self._take_call(event, thread)
             self.rank.add_annotation(str(event.name), _times(event), thread)
+
+    def _take_call(self, event: _Event, thread: tuple[Scalar, Scalar]) -> None:
+        if isinstance(event.name, str) and event.name.startswith((EVENT, CALL)):
+            number = NONE if event.args is None else _integer(event.args.number, NONE)
+            self.asked.append(HostCall(event.name, _times(event), thread, number))
 
     def trace(self, path: Path, digest: str, stream: EventStream[_Event]) -> RankTrace:
         """What was read, joined."""
@@ -156,6 +167,8 @@ class _Reading:
         if stream.repaired:
             left_out.append("characters and numbers that JSON does not have were replaced")
         rank, world = _integer(job.get("rank"), NONE), _integer(job.get("world_size"), NONE)
+        self.rank.background = background_ops(self.asked)
+        self.rank.opened = OPENED if self.rank.background else ()
         found = self.rank.trace(
             digest,
             tool="kineto",
@@ -165,6 +178,8 @@ class _Reading:
             base=_integer(stream.top.get("baseTimeNanoseconds"), 0),
             events=self.events,
             left_out=tuple(left_out),
+            process=_process(self.rank.threads),
+            groups=process_groups(job.get("pg_config"), max(world, 0)),
         )
         if found is None:
             raise TraceFileError(
@@ -227,6 +242,11 @@ def _ranks(args: _Arguments) -> tuple[int, ...]:
     if first is None or stride is None or size is None or not 0 < size <= 1 << 20:
         return ()
     return tuple(first + stride * each for each in range(size))
+
+
+def _process(threads: Iterable[Hashable]) -> int | None:
+    """The process of the first thread."""
+    return next((each[0] for each in threads if isinstance(each, tuple) and isinstance(each[0], int)), None)
 
 
 def _devices(found: Any) -> tuple[str, ...]:

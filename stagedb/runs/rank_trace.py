@@ -1,6 +1,6 @@
 """One rank of a run that was recorded: what its device executed, who launched it, and its annotations."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,8 @@ class RecordedCollective:
     kind: all_reduce, send … group: name of the process group; empty: unknown. description: what a framework calls the
     group, such as `mesh_tp`. ranks: global ranks of the group, empty if unknown. size: ranks of the group. dtype: as
     PyTorch writes it, such as `BFloat16`. sent, received: elements that go in and that come out. sequence: its number
-    in the group. peer: the other rank of a message.
+    in the group. peer: the other rank of a message. node: number of the call, by which an execution trace has it.
+    worker: place of gloo's thread that ran it among those of its rank.
     """
 
     kind: str
@@ -37,6 +38,32 @@ class RecordedCollective:
     received: int | None = None
     sequence: int | None = None
     peer: int | None = None
+    node: int | None = None
+    worker: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """A process group of a rank, as its trace lists it. ranks: global ones."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BackgroundOp:
+    """Work that a thread of the host does while the program goes on. times: start and end in ns.
+
+    stream: what runs such work in order. moment, thread: when and on which thread the program asked for it.
+    """
+
+    name: str
+    times: tuple[int, int]
+    stream: Hashable
+    moment: int
+    thread: Hashable
+    collective: RecordedCollective
 
 
 @dataclass(frozen=True)
@@ -79,10 +106,11 @@ class DeviceOps:
         return len(self.start)
 
 
-HOST = "host"
+HOST, BACKGROUND = "host", "background"
 
-CATEGORIES = ("kernel", "memcpy", "memset", HOST)
-"""What an op is: a kernel, a copy, a fill, or an operator of a host, in a trace without devices."""
+CATEGORIES = ("kernel", "memcpy", "memset", HOST, BACKGROUND)
+"""What an op is: a kernel, a copy, a fill, or in a trace without devices an operator on a thread of the program, or
+what another thread does for it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +120,8 @@ class RankTrace:
     rank, world: its number and the number of ranks, None if the file has neither. digest: sha256 of the file. tool:
     what recorded it, kineto or nsight. devices:
     names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. events: how many
-    there are of each category of the file. left_out: what was not understood, as sentences.
+    there are of each category of the file. left_out: what was not understood, as sentences. process: its number in the
+    system. groups: those that it is in, in the order in which they were made.
     """
 
     rank: int | None
@@ -107,3 +136,5 @@ class RankTrace:
     annotations: tuple[Annotation, ...]
     events: Mapping[str, int]
     left_out: tuple[str, ...] = ()
+    process: int | None = None
+    groups: tuple[ProcessGroup, ...] = ()

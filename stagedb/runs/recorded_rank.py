@@ -13,19 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.runs.host_waits import synchronised, waiting_calls
+from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
 from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.nested_spans import innermost, parents
 from stagedb.runs.rank_trace import (
+    BACKGROUND,
     BACKWARD,
+    CATEGORIES,
     FORWARD,
+    HOST,
     NONE,
     OPTIMIZER,
     RECOMPUTE,
     UNKNOWN,
     Annotation,
+    BackgroundOp,
     DeviceOps,
     Integers,
+    ProcessGroup,
     RankTrace,
     RecordedCollective,
 )
@@ -53,7 +58,11 @@ class SpanColumns:
 
 @dataclass
 class RecordedRank:
-    """Spans of one rank. table: of names, each with its place. threads, streams: their places."""
+    """Spans of one rank. table: of names, each with its place. threads, streams: their places.
+
+    background: work of threads that are not the program's. opened: how names of operators begin that only ask for such
+    work or wait for it.
+    """
 
     table: dict[str, int] = field(default_factory=dict)
     threads: dict[Hashable, int] = field(default_factory=dict)
@@ -62,6 +71,8 @@ class RecordedRank:
     calls: SpanColumns = field(default_factory=SpanColumns)
     host: SpanColumns = field(default_factory=SpanColumns)
     annotations: list[Annotation] = field(default_factory=list)
+    background: list[BackgroundOp] = field(default_factory=list)
+    opened: tuple[str, ...] = ()
     collectives: list[RecordedCollective] = field(default_factory=list)
     numbers: dict[RecordedCollective, int] = field(default_factory=dict)
 
@@ -130,6 +141,8 @@ class RecordedRank:
         base: int = 0,
         events: Mapping[str, int],
         left_out: tuple[str, ...] = (),
+        process: int | None = None,
+        groups: tuple[ProcessGroup, ...] = (),
     ) -> RankTrace | None:
         """What was read, joined; None if nothing took time. base: ns since 1970 from which times count."""
         ops = self._device_ops() if self.device.start else self._host_ops()
@@ -148,11 +161,14 @@ class RecordedRank:
             annotations=tuple(self.annotations),
             events=dict(sorted(events.items())),
             left_out=left_out,
+            process=process,
+            groups=groups,
         )
 
     def _stream_names(self) -> tuple[str, ...]:
         if not self.device.start:
-            return tuple(f"thread {place}" for place in range(len(self.threads)))
+            threads = [f"thread {place}" for place in range(len(self.threads))]
+            return (*threads, *(f"background {place}" for place in range(len(self.streams))))
         several = len({device for device, _ in self.streams}) > 1
         return tuple(f"device {device} stream {name}" if several else f"stream {name}" for device, name in self.streams)
 
@@ -170,10 +186,11 @@ class RecordedRank:
         host = self.host
         start, end, place = host.column("start"), host.column("end"), host.column("place")
         above, names = parents(start, end, place), list(self.table)
-        recorded = host.column("collective") != NONE
+        opened = np.array([name.startswith(self.opened) for name in names] or [False])[host.column("name")]
+        recorded = (host.column("collective") != NONE) | opened
         wrapper = np.array([name.startswith(_ENGINE) for name in names] or [False])[host.column("name")]
         # What contains a collective, or only calls the operators of a backward, is no op of its own.
-        wrapper = wrapper.copy()
+        wrapper = wrapper | opened
         for each in np.flatnonzero(recorded).tolist():
             up = int(above[each])
             while up != NONE:
@@ -184,9 +201,18 @@ class RecordedRank:
         device = SpanColumns()
         for name in ("start", "end", "place", "name", "collective"):
             setattr(device, name, array("q", host.column(name)[chosen].tolist()))
-        device.category = array("q", [3] * len(chosen))
-        device.bytes = array("q", [NONE] * len(chosen))
-        return self._ops(device, device.column("start"), device.column("place"), device.column("collective"))
+        device.category = array("q", [CATEGORIES.index(HOST)] * len(chosen))
+        moments, threads = array("q", device.start), array("q", device.place)
+        threads.extend([self._thread(each.thread) for each in self.background])
+        for work in self.background:
+            stream = self.streams.setdefault((0, work.stream), len(self.streams))
+            self._add(device, work.name, work.times, len(self.threads) + stream)
+            device.collective.append(self._place(work.collective))
+            device.category.append(CATEGORIES.index(BACKGROUND))
+            moments.append(work.moment)
+        device.bytes = array("q", [NONE] * len(device.start))
+        launches = np.array(moments, np.int64), np.array(threads, np.int64)
+        return self._ops(device, *launches, device.column("collective"))
 
     def _ops(self, device: SpanColumns, moments: Integers, threads: Integers, recorded: Integers) -> DeviceOps:
         """Columns of ops. moments, threads: when and where each was launched. recorded: its own collective."""
@@ -220,8 +246,14 @@ class RecordedRank:
         }
         found = {name: column[order] for name, column in columns.items()}
         # Places of ops are those after they were sorted.
-        launched = found["launched"]
-        return DeviceOps(**found, synchronised=synchronised(found["end"], launched, calls_waiting))
+        waited = synchronised(found["end"], found["launched"], calls_waiting)
+        if self.background:
+            waited = np.where(
+                found["category"] == CATEGORIES.index(BACKGROUND),
+                program_before(found["end"], found["stream"], found["launched"], threads[order]),
+                waited,
+            )
+        return DeviceOps(**found, synchronised=waited)
 
     def _inherited(self, inner: Integers, above: Integers) -> Integers:
         """What the nearest operator around each call recorded of a collective."""
@@ -239,7 +271,7 @@ class RecordedRank:
         for place, (name, category) in enumerate(zip(device.name, device.category, strict=True)):
             kind = kinds[name]
             if category != 0:
-                found[place] = found[place] if category == 3 else NONE
+                found[place] = found[place] if CATEGORIES[category] in (HOST, BACKGROUND) else NONE
             elif kind is None:
                 found[place] = NONE
             elif found[place] == NONE:

@@ -1,0 +1,63 @@
+"""Collectives of gloo in PyTorch's profiles: what its threads run, and the calls of the program that asked for them.
+
+A call such as `c10d::_allgather_base_` returns as soon as a thread of gloo has the work. That thread's `gloo:…` event
+is the collective, from its begin to its end there; a message lasts until the program has waited for it. Both were
+numbered when the call made them, so the call of an event is the one with the last number before the event's own. Calls
+and waits on the program's thread take no part: what runs after them waits for the end of the collective.
+"""
+
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.kernel_names import collective_kind
+from stagedb.runs.rank_trace import BackgroundOp, RecordedCollective
+
+EVENT, CALL = "gloo:", "c10d::"
+
+OPENED = (CALL, "_c10d_functional")
+"""Operators that ask for a collective or wait for one; only what else they call is an op."""
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """An event of gloo, or a call that asks for one. times: in ns. number: `Record function id`, -1 if none."""
+
+    name: str
+    times: tuple[int, int]
+    thread: Hashable
+    number: int
+
+
+def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
+    """What gloo ran, by begin. calls: all events of gloo and calls of c10d of a rank."""
+    events = sorted((each for each in calls if each.name.startswith(EVENT)), key=attrgetter("times"))
+    asked = sorted((each for each in calls if each.name.startswith(CALL)), key=attrgetter("number"))
+    numbers = [each.number for each in asked]
+    # Threads are numbered as they are made, and each belongs to one group.
+    workers = {thread: place for place, thread in enumerate(sorted({each.thread for each in events}, key=_by_number))}
+    found = []
+    for event in events:
+        before = bisect_left(numbers, event.number) - 1
+        call = asked[before] if before >= 0 and numbers[before] >= 0 else event
+        kind = kind_of_call(call.name) or kind_of_call(event.name) or event.name.removeprefix(EVENT)
+        message = kind in MESSAGES
+        recorded = RecordedCollective(kind, node=call.number, worker=None if message else workers[event.thread])
+        stream = (event.thread, kind if message else "")
+        found.append(BackgroundOp(event.name, event.times, stream, call.times[0], call.thread, recorded))
+    return found
+
+
+def _by_number(thread: Hashable) -> tuple[int, str]:
+    """Threads by their numbers in the system."""
+    number = thread[1] if isinstance(thread, tuple) else thread
+    return (number, "") if isinstance(number, int) else (0, str(number))
+
+
+def kind_of_call(name: str) -> str | None:
+    """The kind of collective or message that a call of c10d asks for, or an event of gloo is; None for others."""
+    word = name.removeprefix(CALL).removeprefix(EVENT)
+    # What writes to its arguments ends in an underscore.
+    return collective_kind(word.removesuffix("_"))
