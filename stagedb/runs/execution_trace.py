@@ -19,7 +19,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import TraceFileError
-from stagedb.runs.gloo import CALL, OPENED, kind_of_call
+from stagedb.runs.gloo import CALL, FUNCTIONAL, kind_of_call
 from stagedb.runs.process_groups import in_group, process_groups
 from stagedb.runs.rank_trace import ProcessGroup, RankTrace
 
@@ -179,7 +179,7 @@ def _asked(node: _CallNode, nodes: Mapping[int, _CallNode], groups: "set[str]") 
 
 
 def _named_group(around: _CallNode | None, groups: "set[str]") -> str:
-    if around is None or not around.name.startswith(OPENED):
+    if around is None or not around.name.startswith(FUNCTIONAL):
         return ""
     return next((each for each in reversed(around.inputs.values) if isinstance(each, str) and each in groups), "")
 

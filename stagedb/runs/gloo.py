@@ -2,8 +2,8 @@
 
 A call such as `c10d::_allgather_base_` returns as soon as a thread of gloo has the work. That thread's `gloo:…` event
 is the collective, from its begin to its end there; a message lasts until the program has waited for it. Both were
-numbered when the call made them, so the call of an event is the one with the last number before the event's own. Calls
-and waits on the program's thread take no part: what runs after them waits for the end of the collective.
+numbered when the call made them, so the call of an event is the one with the last number before the event's own. The
+call is work of the program, and a wait is none: what runs after it waits for the end of the collective.
 """
 
 from bisect import bisect_left
@@ -17,8 +17,11 @@ from stagedb.runs.rank_trace import BackgroundOp, RecordedCollective
 
 EVENT, CALL = "gloo:", "c10d::"
 
-OPENED = (CALL, "_c10d_functional")
-"""Operators that ask for a collective or wait for one; only what else they call is an op."""
+FUNCTIONAL = "_c10d_functional"
+"""How names of operators begin that call those of c10d."""
+
+WAIT = "_c10d_functional::wait_tensor"
+"""The operator that returns when a collective has ended."""
 
 
 @dataclass(frozen=True)

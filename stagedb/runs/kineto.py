@@ -19,7 +19,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import EventStream, TraceFileError
-from stagedb.runs.gloo import CALL, EVENT, OPENED, HostCall, background_ops
+from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.kernel_names import collective_kind
 from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
@@ -168,7 +168,8 @@ class _Reading:
             left_out.append("characters and numbers that JSON does not have were replaced")
         rank, world = _integer(job.get("rank"), NONE), _integer(job.get("world_size"), NONE)
         self.rank.background = background_ops(self.asked)
-        self.rank.opened = OPENED if self.rank.background else ()
+        if self.rank.background:
+            self.rank.asking, self.rank.waiting = (CALL,), (WAIT,)
         found = self.rank.trace(
             digest,
             tool="kineto",

@@ -60,8 +60,8 @@ class SpanColumns:
 class RecordedRank:
     """Spans of one rank. table: of names, each with its place. threads, streams: their places.
 
-    background: work of threads that are not the program's. opened: how names of operators begin that only ask for such
-    work or wait for it.
+    background: work of threads that are not the program's. asking, waiting: how names of operators begin that ask for
+    such work, and that return when it is done.
     """
 
     table: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,8 @@ class RecordedRank:
     host: SpanColumns = field(default_factory=SpanColumns)
     annotations: list[Annotation] = field(default_factory=list)
     background: list[BackgroundOp] = field(default_factory=list)
-    opened: tuple[str, ...] = ()
+    asking: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     collectives: list[RecordedCollective] = field(default_factory=list)
     numbers: dict[RecordedCollective, int] = field(default_factory=dict)
 
@@ -186,11 +187,14 @@ class RecordedRank:
         host = self.host
         start, end, place = host.column("start"), host.column("end"), host.column("place")
         above, names = parents(start, end, place), list(self.table)
-        opened = np.array([name.startswith(self.opened) for name in names] or [False])[host.column("name")]
-        recorded = (host.column("collective") != NONE) | opened
+        asking, waiting = (
+            np.array([name.startswith(words) for name in names] or [False])[host.column("name")]
+            for words in (self.asking, self.waiting)
+        )
+        recorded = (host.column("collective") != NONE) | asking | waiting
         wrapper = np.array([name.startswith(_ENGINE) for name in names] or [False])[host.column("name")]
-        # What contains a collective, or only calls the operators of a backward, is no op of its own.
-        wrapper = wrapper | opened
+        # What contains a collective, or only waits, or calls the operators of a backward, is no op of its own.
+        wrapper = wrapper | waiting
         for each in np.flatnonzero(recorded).tolist():
             up = int(above[each])
             while up != NONE:
