@@ -49,7 +49,9 @@ def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
         message = kind in MESSAGES
         recorded = RecordedCollective(kind, node=call.number, worker=None if message else workers[event.thread])
         stream = (event.thread, kind if message else "")
-        found.append(BackgroundOp(event.name, event.times, stream, call.times[0], call.thread, recorded))
+        # A message may be there before its event begins, but not before it was asked for.
+        begin = min(event.times[0], call.times[0]) if message else event.times[0]
+        found.append(BackgroundOp(event.name, (begin, event.times[1]), stream, call.times[0], call.thread, recorded))
     return found
 
 
