@@ -27,8 +27,10 @@ class RunFiles:
         """The files of these paths, by what is in them. Raises UsageError."""
         digests: dict[str, Path] = {}
         for path in paths:
-            if digests.setdefault(file_digest(path), path) is not path:
+            digest = file_digest(path)
+            if digest in digests:
                 raise UsageError(f"{path_text(path)} is there twice among the traces: name each file once")
+            digests[digest] = path
         execution = {digest: path for digest, path in digests.items() if is_execution_trace(path)}
         profiles = {digest: path for digest, path in digests.items() if digest not in execution}
         if not profiles:
