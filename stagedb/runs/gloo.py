@@ -49,7 +49,10 @@ def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
         message = kind in MESSAGES
         recorded = RecordedCollective(kind, node=call.number, worker=None if message else workers[event.thread])
         stream = (event.thread, kind if message else "")
-        found.append(BackgroundOp(event.name, event.times, stream, event.thread, call.times[0], call.thread, recorded))
+        # A message may be there before its event begins, but not before it was asked for.
+        begin = min(event.times[0], call.times[0]) if message else event.times[0]
+        times = begin, event.times[1]
+        found.append(BackgroundOp(event.name, times, stream, event.thread, call.times[0], call.thread, recorded))
     return found
 
 

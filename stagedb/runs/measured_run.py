@@ -21,6 +21,7 @@ from stagedb.runs.kernel_names import compute_kind
 from stagedb.runs.measured_path import PathPieces, TimedOps, critical_path, slack_of
 from stagedb.runs.rank_spans import Numbering
 from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace, rows_of
+from stagedb.runs.sent_messages import received_by_then
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
 FORMAT = 3
@@ -107,6 +108,7 @@ def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
     clocks = clocks_of(ranks, calls)
     begin = min(int(trace.ops.start.min()) - clocks[rank].offset for rank, trace in ranks.items())
     timed = {rank: _timed(trace, begin + clocks[rank].offset) for rank, trace in ranks.items()}
+    timed = received_by_then(ranks, timed, calls)
     window = max(int(each.end.max()) for each in timed.values())
     if window <= 0:
         raise UsageError("nothing in the traces took time")

@@ -30,6 +30,15 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     assert "kind" in run("show", "base").out
 
 
+def test_execution_traces_are_imported_with_their_profiles(run: Any) -> None:
+    folder = Path(__file__).parents[1] / "runs" / "gloo" / "fsdp-sleep"
+    first = run("import", str(folder), "--name", "base")
+    assert first.status == 0, first.err
+    assert run("import", str(folder)).out.splitlines()[0] == f"{first.out.splitlines()[0]} (there already)"
+    late = json.loads(run("query", "late-ranks", "--run", "base", "-f", "json").out)
+    assert late[0]["rank"] == 2
+
+
 def test_what_was_left_out_is_named(run: Any, tmp_path: Path) -> None:
     recording = step(0, 1)
     recording.events.insert(2, {"ph": 5})

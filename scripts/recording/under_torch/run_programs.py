@@ -17,7 +17,7 @@ from scripts.recording.under_torch.parallel import Ranks, parallel
 from scripts.recording.under_torch.training import groups
 
 MEETINGS = 16
-"""Barriers at the begin of a step. They take little time, so that ranks leave them together even on a busy machine."""
+"""Barriers before a step. They take little time, so that ranks leave them together even on a busy machine."""
 
 
 class NamedLayer(Layer):
@@ -70,10 +70,13 @@ class Program:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, own)
         return DistributedDataParallel(self.model, process_group=self.ranks["ep"].get_group())
 
-    def step(self) -> None:
-        """One step, and what a loop of training reports of it: the mean of the loss over all ranks."""
+    def meet(self) -> None:
+        """Barriers before a step."""
         for _ in range(MEETINGS):
             dist.barrier()
+
+    def step(self) -> None:
+        """One step, and what a loop of training reports of it: the mean of the loss over all ranks."""
         loss = self.trained()
         self.optimizer.step()
         self.optimizer.zero_grad()

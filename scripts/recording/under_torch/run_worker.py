@@ -1,8 +1,10 @@
 """One process of a recorded run: it trains, and writes what PyTorch's profiler and its execution trace have of it."""
 
+import contextlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,6 +17,7 @@ from scripts.recording.under_torch.sent_list import SentList
 from scripts.recording.under_torch.slow_links import slow_down
 
 _WARM_UP = 2
+_NICE = -15
 
 
 def work(rank: int, request: RunRequest, folder: Path) -> None:
@@ -33,12 +36,11 @@ def work(rank: int, request: RunRequest, folder: Path) -> None:
         program.step()
     sent = SentList()
     with sent:
+        program.meet()
         program.step()
     (folder / f"rank{rank}.sent.json").write_text(json.dumps(sent.found), encoding="utf-8")
     if request.slow_link is not None:
         slow_down(request.slow_link)
-    if request.first:
-        go_first()
     observer = ExecutionTraceObserver().register_callback(str(folder / f"rank{rank}.et.json"))
     with profile(
         activities=[ProfilerActivity.CPU],
@@ -47,6 +49,8 @@ def work(rank: int, request: RunRequest, folder: Path) -> None:
         execution_trace_observer=observer,
     ) as profiler:
         for _ in range(1 + request.steps):
+            with first() if request.first else contextlib.nullcontext():
+                program.meet()
             program.step()
             profiler.step()
     observer.unregister_callback()
@@ -54,7 +58,13 @@ def work(rank: int, request: RunRequest, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def go_first() -> None:
-    """Let all threads of this process run before those of other programs, as long as it lives."""
-    for thread in Path("/proc/self/task").iterdir():
-        os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+@contextlib.contextmanager
+def first() -> Iterator[None]:
+    """All threads of this process run before those of other programs inside, and have more of the cores after it."""
+    threads = [int(each.name) for each in Path("/proc/self/task").iterdir()]
+    for thread in threads:
+        os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
+    yield
+    for thread in threads:
+        os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, thread, _NICE)
