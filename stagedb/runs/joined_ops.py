@@ -72,8 +72,8 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         wrapper[up] = True
         up = spans.above[up]
     parent = _taken(wrapper, spans.above, True)
-    # What a thread in the background runs is a part of its collective.
-    workers = [rank.threads[work.worker] for work in rank.background]
+    # What a thread of gloo runs is a part of its collective. Messages have events on the program's own threads.
+    workers = [rank.threads[work.worker] for work in rank.background if work.collective.worker is not None]
     chosen = np.flatnonzero(parent & ~wrapper & (spans.end > spans.start) & ~np.isin(host.column("place"), workers))
     device = SpanColumns()
     device.extend(
