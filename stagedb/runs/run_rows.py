@@ -14,7 +14,7 @@ from stagedb.runs.clocks import JointCollective
 from stagedb.runs.kernel_names import short_name
 from stagedb.runs.measured_path import PathPiece
 from stagedb.runs.measured_run import FORMAT, MeasuredLane, MeasuredRun
-from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, PHASES, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import BACKGROUND, CATEGORIES, HOST, NONE, PHASES, RankTrace, RecordedCollective
 
 Row = Mapping[str, Any]
 
@@ -278,7 +278,7 @@ def _described(trace: RankTrace, type: str, kind: str, index: int) -> dict[str, 
         "name": short_name(trace.names[ops.name[index]]),
         "symbol": trace.names[ops.name[index]][:LONGEST_NAME],
         "type": type,
-        "processor": HOST if CATEGORIES[ops.category[index]] == HOST else "device",
+        "processor": category if (category := CATEGORIES[ops.category[index]]) in (HOST, BACKGROUND) else "device",
         "kind": kind,
         "phase": PHASES[ops.phase[index]],
         "axis": None if collective is None else axis_of(collective),
