@@ -55,7 +55,8 @@ class ProcessGroup:
 class BackgroundOp:
     """Work that a thread of the host does while the program goes on. times: start and end in ns.
 
-    stream: what runs such work in order. moment, thread: when and on which thread the program asked for it.
+    stream: what runs such work in order. moment, thread: when and on which thread the program asked for it. worker: the
+    thread that does it, whose operators are part of it; None: the program's.
     """
 
     name: str
@@ -63,6 +64,7 @@ class BackgroundOp:
     stream: Hashable
     moment: int
     thread: Hashable
+    worker: Hashable | None
     collective: RecordedCollective
 
 

@@ -201,7 +201,8 @@ class RecordedRank:
                 wrapper[up] = True
                 up = int(above[up])
         parent = np.where(above == NONE, True, _taken(wrapper, above))
-        chosen = np.flatnonzero(parent & ~wrapper & (end > start))
+        workers = [self._thread(each.worker) for each in self.background if each.worker is not None]
+        chosen = np.flatnonzero(parent & ~wrapper & (end > start) & ~np.isin(place, workers))
         device = SpanColumns()
         for name in ("start", "end", "place", "name", "collective"):
             setattr(device, name, array("q", host.column(name)[chosen].tolist()))

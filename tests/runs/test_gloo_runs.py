@@ -202,6 +202,8 @@ def test_threads_run_one_op_after_the_other_and_waits_are_none(name: str) -> Non
             if stream.startswith("thread"):
                 assert (ops.start[mine][1:] >= ops.end[mine][:-1]).all()
         assert not {"_c10d_functional::wait_tensor"} & {trace.names[each] for each in ops.name.tolist()}
+        # What a thread of gloo does for a collective is part of it.
+        assert len({stream for stream in ops.stream.tolist() if trace.streams[stream].startswith("thread")}) == 1
         communicates = ops.collective != NONE
         assert (ops.category[communicates] == CATEGORIES.index(BACKGROUND)).all()
         assert (ops.category[~communicates] == CATEGORIES.index(HOST)).all()
