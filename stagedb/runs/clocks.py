@@ -27,7 +27,7 @@ TOGETHER = 1_000_000
 """Ns by which the members of collectives end at different times, at most, to count as matched by their order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JointCollective:
     """One collective or message that several ranks ran together.
 

@@ -71,6 +71,7 @@ class EventStream(Generic[EventT]):
     done: int = 0
     _offset: int = 0
     _number: int = 0
+    _piece: bytes = b""
 
     def pieces(self) -> Iterator[Sequence[EventT | None]]:
         """The events in their order, some at a time; None in the place of one that is left out.
@@ -89,6 +90,12 @@ class EventStream(Generic[EventT]):
             raise self._error(f"its gzip data is cut or damaged: {error}") from None
         except OSError as error:
             raise UsageError(f"cannot read the trace {path_text(self.path)}: {error.strerror or error}") from None
+
+    def again(self, kind: type[EventT]) -> Sequence[EventT | None]:
+        """The events of the last piece in another form, which all later pieces have, too."""
+        self.kind = kind
+        self.left_out = [each for each in self.left_out if each[0] < self._number]
+        return self._decode(self._piece)
 
     def _pieces(self, text: Any) -> Iterator[Sequence[EventT | None]]:
         buffer, alone = self._head(text)
@@ -133,7 +140,11 @@ class EventStream(Generic[EventT]):
         return found[: -ENDS - 1 : -1]
 
     def _decode(self, piece: bytes) -> Sequence[EventT | None]:
-        """The events of a list. Raises _Cut or _Ended if it ends before or after the text, and TraceFileError."""
+        """The events of a list, which is kept for `again`.
+
+        Raises _Cut or _Ended if it ends before or after the text, and TraceFileError.
+        """
+        self._piece = piece
         try:
             return msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

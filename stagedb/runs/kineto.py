@@ -2,82 +2,62 @@
 
 A kernel is joined to the call that launched it by `correlation`, and the call to the operator around it on its thread,
 which holds for files of every age. What a collective is comes from the kernel, or from the `record_param_comms` around
-the call, or else from names. Times are exact: they are decimal numbers of microseconds, some since 1970.
+the call, or else from names.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import EventStream, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
-from stagedb.runs.kernel_names import collective_kind
+from stagedb.runs.kineto_events import (
+    Arguments,
+    DecimalEvent,
+    Event,
+    FloatEvent,
+    Scalar,
+    decimal_nanoseconds,
+    decimal_times,
+    integer,
+    integers,
+    nanoseconds,
+    recorded,
+)
 from stagedb.runs.process_groups import process_groups
-from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 
-Scalar = int | float | str | bool | None
-
-_LONGEST = Decimal(9_000_000_000_000_000)
-"""Microseconds: times of more do not fit into 64 bits as nanoseconds."""
-
-_DEVICE = {"kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "gpu_memset": 2}
+_DEVICE: Mapping[str | None, int] = {"kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 """Categories of what a device executes, with their places in `CATEGORIES`."""
 
-_CALLS = frozenset(("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime"))
+_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
 """Categories of the calls that launch it."""
 
-_BACKWARD = "autograd::engine::evaluate_function"
-_CHECKPOINT = "CheckpointFunctionBackward"
-_RECORD = "record_param_comms"
+_CALL, _OPERATOR, _ANNOTATION = range(len(CATEGORIES), len(CATEGORIES) + 3)
+_KEPT: Mapping[str | None, int] = {
+    **{category: place + 1 for category, place in _DEVICE.items()},
+    **dict.fromkeys(_CALLS, _CALL),
+    "cpu_op": _OPERATOR,
+    "user_annotation": _ANNOTATION,
+}
+"""Categories of the events that count: those of devices, from 1 on, and what is done with the others."""
+
+_NOTHING = Arguments()
 _MOST_SHOWN = 5
 
 Progress = Callable[[int], None]
 """Called with the bytes of the file that were read."""
-
-
-class _Arguments(msgspec.Struct):
-    """Arguments of an event that are read; profilers of different ages write numbers as texts, too."""
-
-    correlation: Scalar = None
-    external: Scalar = msgspec.field(name="External id", default=None)
-    stream: Scalar = None
-    device: Scalar = None
-    bytes: Scalar = None
-    collective: Scalar = msgspec.field(name="Collective name", default=None)
-    group: Scalar = msgspec.field(name="Process Group Name", default=None)
-    description: Scalar = msgspec.field(name="Process Group Description", default=None)
-    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
-    first: Scalar = msgspec.field(name="Global rank start", default=None)
-    stride: Scalar = msgspec.field(name="Global rank stride", default=None)
-    size: Scalar = msgspec.field(name="Group size", default=None)
-    dtype: Scalar = None
-    sent: Scalar = msgspec.field(name="In msg nelems", default=None)
-    received: Scalar = msgspec.field(name="Out msg nelems", default=None)
-    sequence: Scalar = msgspec.field(name="Seq", default=None)
-    source: Scalar = msgspec.field(name="Src Rank", default=None)
-    target: Scalar = msgspec.field(name="Dst Rank", default=None)
-    number: Scalar = msgspec.field(name="Record function id", default=None)
-
-
-class _Event(msgspec.Struct):
-    ph: str = ""
-    cat: str | None = None
-    name: Scalar = None
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: Decimal | None = None
-    dur: Decimal | None = None
-    args: _Arguments | None = None
 
 
 def file_digest(path: Path) -> str:
@@ -97,17 +77,15 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
 
     digest: of the file. Raises TraceFileError for what is no such trace, is damaged, or has nothing that took time.
     """
-    stream = EventStream(path, _Event)
+    stream: EventStream[Event] = EventStream(path, FloatEvent)
     reading = _Reading()
     before = 0
     for piece in stream.pieces():
-        for number, event in enumerate(piece, before):
-            if event is None:
-                continue
-            try:
-                reading.take(event)
-            except (OverflowError, ValueError, ArithmeticError) as error:
-                stream.left_out.append((number, str(error)))
+        if stream.kind is FloatEvent and not reading.take(piece, nanoseconds):
+            # The rest of such a file has such times, too.
+            piece = stream.again(DecimalEvent)
+        if stream.kind is DecimalEvent and not reading.take(piece, decimal_nanoseconds):
+            stream.left_out += reading.take_one_by_one(piece, before)
         before += len(piece)
         progress(stream.done)
     return reading.trace(path, digest, stream)
@@ -118,46 +96,108 @@ class _Reading:
     """What was read of a file. events: by category, how many. asked: calls that ask gloo for work, and its events."""
 
     rank: RecordedRank = field(default_factory=RecordedRank)
-    events: Counter[str] = field(default_factory=Counter)
+    events: Counter[str | None] = field(default_factory=Counter)
+    streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
     asked: list[HostCall] = field(default_factory=list)
 
-    def take(self, event: _Event) -> None:
-        """Keep an event, if it is one of those that count. Raises ValueError for one without a time."""
-        category = event.cat
-        if event.ph != "X" or category is None:
-            return
-        self.events[category] += 1
-        if category == "python_function":
-            return
-        thread = event.pid, event.tid
-        if category in _DEVICE:
-            args = event.args or _Arguments()
-            device = _integer(args.device, _integer(event.pid, 0))
-            self.rank.add_op(
-                str(event.name),
-                _times(event),
-                (device, event.tid if args.stream is None else args.stream),
-                _DEVICE[category],
-                _integer(args.correlation, NONE),
-                _integer(args.bytes, NONE),
-                _recorded(args),
-            )
-        elif category in _CALLS:
-            if event.args is not None:
-                self.rank.add_call(str(event.name), _times(event), thread, _integer(event.args.correlation, NONE))
-        elif category == "cpu_op":
-            self._take_call(event, thread)
-            self.rank.add_operator(str(event.name), _times(event), thread, _recorded(event.args))
-        elif category == "user_annotation":
-            self._take_call(event, thread)
-            self.rank.add_annotation(str(event.name), _times(event), thread)
+    def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
+        """Keep the events that count; False, and none is kept, if `in_ns` returns None for their times."""
+        spans = [event for event in events if event is not None and event.ph == "X"]
+        categories = [event.cat for event in spans]
+        wanted = [*map(_KEPT.get, categories)]
+        kept: list[Any] = [*compress(spans, wanted)]
+        start = in_ns([event.ts for event in kept])
+        length = in_ns([0 if event.dur is None else event.dur for event in kept])
+        if start is None or length is None or (length < 0).any():
+            return False
+        self.events.update(categories)
+        self._keep(kept, [*filter(None, wanted)], start, start + length)
+        return True
 
-    def _take_call(self, event: _Event, thread: tuple[Scalar, Scalar]) -> None:
-        if isinstance(event.name, str) and event.name.startswith((EVENT, CALL)):
-            number = NONE if event.args is None else _integer(event.args.number, NONE)
-            self.asked.append(HostCall(event.name, _times(event), thread, number))
+    def take_one_by_one(self, events: Sequence[Event | None], before: int) -> list[tuple[int, str]]:
+        """Keep the events that count. before: events before these. Returns those without a time: number and reason."""
+        kept: list[Event] = []
+        times: list[tuple[int, int]] = []
+        left_out = []
+        for number, event in enumerate(events, before):
+            if not isinstance(event, DecimalEvent) or event.ph != "X":
+                continue
+            self.events[event.cat] += 1
+            if event.cat not in _KEPT:
+                continue
+            try:
+                times.append(decimal_times(event))
+            except (OverflowError, ValueError, ArithmeticError) as error:
+                left_out.append((number, str(error)))
+            else:
+                kept.append(event)
+        columns = np.array(times, np.int64).reshape(-1, 2)
+        self._keep(kept, [_KEPT[event.cat] for event in kept], columns[:, 0], columns[:, 1])
+        return left_out
 
-    def trace(self, path: Path, digest: str, stream: EventStream[_Event]) -> RankTrace:
+    def _keep(self, kept: Sequence[Event], kinds: Sequence[int], start: Integers, end: Integers) -> None:
+        """Add events to the columns of their categories. kinds: those of `_KEPT`. start, end: in ns."""
+        args = [event.args for event in kept]
+        kind = np.array(kinds, np.int8)
+        columns: dict[str, npt.NDArray[Any]] = {"start": start, "end": end, **self._places(kept, kinds)}
+        columns["collective"] = np.full(len(kept), NONE, np.int32)
+        for place in [place for place, each in enumerate(args) if each is not None and each.collective is not None]:
+            if kinds[place] not in (_CALL, _ANNOTATION):
+                columns["collective"][place] = self.rank.place(recorded(args[place] or _NOTHING))
+        ops, calls, operators = kind < _CALL, kind == _CALL, kind == _OPERATOR
+        numbers = (args[place] for place in np.flatnonzero(kind <= _CALL).tolist())
+        columns["correlation"] = np.full(len(kept), NONE, np.int64)
+        columns["correlation"][kind <= _CALL] = integers(
+            [None if each is None else each.correlation for each in numbers]
+        )
+        self._keep_ops(kept, {"category": kind - 1, **columns}, np.flatnonzero(ops))
+        for spans, which, left in (
+            (self.rank.calls, calls, "collective"),
+            (self.rank.host, operators, "correlation"),
+        ):
+            spans.extend(**{name: column[which] for name, column in columns.items() if name != left})
+        for place in np.flatnonzero(kind == _ANNOTATION).tolist():
+            times, thread = (int(start[place]), int(end[place])), int(columns["place"][place])
+            self.rank.annotations.append(Annotation(_text(kept[place].name), *times, thread))
+        self._keep_asked(kept, columns)
+
+    def _keep_asked(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]") -> None:
+        """Add calls that ask gloo for work, and its events."""
+        names = [place for name, place in self.rank.table.items() if name.startswith((EVENT, CALL))]
+        for place in np.flatnonzero(np.isin(columns["name"], names)).tolist():
+            event, times = kept[place], (int(columns["start"][place]), int(columns["end"][place]))
+            number = NONE if event.args is None else integer(event.args.number, NONE)
+            self.asked.append(HostCall(_text(event.name), times, (event.pid, event.tid), number))
+
+    def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
+        """Places of names and threads, which are in the order of the file."""
+        threads, table = self.rank.threads, self.rank.table
+        # Most names are texts, and a call for each takes as long as the rest.
+        names = [table[event.name if type(event.name) is str else _text(event.name)] for event in kept]
+        places = [
+            NONE if kind < _CALL else threads[event.pid, event.tid] for event, kind in zip(kept, kinds, strict=True)
+        ]
+        return {"name": np.array(names, np.int32), "place": np.array(places, np.int32)}
+
+    def _keep_ops(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Integers) -> None:
+        """Add the ops of devices at some places."""
+        found = {name: column[which] for name, column in columns.items()}
+        events = [kept[place] for place in which.tolist()]
+        streams = self.streams
+        for at, event in enumerate(events):
+            args = event.args or _NOTHING
+            key = args.device, args.stream, event.pid, event.tid
+            if key not in streams:
+                device = integer(args.device, integer(event.pid, 0))
+                streams[key] = self.rank.streams[device, event.tid if args.stream is None else args.stream]
+            found["place"][at] = streams[key]
+        sizes = np.full(len(which), NONE, np.int64)
+        for at, event in enumerate(events):
+            if event.args is not None and event.args.bytes is not None:
+                sizes[at] = integer(event.args.bytes, NONE)
+        self.rank.device.extend(**found, bytes=sizes)
+
+    def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
         """What was read, joined."""
         job = stream.top.get("distributedInfo")
         job = job if isinstance(job, dict) else {}
@@ -166,7 +206,7 @@ class _Reading:
             left_out.append(f"{len(stream.left_out) - _MOST_SHOWN} further events")
         if stream.repaired:
             left_out.append("characters and numbers that JSON does not have were replaced")
-        rank, world = _integer(job.get("rank"), NONE), _integer(job.get("world_size"), NONE)
+        rank, world = integer(job.get("rank"), NONE), integer(job.get("world_size"), NONE)
         self.rank.background = background_ops(self.asked)
         if self.rank.background:
             self.rank.asking, self.rank.waiting = (CALL,), (WAIT,)
@@ -176,8 +216,8 @@ class _Reading:
             rank=None if rank < 0 else rank,
             world=None if world < 1 else world,
             devices=_devices(stream.top.get("deviceProperties")),
-            base=_integer(stream.top.get("baseTimeNanoseconds"), 0),
-            events=self.events,
+            base=integer(stream.top.get("baseTimeNanoseconds"), 0),
+            events={each: count for each, count in self.events.items() if each is not None},
             left_out=tuple(left_out),
             process=_process(self.rank.threads),
             groups=process_groups(job.get("pg_config"), max(world, 0)),
@@ -190,59 +230,8 @@ class _Reading:
         return found
 
 
-def _times(event: _Event) -> tuple[int, int]:
-    start, length = event.ts, event.dur or Decimal(0)
-    if start is None or not -_LONGEST < start < _LONGEST or not 0 <= length < _LONGEST:
-        raise ValueError("it has no time, or one that is not possible")
-    begin = int(start * 1000)
-    return begin, begin + int(length * 1000)
-
-
-def _integer(value: Scalar, otherwise: int) -> int:
-    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 19:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62:
-        return value
-    return otherwise
-
-
-def _count(value: Scalar) -> int | None:
-    found = _integer(value, NONE)
-    return None if found < 0 else found
-
-
-def _recorded(args: _Arguments | None) -> RecordedCollective | None:
-    """What the arguments of an event record of a collective."""
-    if args is None or args.collective is None:
-        return None
-    name = str(args.collective)
-    kind = collective_kind(name) or name[:60]
-    source, target = _count(args.source), _count(args.target)
-    return RecordedCollective(
-        kind,
-        group="" if args.group is None else str(args.group),
-        description="" if args.description in (None, "undefined") else str(args.description),
-        ranks=_ranks(args),
-        size=_count(args.size),
-        dtype="" if args.dtype is None else str(args.dtype),
-        sent=_count(args.sent),
-        received=_count(args.received),
-        sequence=_count(args.sequence),
-        peer=target if kind == "send" else source if kind == "recv" else None,
-    )
-
-
-def _ranks(args: _Arguments) -> tuple[int, ...]:
-    """The ranks of a group: from the list, unless it is cut, else from the first one, the stride and the size."""
-    size, text = _count(args.size), args.ranks
-    words = text if isinstance(text, list) else str(text or "").strip("[]() ").split(",")
-    ranks = tuple(_integer(each.strip() if isinstance(each, str) else each, NONE) for each in words)
-    if NONE not in ranks and (size is None or len(ranks) == size):
-        return ranks
-    first, stride = _count(args.first), _count(args.stride)
-    if first is None or stride is None or size is None or not 0 < size <= 1 << 20:
-        return ()
-    return tuple(first + stride * each for each in range(size))
+def _text(name: Scalar) -> str:
+    return name if type(name) is str else str(name)
 
 
 def _process(threads: Iterable[Hashable]) -> int | None:

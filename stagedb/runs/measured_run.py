@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,13 @@ import numpy.typing as npt
 from stagedb.errors import UsageError
 from stagedb.runs.clocks import MESSAGES, Clock, JointCollective, calls_of, clocks_of
 from stagedb.runs.kernel_names import compute_kind
-from stagedb.runs.measured_path import PathPiece, TimedOps, critical_path, slack_of
-from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace
+from stagedb.runs.measured_path import PathPieces, TimedOps, critical_path, slack_of
+from stagedb.runs.rank_spans import Numbering
+from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace, rows_of
 from stagedb.runs.sent_messages import received_by_then
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
-FORMAT = 2
+FORMAT = 3
 """Version of what a run consists of; part of its id."""
 
 
@@ -60,7 +62,7 @@ class MeasuredRun:
     window: int
     ops: Mapping[int, RankTimeline]
     lanes: tuple[MeasuredLane, ...]
-    path: tuple[PathPiece, ...]
+    path: PathPieces
 
     @cached_property
     def id(self) -> str:
@@ -113,7 +115,7 @@ def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
     slack = slack_of(timed, calls, window)
     ops = {rank: _rank_ops(trace, timed[rank], slack[rank], window) for rank, trace in ranks.items()}
     path = critical_path(timed, calls)
-    return MeasuredRun(ranks, tuple(calls), clocks, begin, window, ops, _lanes(ranks, ops), tuple(path))
+    return MeasuredRun(ranks, tuple(calls), clocks, begin, window, ops, _lanes(ranks, ops), path)
 
 
 def _timed(trace: RankTrace, begin: int) -> TimedOps:
@@ -134,8 +136,7 @@ def _types(trace: RankTrace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What each op is: compute, copy, collective, send or recv; and its kind."""
     types, kinds = [], []
     ops = trace.ops
-    columns = zip(ops.category.tolist(), ops.collective.tolist(), ops.name.tolist(), ops.launcher.tolist(), strict=True)
-    for category, collective, name, launcher in columns:
+    for category, collective, name, launcher in rows_of(ops.category, ops.collective, ops.name, ops.launcher):
         if collective != NONE:
             kind = trace.collectives[collective].kind
             types.append(kind if kind in MESSAGES else "collective")
@@ -151,6 +152,8 @@ def _types(trace: RankTrace) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _lanes(ranks: Mapping[int, RankTrace], ops: Mapping[int, RankTimeline]) -> tuple[MeasuredLane, ...]:
     """Ranks with the same ops in the same order of starts on each stream, by their first rank."""
+    if len(ranks) == 1:
+        return (MeasuredLane(0, tuple(ranks)),)
     alike: dict[str, list[int]] = defaultdict(list)
     for rank, trace in ranks.items():
         alike[_signature(trace, ops[rank])].append(rank)
@@ -159,14 +162,20 @@ def _lanes(ranks: Mapping[int, RankTrace], ops: Mapping[int, RankTimeline]) -> t
 
 def _signature(trace: RankTrace, ops: RankTimeline) -> str:
     """A digest of what a rank executed, without its times and without the numbers of its streams and groups."""
-    digest = hashlib.sha256()
-    streams: dict[int, int] = {}
     columns = trace.ops
-    for place, (stream, name, collective) in enumerate(
-        zip(columns.stream.tolist(), columns.name.tolist(), columns.collective.tolist(), strict=True)
-    ):
-        own = trace.collectives[collective] if collective != NONE else None
-        shape = None if own is None else (own.size, own.dtype, own.sent, own.received)
-        at = streams.setdefault(stream, len(streams))
-        digest.update(repr((at, trace.names[name], ops.kinds[place], int(columns.phase[place]), shape)).encode())
+    streams: Numbering[int] = Numbering()
+    known: dict[tuple[Any, ...], bytes] = {}
+
+    def described(place: int, stream: int, name: int, collective: int, phase: int) -> bytes:
+        key = stream, name, collective, phase, ops.kinds[place]
+        if key not in known:
+            own = trace.collectives[collective] if collective != NONE else None
+            shape = None if own is None else (own.size, own.dtype, own.sent, own.received)
+            text = repr((streams[stream], trace.names[name], ops.kinds[place], phase, shape))
+            known[key] = hashlib.sha256(text.encode()).digest()
+        return known[key]
+
+    digest = hashlib.sha256()
+    for place, row in enumerate(rows_of(columns.stream, columns.name, columns.collective, columns.phase)):
+        digest.update(described(place, *row))
     return digest.hexdigest()

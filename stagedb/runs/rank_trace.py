@@ -1,12 +1,41 @@
 """One rank of a run that was recorded: what its device executed, who launched it, and its annotations."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+
+Places = npt.NDArray[np.signedinteger[Any]]
+"""Numbers of things, of as few bytes as are enough."""
+
+_AT_ONCE = 1 << 12
+"""Entries of columns that are lists at a time: numbers in lists need several times the memory."""
+
+
+_PART = 1 << 16
+
+
+def rows_of(*columns: "npt.NDArray[Any]") -> Iterator[tuple[Any, ...]]:
+    """The entries of columns, those at one place together, as Python's own numbers."""
+    for first in range(0, len(columns[0]), _AT_ONCE):
+        yield from zip(*(column[first : first + _AT_ONCE].tolist() for column in columns), strict=True)
+
+
+def parts_of(count: int) -> Iterator[slice]:
+    """Parts of a column that are computed together where many columns follow from it."""
+    return (slice(first, first + _PART) for first in range(0, count, _PART))
+
+
+def rows_at(places: Places, *columns: "npt.NDArray[Any]") -> Iterator[tuple[Any, ...]]:
+    """Places, and the entries of columns there, as Python's own numbers."""
+    for first in range(0, len(places), _AT_ONCE):
+        part = places[first : first + _AT_ONCE]
+        yield from rows_of(part, *(column[part] for column in columns))
+
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "unknown")
 """Phases of a step; `DeviceOps.phase` has their places. Unknown: neither an operator nor an annotation is around it."""
@@ -17,7 +46,7 @@ NONE = -1
 """In a column: the op has none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RecordedCollective:
     """What a profiler recorded of a collective or a message.
 
@@ -68,7 +97,7 @@ class BackgroundOp:
     collective: RecordedCollective
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Annotation:
     """A range that a program named. start, end: ns since 1970 by the rank's clock. thread: place of its thread."""
 
@@ -92,17 +121,17 @@ class DeviceOps:
 
     start: Integers
     end: Integers
-    stream: Integers
-    name: Integers
-    category: Integers
+    stream: Places
+    name: Places
+    category: Places
     bytes: Integers
-    collective: Integers
+    collective: Places
     launched: Integers
-    synchronised: Integers
-    launcher: Integers
-    annotation: Integers
+    synchronised: Places
+    launcher: Places
+    annotation: Places
     step: Integers
-    phase: Integers
+    phase: Places
 
     def __len__(self) -> int:
         return len(self.start)

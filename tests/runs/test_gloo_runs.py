@@ -16,9 +16,9 @@ from stagedb.api.importing import trace_files
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, TraceFileError
 from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.lane_rows import ELEMENT_BYTES
 from stagedb.runs.rank_trace import BACKGROUND, CATEGORIES, HOST, NONE, RankTrace, RecordedCollective
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.run_rows import ELEMENT_BYTES
 
 FOLDER = Path(__file__).parent / "gloo"
 RUNS = sorted(path.name for path in FOLDER.iterdir())

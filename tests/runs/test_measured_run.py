@@ -11,9 +11,9 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, TraceFileError, file_digest, measured_run, read_kineto, run_rows
 from stagedb.runs.kernel_names import collective_kind, communication_kind, compute_kind, short_name
-from stagedb.runs.nested_spans import innermost, parents
+from stagedb.runs.lane_rows import message_bytes
+from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_trace import NONE, RankTrace
-from stagedb.runs.run_rows import message_bytes
 from stagedb.runs.time_spent import exposed_of, time_of
 from tests.runs.recordings import BASE, Recording, step
 
@@ -103,7 +103,7 @@ def test_phases_and_annotations_are_those_of_the_launch(tmp_path: Path) -> None:
     run = run_of(tmp_path, found)
     ops = [values for _, values in run_rows(run, {}).nodes["RunOp"]]
     assert [each["phase"] for each in ops] == ["forward", "backward", "recompute", "backward", "optimizer"]
-    assert [each["layer"] for each in ops] == [3, None, None, None, None]
+    assert [each.get("layer") for each in ops] == [3, None, None, None, None]
     assert [each["kind"] for each in ops] == ["matmul"] * 4 + ["optimizer"]
     tasks = [(each["kind"], each["start"]) for _, each in run_rows(run, {}).nodes["RunTask"]]
     assert tasks == [("forward", 0), ("backward", 2_000), ("recompute", 3_000), ("optimizer", 5_000)]
@@ -132,7 +132,7 @@ def test_ranks_that_do_the_same_are_one_lane(tmp_path: Path) -> None:
     run = run_of(tmp_path, *(step(rank, 4, late=rank * 100) for rank in range(3)), other)
     assert [lane.ranks for lane in run.lanes] == [(0, 1, 2), (3,)]
     rows = run_rows(run, {})
-    first = rows.nodes["RunOp"][1][1]
+    first = list(rows.nodes["RunOp"])[1][1]
     assert (first["starts"], first["durations"]) == ([10_000, 10_100, 10_200], [35_000, 34_900, 34_800])
     assert first["duration"] == 34_900 and first["ranks"] == 3
     assert len(rows.nodes["RunOp"]) == 3 + 4
@@ -277,7 +277,7 @@ def test_the_innermost_span_is_that_of_each_moment(seed: int) -> None:
     start, end = (np.array([each[at] for each in spans], np.int64) for at in (0, 1))
     threads = np.zeros(len(spans), np.int64)
     moments = np.arange(0, 60, dtype=np.int64)
-    found = innermost(start, end, threads, moments, np.zeros(60, np.int64), parents(start, end, threads))
+    found = NestedSpans(start, end, threads).around(moments, np.zeros(60, np.int64))
     for moment, place in zip(moments.tolist(), found.tolist(), strict=True):
         around = [each for each in spans if each[0] <= moment <= each[1]]
         shortest = min(around, key=lambda each: each[1] - each[0], default=None)

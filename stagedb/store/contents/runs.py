@@ -6,11 +6,12 @@ readers see it when it is complete.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from stagedb.inputs import check_unicode, shown
 from stagedb.mentions import Word
-from stagedb.runs import MeasuredRun, RunRows, run_digest, run_rows
+from stagedb.runs import MeasuredRun, RunDigest, RunRows, run_digest, run_rows
 from stagedb.runs.measured_run import FORMAT
 from stagedb.store import Input, Lease, Store, ask_again, building
 from stagedb.store.contents.comparisons import one_each, without_none
@@ -56,35 +57,39 @@ def record_run(
     rows = run_rows(run, files or {})
     with building(store, "Run", run.id, {**without_none(rows.own), "name": name}, inputs) as lease:
         if lease is not None:
-            _write(store, lease, rows, progress)
+            content = _write(store, lease, rows, progress)
+            store.write("run/digest", run=run.id, content=content)
     if lease is None:
         ask_again(store, "Run", run.id)
     return lease is not None
 
 
-def _write(store: Store, lease: Lease, rows: RunRows, progress: Progress) -> None:
+def _write(store: Store, lease: Lease, rows: RunRows, progress: Progress) -> str:
+    """Write the nodes and relationships of a run. Returns the digest of its content."""
     of = sum(map(len, rows.nodes.values())) + sum(map(len, rows.edges.values()))
-    done = 0
-    for name, batch in _batches(rows):
+    done, digest = 0, RunDigest()
+    for name, batch in _batches(rows, digest):
         lease.renew()
         store.write_rows(f"dump/{name}", batch)
         done += len(batch)
         progress(done, of)
+    return digest.of(rows.own)
 
 
-def _batches(rows: RunRows) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _batches(rows: RunRows, digest: RunDigest) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Rows of each statement: first nodes, each after the one that it belongs to, then relationships."""
     for label in _PARENTS_FIRST:
-        made = [
-            {"id": values["id"], "parent": parent, "values": without_none(values)}
-            for parent, values in rows.nodes.get(label, ())
-        ]
-        for start in range(0, len(made), AT_ONCE):
-            yield f"make_{label.lower()}", made[start : start + AT_ONCE]
+        made = iter(rows.nodes[label])
+        while nodes := list(islice(made, AT_ONCE)):
+            digest.add_nodes(label, (values for _, values in nodes))
+            batch = [{"id": values["id"], "parent": parent, "values": values} for parent, values in nodes]
+            yield f"make_{label.lower()}", batch
     for kind, ends in rows.edges.items():
-        joined = [{"source": source, "target": target, "values": values} for source, target, values in ends]
-        for start in range(0, len(joined), AT_ONCE):
-            yield f"join_{'_'.join(kind).lower()}", joined[start : start + AT_ONCE]
+        joined = iter(ends)
+        while edges := list(islice(joined, AT_ONCE)):
+            digest.add_edges(kind, edges)
+            batch = [{"source": source, "target": target, "values": values} for source, target, values in edges]
+            yield f"join_{'_'.join(kind).lower()}", batch
 
 
 def run_problems(section: ThingContent) -> Iterator[str]:

@@ -1,0 +1,251 @@
+"""Ops of a rank, each joined to the call that launched it, and this to the operator and the annotations around it.
+
+A kernel is joined to its call by its number, and the call to the operator around it on its thread, which holds for
+files of every age. What a collective is comes from the kernel, or from the operators around the call, or else from
+names.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
+from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
+from stagedb.runs.nested_spans import NestedSpans
+from stagedb.runs.rank_spans import RankSpans, SpanColumns
+from stagedb.runs.rank_trace import (
+    BACKGROUND,
+    BACKWARD,
+    CATEGORIES,
+    FORWARD,
+    HOST,
+    NONE,
+    OPTIMIZER,
+    RECOMPUTE,
+    UNKNOWN,
+    DeviceOps,
+    Integers,
+    Places,
+    RecordedCollective,
+)
+
+_KERNEL, _HOST, _BACKGROUND = (CATEGORIES.index(each) for each in ("kernel", HOST, BACKGROUND))
+_ENGINE = "autograd::engine::evaluate_function"
+_CHECKPOINT = "CheckpointFunctionBackward"
+_STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
+_OPTIMIZER_NAME = re.compile(r"^Optimizer\.step|\boptimizer(?:[_ ]step)?\b", re.IGNORECASE)
+_BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
+
+
+def device_ops(rank: RankSpans) -> DeviceOps:
+    """The ops of devices, each joined to the call that launched it. The calls of the rank are gone after that."""
+    call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
+    moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
+    waits = _waits(rank)
+    # What follows needs their memory.
+    rank.calls = SpanColumns()
+    host = rank.host
+    spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
+    return _LaunchedOps(rank, rank.device, spans, moments, threads, waits).ops()
+
+
+def host_ops(rank: RankSpans) -> DeviceOps:
+    """Operators that no other one called, where there is no device; collectives are in `record_param_comms`."""
+    host = rank.host
+    spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
+    asking, waiting = (
+        _of_names([name.startswith(words) for name in rank.table], host.column("name")).astype(bool)
+        for words in (rank.asking, rank.waiting)
+    )
+    # What contains a collective, or only waits, or calls the operators of a backward, is no op of its own.
+    wrapper = _of_names([name.startswith(_ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
+    up = spans.above[(host.column("collective") != NONE) | asking | waiting]
+    while len(up := np.unique(up[up != NONE])):
+        up = up[~wrapper[up] | (spans.above[up] != NONE)]
+        wrapper[up] = True
+        up = spans.above[up]
+    parent = _taken(wrapper, spans.above, True)
+    workers = [rank.threads[each.worker] for each in rank.background if each.worker is not None]
+    whole = parent & ~wrapper & (spans.end > spans.start) & ~np.isin(host.column("place"), workers)
+    chosen = np.flatnonzero(whole)
+    device = SpanColumns()
+    device.extend(
+        **{name: host.column(name)[chosen] for name in ("start", "end", "place", "name", "collective")},
+        category=np.full(len(chosen), _HOST),
+        bytes=np.full(len(chosen), NONE),
+    )
+    moments, threads = _with_background(rank, device)
+    return _LaunchedOps(rank, device, spans, moments, threads, _waits(rank)).ops()
+
+
+def _with_background(rank: RankSpans, device: SpanColumns) -> tuple[Integers, Places]:
+    """Add the work of other threads to operators of the program. Returns when and where each op was launched."""
+    asked = np.array([each.moment for each in rank.background], np.int64)
+    moments = np.concatenate((device.column("start"), asked))
+    callers = np.array([rank.threads[each.thread] for each in rank.background], np.int32)
+    threads = np.concatenate((device.column("place"), callers))
+    for each in rank.background:
+        device.add(
+            start=each.times[0],
+            end=each.times[1],
+            place=len(rank.threads) + rank.streams[0, each.stream],
+            name=rank.table[each.name],
+            category=_BACKGROUND,
+            bytes=NONE,
+            collective=rank.place(each.collective),
+        )
+    return moments, threads
+
+
+@dataclass
+class _LaunchedOps:
+    """When and where each op was launched.
+
+    host: operators of the rank. moments: in ns. threads: places. waits: when the host began to wait for its device, and
+    until when.
+    """
+
+    rank: RankSpans
+    device: SpanColumns
+    host: NestedSpans
+    moments: Integers
+    threads: Places
+    waits: tuple[Integers, Integers]
+    names: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = list(self.rank.table)
+
+    def ops(self) -> DeviceOps:
+        """Columns of the ops, by start."""
+        device, rank = self.device, self.rank
+        inner = self.host.around(self.moments, self.threads)
+        phase = _of_names([_autograd_phase(name) for name in self.names], rank.host.column("name")).astype(np.int8)
+        phase = self.host.inherited(phase, inner)
+        collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
+        launcher = _taken(rank.host.column("name"), inner, NONE)
+        kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
+        around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
+        in_step = self._annotations([p for p, each in enumerate(rank.annotations) if kinds[each.name] == _STEPS])
+        numbers = {name: _step_number(name) for name in kinds}
+        phases = {name: _named_phase(name) for name in kinds}
+        # A forward is what is no other phase, if anything is known of an op.
+        otherwise = np.where((inner == NONE) & (around == NONE), UNKNOWN, FORWARD)
+        phase = np.where(phase == NONE, otherwise, phase)
+        named = _taken(np.array([phases[each.name] for each in rank.annotations], np.int8), around, NONE)
+        step = _taken(np.array([numbers[each.name] for each in rank.annotations], np.int64), in_step, NONE)
+        columns: dict[str, npt.NDArray[Any]] = {
+            "start": device.column("start"),
+            "end": device.column("end"),
+            "stream": device.column("place"),
+            "name": device.column("name"),
+            "category": device.column("category"),
+            "bytes": device.column("bytes"),
+            "collective": collective,
+            "launched": self.moments,
+            "launcher": launcher,
+            "annotation": around,
+            "step": step,
+            "phase": np.where(named != NONE, named, phase).astype(np.int8),
+        }
+        order = np.lexsort((columns["end"], columns["start"]))
+        found = {name: column[order] for name, column in columns.items()}
+        # Places of ops are those after they were sorted.
+        waited = synchronised(found["end"], found["launched"], self.waits)
+        if rank.background:
+            before = program_before(found["end"], found["stream"], found["launched"], self.threads[order])
+            waited = np.where(found["category"] == _BACKGROUND, before, waited)
+        return DeviceOps(**found, synchronised=waited)
+
+    def _collectives(self, inherited: Places) -> Places:
+        """What each op recorded, or the operators around its launch, or else its name; no compute op is one."""
+        own, category, name = (self.device.column(each) for each in ("collective", "category", "name"))
+        kinds = [communication_kind(each) for each in self.names]
+        communicates = _of_names([kind is not None for kind in kinds], name).astype(bool)
+        kernel = category == _KERNEL
+        found = np.where(
+            (kernel & communicates) | np.isin(category, (_HOST, _BACKGROUND)),
+            np.where(own == NONE, inherited, own),
+            NONE,
+        )
+        left = np.flatnonzero(kernel & communicates & (found == NONE))
+        annotations = self.rank.annotations
+        chosen = [p for p, each in enumerate(annotations) if _kind_of_annotation(each.name) == _CALLS]
+        around = self._annotations(chosen, left).tolist()
+        for place, at, annotation in zip(left.tolist(), name[left].tolist(), around, strict=True):
+            kind = kinds[at]
+            if kind == SEND_RECV and annotation != NONE:
+                kind = collective_kind(annotations[annotation].name) or kind
+            found[place] = self.rank.place(None if kind is None else RecordedCollective(kind))
+        return found
+
+    def _annotations(self, which: list[int], ops: Integers | None = None) -> Places:
+        """The innermost of some annotations around each launch on its thread, or on any: a backward has its own."""
+        chosen = [self.rank.annotations[place] for place in which]
+        columns = (np.array([getattr(each, name) for each in chosen], np.int64) for name in ("start", "end", "thread"))
+        start, end, thread = columns
+        moments, threads = (column if ops is None else column[ops] for column in (self.moments, self.threads))
+        found = NestedSpans(start, end, thread).around(moments, threads)
+        left = np.flatnonzero((found == NONE) & (moments != NONE))
+        found[left] = NestedSpans(start, end, np.zeros_like(thread)).around(moments[left], np.zeros_like(left))
+        return _taken(np.array(which, np.int32), found, NONE)
+
+
+_STEPS, _CALLS = 1, 2
+
+
+def _waits(rank: RankSpans) -> tuple[Integers, Integers]:
+    """When the host began to wait for its device, and until when."""
+    waits = _of_names(waiting_calls(list(rank.table)), rank.calls.column("name")).astype(bool)
+    return rank.calls.column("start")[waits], rank.calls.column("end")[waits]
+
+
+def _kind_of_annotation(name: str) -> int:
+    """Whether an annotation is one of the profiler's steps, of a collective, or of the program (0)."""
+    if _STEP.match(name):
+        return _STEPS
+    return _CALLS if ":" in name and collective_kind(name) is not None else 0
+
+
+def _autograd_phase(operator: str) -> int:
+    """The phase in which what an operator calls is, if it is autograd's, or `NONE`."""
+    if not operator.startswith(_ENGINE):
+        return NONE
+    return RECOMPUTE if _CHECKPOINT in operator else BACKWARD
+
+
+def _named_phase(annotation: str) -> int:
+    """The phase that an annotation names, or `NONE`."""
+    if _OPTIMIZER_NAME.search(annotation) and "zero_grad" not in annotation:
+        return OPTIMIZER
+    return BACKWARD if _BACKWARD_NAME.search(annotation) else NONE
+
+
+def _step_number(name: str) -> int:
+    found = _STEP.match(name)
+    return NONE if found is None else int(found[1])
+
+
+def _by_number(wanted: Integers, numbers: Integers) -> Integers:
+    """The place of each wanted number in `numbers`, the first one, or `NONE`; `NONE` is found nowhere."""
+    if not len(numbers):
+        return np.full(len(wanted), NONE, np.int64)
+    order = np.argsort(numbers, kind="stable")
+    at = np.minimum(np.searchsorted(numbers, wanted, sorter=order), len(numbers) - 1)
+    place = order[at]
+    return np.where((numbers[place] == wanted) & (wanted != NONE), place, NONE)
+
+
+def _of_names(values: list[Any], names: Places) -> "npt.NDArray[Any]":
+    """For each of some names, as places, its value."""
+    return np.array(values or [0])[names]
+
+
+def _taken(column: "npt.NDArray[Any]", places: Places, otherwise: int) -> "npt.NDArray[Any]":
+    """Values at places, and another one where the place is `NONE`."""
+    if not len(column):
+        return np.full(len(places), otherwise, column.dtype)
+    return np.where(places == NONE, np.array(otherwise, column.dtype), column[places])

@@ -1,0 +1,164 @@
+"""Events of PyTorch's profiler as a file has them: their form, and their numbers, which are exact.
+
+Times are decimal numbers of microseconds, some since 1970. Most files have them such that floats hold every nanosecond,
+and are read a column at a time; events of the others have decimal numbers.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stagedb.runs.kernel_names import collective_kind
+from stagedb.runs.rank_trace import NONE, Integers, RecordedCollective
+
+Scalar = int | float | str | bool | None
+Number = int | float | str | None
+
+_LONGEST = 9_000_000_000_000_000
+"""Microseconds: times of more do not fit into 64 bits as nanoseconds."""
+
+_EXACT = 1 << 43
+"""Microseconds: floats below are closer to each other than a nanosecond."""
+
+_LARGEST = 1 << 62
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """Arguments of an event that are read; profilers of different ages write numbers as texts, too."""
+
+    correlation: Scalar = None
+    external: Scalar = msgspec.field(name="External id", default=None)
+    stream: Scalar = None
+    device: Scalar = None
+    bytes: Scalar = None
+    collective: Scalar = msgspec.field(name="Collective name", default=None)
+    group: Scalar = msgspec.field(name="Process Group Name", default=None)
+    description: Scalar = msgspec.field(name="Process Group Description", default=None)
+    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    first: Scalar = msgspec.field(name="Global rank start", default=None)
+    stride: Scalar = msgspec.field(name="Global rank stride", default=None)
+    size: Scalar = msgspec.field(name="Group size", default=None)
+    dtype: Scalar = None
+    sent: Scalar = msgspec.field(name="In msg nelems", default=None)
+    received: Scalar = msgspec.field(name="Out msg nelems", default=None)
+    sequence: Scalar = msgspec.field(name="Seq", default=None)
+    source: Scalar = msgspec.field(name="Src Rank", default=None)
+    target: Scalar = msgspec.field(name="Dst Rank", default=None)
+    number: Scalar = msgspec.field(name="Record function id", default=None)
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event without its times."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    args: Arguments | None = None
+
+
+class FloatEvent(Event, gc=False):
+    """An event of a file whose times floats hold. ts: its start. dur: its length."""
+
+    ts: Number = None
+    dur: Number = None
+
+
+class DecimalEvent(Event, gc=False):
+    """An event of any other file."""
+
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+
+
+def nanoseconds(microseconds: list[Any]) -> Integers | None:
+    """Times in ns; None if one of them is none that is possible, or one that a float may not hold to the ns."""
+    column = np.array(microseconds)
+    if not len(column):
+        return np.empty(0, np.int64)
+    if column.dtype.kind not in "if" or not (np.abs(column) < _LONGEST).all():
+        return None
+    if column.dtype.kind == "i":
+        return column.astype(np.int64) * 1000
+    whole = np.floor(column)
+    found: Integers = whole.astype(np.int64) * 1000 + np.rint((column - whole) * 1000).astype(np.int64)
+    exact = (np.abs(column) < _EXACT).all() and (found / 1000 == column).all()
+    return found if exact else None
+
+
+def decimal_nanoseconds(microseconds: list[Any]) -> Integers | None:
+    """Times in ns, of decimal numbers; None if one of them is none that is possible."""
+    try:
+        found = np.array([int(each * 1000) for each in microseconds], np.int64)
+    except (TypeError, OverflowError, ValueError, ArithmeticError):
+        return None
+    return found if (np.abs(found) < _LONGEST * 1000).all() else None
+
+
+def decimal_times(event: DecimalEvent) -> tuple[int, int]:
+    """Start and end in ns. Raises ValueError for an event without a time, or with one that is not possible."""
+    start, length = event.ts, event.dur or Decimal(0)
+    if start is None or not -_LONGEST < start < _LONGEST or not 0 <= length < _LONGEST:
+        raise ValueError("it has no time, or one that is not possible")
+    begin = int(start * 1000)
+    return begin, begin + int(length * 1000)
+
+
+def integers(values: list[Scalar]) -> Integers:
+    """Values as `integer` returns them, with `NONE` for what is none."""
+    column = np.array(values) if values else np.empty(0, np.int64)
+    # A boolean among integers is one for numpy.
+    if column.dtype.kind == "i" and (np.abs(column) < _LARGEST).all() and True not in values and False not in values:
+        return column.astype(np.int64)
+    return np.array([integer(each, NONE) for each in values], np.int64)
+
+
+def integer(value: Scalar, otherwise: int) -> int:
+    """A number, which may be written as a text."""
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 19:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST:
+        return value
+    return otherwise
+
+
+def recorded(args: Arguments) -> RecordedCollective | None:
+    """What the arguments of an event record of a collective."""
+    if args.collective is None:
+        return None
+    name = str(args.collective)
+    kind = collective_kind(name) or name[:60]
+    source, target = _count(args.source), _count(args.target)
+    return RecordedCollective(
+        kind,
+        group="" if args.group is None else str(args.group),
+        description="" if args.description in (None, "undefined") else str(args.description),
+        ranks=_ranks(args),
+        size=_count(args.size),
+        dtype="" if args.dtype is None else str(args.dtype),
+        sent=_count(args.sent),
+        received=_count(args.received),
+        sequence=_count(args.sequence),
+        peer=target if kind == "send" else source if kind == "recv" else None,
+    )
+
+
+def _count(value: Scalar) -> int | None:
+    found = integer(value, NONE)
+    return None if found < 0 else found
+
+
+def _ranks(args: Arguments) -> tuple[int, ...]:
+    """The ranks of a group: from the list, unless it is cut, else from the first one, the stride and the size."""
+    size, text = _count(args.size), args.ranks
+    words = text if isinstance(text, list) else str(text or "").strip("[]() ").split(",")
+    ranks = tuple(integer(each.strip() if isinstance(each, str) else each, NONE) for each in words)
+    if NONE not in ranks and (size is None or len(ranks) == size):
+        return ranks
+    first, stride = _count(args.first), _count(args.stride)
+    if first is None or stride is None or size is None or not 0 < size <= 1 << 20:
+        return ()
+    return tuple(first + stride * each for each in range(size))

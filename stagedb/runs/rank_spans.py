@@ -1,0 +1,85 @@
+"""Spans that a recording has of one rank, as they are read, in any order: a column for each of their properties."""
+
+from array import array
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.runs.rank_trace import NONE, Annotation, BackgroundOp, RecordedCollective
+
+_TYPES = {
+    "start": "q",
+    "end": "q",
+    "place": "i",
+    "name": "i",
+    "correlation": "q",
+    "collective": "i",
+    "bytes": "q",
+    "category": "b",
+}
+"""The columns of spans, and how large their numbers are: as codes of `array`."""
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Numbering(dict[KeyT, int]):
+    """Numbering of things, in the order in which they are asked for first."""
+
+    def __missing__(self, key: KeyT) -> int:
+        place = self[key] = len(self)
+        return place
+
+
+@dataclass
+class SpanColumns:
+    """Columns of spans of a kind; place: thread or stream. Those that a kind has no use for are empty."""
+
+    columns: "dict[str, array[int]]" = field(
+        default_factory=lambda: {name: array(code) for name, code in _TYPES.items()}
+    )
+
+    def __len__(self) -> int:
+        return len(self.columns["start"])
+
+    def add(self, **values: int) -> None:
+        """Add a span, with its value of each column."""
+        for name, value in values.items():
+            self.columns[name].append(value)
+
+    def extend(self, **values: "npt.NDArray[Any]") -> None:
+        """Add spans, with their values of each column."""
+        for name, column in values.items():
+            self.columns[name].frombytes(column.astype(np.dtype(_TYPES[name]), copy=False).tobytes())
+
+    def column(self, name: str) -> "npt.NDArray[Any]":
+        """A column, which must not be added to as long as this is in use."""
+        column = self.columns[name]
+        return np.frombuffer(column, np.dtype(_TYPES[name])) if column else np.empty(0, np.dtype(_TYPES[name]))
+
+
+@dataclass
+class RankSpans:
+    """Spans of one rank. table: of names, each with its place. threads, streams, numbers: places, too.
+
+    background: work of threads that are not the program's. asking, waiting: how names of operators begin that ask for
+    such work, and that return when it is done.
+    """
+
+    table: Numbering[str] = field(default_factory=Numbering)
+    threads: Numbering[Hashable] = field(default_factory=Numbering)
+    streams: Numbering[tuple[int, Hashable]] = field(default_factory=Numbering)
+    device: SpanColumns = field(default_factory=SpanColumns)
+    calls: SpanColumns = field(default_factory=SpanColumns)
+    host: SpanColumns = field(default_factory=SpanColumns)
+    annotations: list[Annotation] = field(default_factory=list)
+    background: list[BackgroundOp] = field(default_factory=list)
+    asking: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    numbers: Numbering[RecordedCollective] = field(default_factory=Numbering)
+
+    def place(self, collective: RecordedCollective | None) -> int:
+        """The place of a collective in `numbers`, or `NONE`."""
+        return NONE if collective is None else self.numbers[collective]
