@@ -47,7 +47,7 @@ def device_ops(rank: RankSpans) -> DeviceOps:
     rank.calls = SpanColumns()
     host = rank.host
     spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
-    return _Launches(rank, rank.device, spans, moments, threads, waits).ops()
+    return _LaunchedOps(rank, rank.device, spans, moments, threads, waits).ops()
 
 
 def host_ops(rank: RankSpans) -> DeviceOps:
@@ -69,11 +69,11 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         category=np.full(len(chosen), _HOST),
         bytes=np.full(len(chosen), NONE),
     )
-    return _Launches(rank, device, spans, device.column("start"), device.column("place"), _waits(rank)).ops()
+    return _LaunchedOps(rank, device, spans, device.column("start"), device.column("place"), _waits(rank)).ops()
 
 
 @dataclass
-class _Launches:
+class _LaunchedOps:
     """When and where each op was launched.
 
     host: operators of the rank. moments: in ns. threads: places. waits: when the host began to wait for its device, and
