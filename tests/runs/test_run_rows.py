@@ -62,3 +62,13 @@ def test_a_digest_sees_every_change(seed: int) -> None:
     assert run_digest(own, nodes, edges) != whole
     own, nodes, edges = content()
     assert run_digest({**own, "step": own["step"] + 1}, nodes, edges) != whole
+
+
+def test_runs_of_earlier_formats_keep_their_digest() -> None:
+    own, nodes, edges = content()
+    earlier: dict[str, Any] = {"format": 2, "world": 2}
+    # As it was computed when the format was 2.
+    assert run_digest(
+        earlier, {"RunLane": [{"id": "a", "lane": 0}]}, {("NEXT", "RunOp", "RunOp"): [("a", "b", {})]}
+    ) == ("95aae35e08b419a096d279c1e288c366623d75f5b6b84ccdd89e825206d5a2bb")
+    assert run_digest({**own, "format": 2}, nodes, edges) != run_digest(own, nodes, edges)
