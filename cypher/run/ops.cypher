@@ -15,7 +15,7 @@
 // column message: integer [B] — operand of a communication on one rank
 // column bytes: integer? [B] — of a copy
 // column stream: string — the stream that it ran on
-// column processor: string? — device or host
+// column processor: string? — device, host or background
 // column step_number: integer? — the profiler's number of the step
 // column starts: integer[] [ns] — when it begins on each rank
 // column durations: integer[] [ns] — on each rank

@@ -48,11 +48,11 @@ def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
         kind = kind_of_call(call.name) or kind_of_call(event.name) or event.name.removeprefix(EVENT)
         message = kind in MESSAGES
         recorded = RecordedCollective(kind, node=call.number, worker=None if message else workers[event.thread])
-        stream = (event.thread, kind if message else "")
+        stream, worker = (event.thread, kind if message else ""), None if message else event.thread
         # A message may be there before its event begins, but not before it was asked for.
         begin = min(event.times[0], call.times[0]) if message else event.times[0]
         times = begin, event.times[1]
-        found.append(BackgroundOp(event.name, times, stream, event.thread, call.times[0], call.thread, recorded))
+        found.append(BackgroundOp(event.name, times, stream, call.times[0], call.thread, worker, recorded))
     return found
 
 

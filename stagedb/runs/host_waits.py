@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stagedb.runs.rank_trace import NONE, Integers
+from stagedb.runs.rank_trace import NONE, Integers, Places
 
 _BLOCKS = re.compile(r"Synchronize|^(?:cuda|hip|cu)Memcpy(?!.*Async)")
 """Names of calls that wait. A copy that is not asynchronous does, too."""
@@ -16,13 +16,13 @@ def waiting_calls(names: Sequence[str]) -> "list[bool]":
     return [_BLOCKS.search(name) is not None for name in names]
 
 
-def synchronised(end: Integers, launched: Integers, waits: tuple[Integers, Integers]) -> Integers:
+def synchronised(end: Integers, launched: Integers, waits: tuple[Integers, Integers]) -> Places:
     """For each op the one whose end the host had waited for last when it launched the op, as a place; or `NONE`.
 
     end, launched: ns, launched may be `NONE`. waits: starts and ends of the calls in which the host waits.
     A call that began after the last end of an op did not wait for it.
     """
-    found = np.full(len(end), NONE, np.int64)
+    found = np.full(len(end), NONE, np.int32)
     begin, until = waits
     if not len(begin) or not len(end):
         return found

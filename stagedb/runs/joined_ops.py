@@ -33,8 +33,6 @@ from stagedb.runs.rank_trace import (
 )
 
 _KERNEL, _HOST, _BACKGROUND = (CATEGORIES.index(each) for each in ("kernel", HOST, BACKGROUND))
-_OF_HOSTS = (_HOST, _BACKGROUND)
-_NO_TIMES = np.empty(0, np.int64)
 _ENGINE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"
 _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
@@ -46,63 +44,68 @@ def device_ops(rank: RankSpans) -> DeviceOps:
     """The ops of devices, each joined to the call that launched it. The calls of the rank are gone after that."""
     call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
     moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
-    waiting = _of_names(waiting_calls(list(rank.table)), rank.calls.column("name")).astype(bool)
-    waits = rank.calls.column("start")[waiting], rank.calls.column("end")[waiting]
+    waits = _waits(rank)
     # What follows needs their memory.
     rank.calls = SpanColumns()
     host = rank.host
     spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
-    return _Launches(rank, rank.device, spans, moments, threads, waits).ops()
+    return _LaunchedOps(rank, rank.device, spans, moments, threads, waits).ops()
 
 
 def host_ops(rank: RankSpans) -> DeviceOps:
     """Operators that no other one called, where there is no device; collectives are in `record_param_comms`."""
     host = rank.host
     spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
-    # What contains a collective, or only waits, or calls the operators of a backward, is no op of its own.
-    name = host.column("name")
     asking, waiting = (
-        _of_names([each.startswith(words) for each in rank.table], name).astype(bool)
+        _of_names([name.startswith(words) for name in rank.table], host.column("name")).astype(bool)
         for words in (rank.asking, rank.waiting)
     )
-    wrapper = _of_names([name.startswith(_ENGINE) for name in rank.table], name).astype(bool) | waiting
+    # What contains a collective, or only waits, or calls the operators of a backward, is no op of its own.
+    wrapper = _of_names([name.startswith(_ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
     up = spans.above[(host.column("collective") != NONE) | asking | waiting]
     while len(up := np.unique(up[up != NONE])):
         up = up[~wrapper[up] | (spans.above[up] != NONE)]
         wrapper[up] = True
         up = spans.above[up]
     parent = _taken(wrapper, spans.above, True)
-    # What a thread of gloo runs is a part of its collective. Messages have events on the program's own threads.
-    workers = [rank.threads[work.worker] for work in rank.background if work.collective.worker is not None]
-    chosen = np.flatnonzero(parent & ~wrapper & (spans.end > spans.start) & ~np.isin(host.column("place"), workers))
+    workers = [rank.threads[each.worker] for each in rank.background if each.worker is not None]
+    whole = parent & ~wrapper & (spans.end > spans.start) & ~np.isin(host.column("place"), workers)
+    chosen = np.flatnonzero(whole)
     device = SpanColumns()
     device.extend(
         **{name: host.column(name)[chosen] for name in ("start", "end", "place", "name", "collective")},
         category=np.full(len(chosen), _HOST),
         bytes=np.full(len(chosen), NONE),
     )
-    moments, threads = device.column("start").tolist(), device.column("place").tolist()
-    asked = [rank.threads[work.thread] for work in rank.background]
-    for work in rank.background:
+    moments, threads = _with_background(rank, device)
+    return _LaunchedOps(rank, device, spans, moments, threads, _waits(rank)).ops()
+
+
+def _with_background(rank: RankSpans, device: SpanColumns) -> tuple[Integers, Places]:
+    """Add the work of other threads to operators of the program. Returns when and where each op was launched."""
+    asked = np.array([each.moment for each in rank.background], np.int64)
+    moments = np.concatenate((device.column("start"), asked))
+    callers = np.array([rank.threads[each.thread] for each in rank.background], np.int32)
+    threads = np.concatenate((device.column("place"), callers))
+    for each in rank.background:
         device.add(
-            start=work.times[0],
-            end=work.times[1],
-            place=len(rank.threads) + rank.streams[0, work.stream],
-            name=rank.table[work.name],
-            collective=rank.place(work.collective),
+            start=each.times[0],
+            end=each.times[1],
+            place=len(rank.threads) + rank.streams[0, each.stream],
+            name=rank.table[each.name],
             category=_BACKGROUND,
             bytes=NONE,
+            collective=rank.place(each.collective),
         )
-    moments += [work.moment for work in rank.background]
-    launches = np.array(moments, np.int64), np.array(threads + asked, np.int32)
-    return _Launches(rank, device, spans, *launches).ops()
+    return moments, threads
 
 
 @dataclass
-class _Launches:
-    """When and where each op was launched. host: operators of the rank. moments: in ns. threads: places.
+class _LaunchedOps:
+    """When and where each op was launched.
 
-    waits: starts and ends of the calls in which the host waited for its device.
+    host: operators of the rank. moments: in ns. threads: places. waits: when the host began to wait for its device, and
+    until when.
     """
 
     rank: RankSpans
@@ -110,7 +113,7 @@ class _Launches:
     host: NestedSpans
     moments: Integers
     threads: Places
-    waits: tuple[Integers, Integers] = (_NO_TIMES, _NO_TIMES)
+    waits: tuple[Integers, Integers]
     names: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +132,9 @@ class _Launches:
         in_step = self._annotations([p for p, each in enumerate(rank.annotations) if kinds[each.name] == _STEPS])
         numbers = {name: _step_number(name) for name in kinds}
         phases = {name: _named_phase(name) for name in kinds}
+        # A forward is what is no other phase, if anything is known of an op.
+        otherwise = np.where((inner == NONE) & (around == NONE), UNKNOWN, FORWARD)
+        phase = np.where(phase == NONE, otherwise, phase)
         named = _taken(np.array([phases[each.name] for each in rank.annotations], np.int8), around, NONE)
         step = _taken(np.array([numbers[each.name] for each in rank.annotations], np.int64), in_step, NONE)
         columns: dict[str, npt.NDArray[Any]] = {
@@ -143,7 +149,7 @@ class _Launches:
             "launcher": launcher,
             "annotation": around,
             "step": step,
-            "phase": _phase(named, phase, (inner != NONE) | (around != NONE)),
+            "phase": np.where(named != NONE, named, phase).astype(np.int8),
         }
         order = np.lexsort((columns["end"], columns["start"]))
         found = {name: column[order] for name, column in columns.items()}
@@ -161,7 +167,9 @@ class _Launches:
         communicates = _of_names([kind is not None for kind in kinds], name).astype(bool)
         kernel = category == _KERNEL
         found = np.where(
-            (kernel & communicates) | np.isin(category, _OF_HOSTS), np.where(own == NONE, inherited, own), NONE
+            (kernel & communicates) | np.isin(category, (_HOST, _BACKGROUND)),
+            np.where(own == NONE, inherited, own),
+            NONE,
         )
         left = np.flatnonzero(kernel & communicates & (found == NONE))
         annotations = self.rank.annotations
@@ -186,16 +194,13 @@ class _Launches:
         return _taken(np.array(which, np.int32), found, NONE)
 
 
-def _phase(named: Places, autograd: Places, known: "npt.NDArray[np.bool_]") -> Places:
-    """The phase of each op: that of its annotation, or of autograd's calls. A forward is what is no other phase.
-
-    known: whether an operator or an annotation is around the launch.
-    """
-    otherwise = np.where(autograd != NONE, autograd, np.where(known, FORWARD, UNKNOWN))
-    return np.where(named != NONE, named, otherwise).astype(np.int8)
-
-
 _STEPS, _CALLS = 1, 2
+
+
+def _waits(rank: RankSpans) -> tuple[Integers, Integers]:
+    """When the host began to wait for its device, and until when."""
+    waits = _of_names(waiting_calls(list(rank.table)), rank.calls.column("name")).astype(bool)
+    return rank.calls.column("start")[waits], rank.calls.column("end")[waits]
 
 
 def _kind_of_annotation(name: str) -> int:

@@ -27,6 +27,7 @@ from stagedb.runs.kineto_events import (
     Event,
     FloatEvent,
     Scalar,
+    decimal_nanoseconds,
     decimal_times,
     integer,
     integers,
@@ -80,11 +81,11 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
     reading = _Reading()
     before = 0
     for piece in stream.pieces():
-        if stream.kind is FloatEvent and not reading.take(piece):
+        if stream.kind is FloatEvent and not reading.take(piece, nanoseconds):
             # The rest of such a file has such times, too.
             piece = stream.again(DecimalEvent)
-        if stream.kind is DecimalEvent:
-            stream.left_out += reading.take_decimals(piece, before)
+        if stream.kind is DecimalEvent and not reading.take(piece, decimal_nanoseconds):
+            stream.left_out += reading.take_one_by_one(piece, before)
         before += len(piece)
         progress(stream.done)
     return reading.trace(path, digest, stream)
@@ -99,21 +100,21 @@ class _Reading:
     streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
     asked: list[HostCall] = field(default_factory=list)
 
-    def take(self, events: Sequence[Event | None]) -> bool:
-        """Keep the events that count; False, and none is kept, if their times are not those that floats hold."""
+    def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
+        """Keep the events that count; False, and none is kept, if `in_ns` returns None for their times."""
         spans = [event for event in events if event is not None and event.ph == "X"]
         categories = [event.cat for event in spans]
         wanted = [*map(_KEPT.get, categories)]
         kept: list[Any] = [*compress(spans, wanted)]
-        start = nanoseconds([event.ts for event in kept])
-        length = nanoseconds([0 if event.dur is None else event.dur for event in kept])
+        start = in_ns([event.ts for event in kept])
+        length = in_ns([0 if event.dur is None else event.dur for event in kept])
         if start is None or length is None or (length < 0).any():
             return False
         self.events.update(categories)
         self._keep(kept, [*filter(None, wanted)], start, start + length)
         return True
 
-    def take_decimals(self, events: Sequence[Event | None], before: int) -> list[tuple[int, str]]:
+    def take_one_by_one(self, events: Sequence[Event | None], before: int) -> list[tuple[int, str]]:
         """Keep the events that count. before: events before these. Returns those without a time: number and reason."""
         kept: list[Event] = []
         times: list[tuple[int, int]] = []
@@ -155,19 +156,18 @@ class _Reading:
             (self.rank.host, operators, "correlation"),
         ):
             spans.extend(**{name: column[which] for name, column in columns.items() if name != left})
-        self._keep_asked(kept, np.flatnonzero(kind >= _OPERATOR), start, end)
         for place in np.flatnonzero(kind == _ANNOTATION).tolist():
             times, thread = (int(start[place]), int(end[place])), int(columns["place"][place])
             self.rank.annotations.append(Annotation(_text(kept[place].name), *times, thread))
+        self._keep_asked(kept, columns)
 
-    def _keep_asked(self, kept: Sequence[Event], which: Integers, start: Integers, end: Integers) -> None:
-        """Keep what gloo ran, and the calls that asked for it."""
-        for place in which.tolist():
-            event = kept[place]
-            if type(event.name) is str and event.name.startswith((EVENT, CALL)):
-                number = NONE if event.args is None else integer(event.args.number, NONE)
-                times = int(start[place]), int(end[place])
-                self.asked.append(HostCall(event.name, times, (event.pid, event.tid), number))
+    def _keep_asked(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]") -> None:
+        """Add calls that ask gloo for work, and its events."""
+        names = [place for name, place in self.rank.table.items() if name.startswith((EVENT, CALL))]
+        for place in np.flatnonzero(np.isin(columns["name"], names)).tolist():
+            event, times = kept[place], (int(columns["start"][place]), int(columns["end"][place]))
+            number = NONE if event.args is None else integer(event.args.number, NONE)
+            self.asked.append(HostCall(_text(event.name), times, (event.pid, event.tid), number))
 
     def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
         """Places of names and threads, which are in the order of the file."""

@@ -89,6 +89,15 @@ def nanoseconds(microseconds: list[Any]) -> Integers | None:
     return found if exact else None
 
 
+def decimal_nanoseconds(microseconds: list[Any]) -> Integers | None:
+    """Times in ns, of decimal numbers; None if one of them is none that is possible."""
+    try:
+        found = np.array([int(each * 1000) for each in microseconds], np.int64)
+    except (TypeError, OverflowError, ValueError, ArithmeticError):
+        return None
+    return found if (np.abs(found) < _LONGEST * 1000).all() else None
+
+
 def decimal_times(event: DecimalEvent) -> tuple[int, int]:
     """Start and end in ns. Raises ValueError for an event without a time, or with one that is not possible."""
     start, length = event.ts, event.dur or Decimal(0)

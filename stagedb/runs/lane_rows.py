@@ -47,9 +47,6 @@ _MOST_KNOWN = 1 << 14
 _LAYER = re.compile(r"\blayers?[ ._#\[]*(\d{1,6})\b", re.IGNORECASE)
 _PIPELINE = re.compile(r"(?:^|[^a-z])(?:pp|pipeline\w*)(?:$|[^a-z])", re.IGNORECASE)
 
-_PROCESSORS = {HOST: HOST, BACKGROUND: BACKGROUND}
-"""Where an op ran, by its category; others ran on a device."""
-
 Node = tuple[str, dict[str, Any]]
 """A node: the id of the one that it belongs to, and its properties."""
 
@@ -154,17 +151,17 @@ class LaneRows:
             exposed = np.add.reduce([of[rank].exposed[part] for rank in ranks]) // count
             slack = np.minimum.reduce([of[rank].slack[part] for rank in ranks])
             means = lengths.sum(axis=1) // count
-            launches, waited = (
+            others = (*(each[part] for each in on_path), self.columns.bytes[part])
+            launches, waits = (
                 np.stack([getattr(of[rank].timed, name)[part] for rank in ranks], axis=1)
                 for name in ("launched", "synchronised")
             )
-            columns = (*(each[part] for each in on_path), self.columns.bytes[part])
-            return rows_of(starts, lengths, launches, waited, means, exposed, slack, *columns)
+            return rows_of(starts, lengths, launches, waits, means, exposed, slack, *others)
 
         rows = chain.from_iterable(map(numbers, parts_of(self.op_count)))
         descriptions = _descriptions(self.run.ranks[first], of[first], {**self.place, "ranks": count})
         for index, (description, row) in enumerate(zip(descriptions, rows, strict=True)):
-            begins, durations, launches, waited, mean, exposed, slack, critical, times, idle, launching, size = row
+            begins, durations, launches, waits, mean, exposed, slack, critical, times, idle, launching, size = row
             values = {
                 **description,
                 "id": f"{self.id}/{index}",
@@ -174,7 +171,7 @@ class LaneRows:
                 "starts": begins,
                 "durations": durations,
                 "launches": launches,
-                "synchronised": waited,
+                "synchronised": waits,
                 "total": mean,
                 "exposed": exposed,
                 "slack": slack,
@@ -284,7 +281,7 @@ def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
     values = {
         "name": short_name(trace.names[ops.name[index]]),
         "symbol": trace.names[ops.name[index]][:LONGEST_NAME],
-        "processor": _PROCESSORS.get(CATEGORIES[ops.category[index]], "device"),
+        "processor": category if (category := CATEGORIES[ops.category[index]]) in (HOST, BACKGROUND) else "device",
         "phase": PHASES[ops.phase[index]],
         "block": block,
         "layer": None if layer is None else int(layer[1]),

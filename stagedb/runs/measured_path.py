@@ -31,7 +31,7 @@ class TimedOps:
     end: Integers
     stream: Places
     launched: Integers
-    synchronised: Integers
+    synchronised: Places
     by_host: npt.NDArray[np.bool_]
 
 

@@ -75,10 +75,10 @@ class RankSpans:
     calls: SpanColumns = field(default_factory=SpanColumns)
     host: SpanColumns = field(default_factory=SpanColumns)
     annotations: list[Annotation] = field(default_factory=list)
-    numbers: Numbering[RecordedCollective] = field(default_factory=Numbering)
     background: list[BackgroundOp] = field(default_factory=list)
     asking: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    numbers: Numbering[RecordedCollective] = field(default_factory=Numbering)
 
     def place(self, collective: RecordedCollective | None) -> int:
         """The place of a collective in `numbers`, or `NONE`."""

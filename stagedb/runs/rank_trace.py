@@ -84,16 +84,16 @@ class ProcessGroup:
 class BackgroundOp:
     """Work that a thread of the host does while the program goes on. times: start and end in ns.
 
-    stream: what runs such work in order. worker: the thread that does it. moment, thread: when and on which thread the
-    program asked for it.
+    stream: what runs such work in order. moment, thread: when and on which thread the program asked for it. worker: the
+    thread that does it, whose operators are part of it; None: the program's.
     """
 
     name: str
     times: tuple[int, int]
     stream: Hashable
-    worker: Hashable
     moment: int
     thread: Hashable
+    worker: Hashable | None
     collective: RecordedCollective
 
 
@@ -127,7 +127,7 @@ class DeviceOps:
     bytes: Integers
     collective: Places
     launched: Integers
-    synchronised: Integers
+    synchronised: Places
     launcher: Places
     annotation: Places
     step: Integers

@@ -34,6 +34,9 @@ _CONTENT = (
 )
 """Properties of a run that its digest covers."""
 
+_SUMS_SINCE = 3
+"""The first format of runs whose digest has the sums of those of the rows."""
+
 _encode = msgspec.json.Encoder(order="sorted").encode
 _sha256 = hashlib.sha256
 _WORDS = 4
@@ -71,9 +74,23 @@ class RunDigest:
 
 def run_digest(own: Row, nodes: Mapping[str, Iterable[Row]], edges: Mapping[Any, Iterable[Edge]]) -> str:
     """The digest of all rows of a run. own: properties of its node. nodes: by label. edges: by kind."""
+    if own["format"] < _SUMS_SINCE:
+        return _digest_of_sorted(own, nodes, edges)
     digest = RunDigest()
     for label, rows in nodes.items():
         digest.add_nodes(label, rows)
     for kind, ends in edges.items():
         digest.add_edges(kind, ends)
     return digest.of(own)
+
+
+def _digest_of_sorted(own: Row, nodes: Mapping[str, Iterable[Row]], edges: Mapping[Any, Iterable[Edge]]) -> str:
+    """The digest that runs of earlier formats have."""
+    digest = hashlib.sha256(json.dumps({name: own.get(name) for name in _CONTENT}, sort_keys=True).encode())
+    for label in sorted(nodes):
+        lines = sorted(json.dumps(row, sort_keys=True) for row in nodes[label])
+        digest.update("\n".join((label, *lines)).encode())
+    for kind in sorted(edges):
+        lines = sorted(json.dumps(edge, sort_keys=True) for edge in edges[kind])
+        digest.update("\n".join((*kind, *lines)).encode())
+    return digest.hexdigest()

@@ -98,11 +98,7 @@ RUN_LABELS = (
             Property("name", "string", "name of the kernel without its arguments and parameters"),
             Property("symbol", "string", "name of the kernel as it was recorded, its first 1,000 characters"),
             Property("type", "string", "compute, copy, collective, send or recv"),
-            Property(
-                "processor",
-                "string?",
-                "device, host, or background: a host's thread that communicates",
-            ),
+            Property("processor", "string?", "device; without devices host, or background for other threads"),
             Property("kind", "string", f"what it does: matmul, attention, {ALL_GATHER.name} …, or other"),
             Property("phase", "string", "forward, backward, recompute, optimizer or unknown, by what launched it"),
             Property("axis", "string?", "name of the group that communicates, as the framework describes it"),

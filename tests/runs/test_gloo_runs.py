@@ -202,6 +202,19 @@ def test_threads_run_one_op_after_the_other_and_waits_are_none(name: str) -> Non
             if stream.startswith("thread"):
                 assert (ops.start[mine][1:] >= ops.end[mine][:-1]).all()
         assert not {"_c10d_functional::wait_tensor"} & {trace.names[each] for each in ops.name.tolist()}
+        # What a thread of gloo does for a collective is part of it.
+        assert len({stream for stream in ops.stream.tolist() if trace.streams[stream].startswith("thread")}) == 1
         communicates = ops.collective != NONE
         assert (ops.category[communicates] == CATEGORIES.index(BACKGROUND)).all()
         assert (ops.category[~communicates] == CATEGORIES.index(HOST)).all()
+
+
+@pytest.mark.parametrize("name", ["pp", "hsdp"])
+def test_processes_of_one_number_on_several_machines(name: str, tmp_path: Path) -> None:
+    for path in (FOLDER / name).glob("rank*.json.gz"):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        for event in content.get("traceEvents", ()):
+            event["pid"] = 7 if isinstance(event["pid"], int) else event["pid"]
+        rewritten(path, tmp_path, content if "traceEvents" in content else content | {"pid": 7})
+    found = read([tmp_path])
+    assert {rank: communicated(trace) for rank, trace in found.ranks.items()} == sent_in(name)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stagedb.runs import RankTrace, event_stream, file_digest, read_kineto
-from stagedb.runs.kineto_events import FloatEvent, integers, nanoseconds
+from stagedb.runs.kineto_events import FloatEvent, decimal_nanoseconds, integers, nanoseconds
 from stagedb.runs.rank_trace import NONE
 
 SINCE_1970 = 1_712_195_495_997_093_217
@@ -78,3 +78,11 @@ def test_events_are_counted_once_if_a_piece_is_read_again(tmp_path: Path) -> Non
     path.write_text(json.dumps({"traceEvents": events}))
     found = read_kineto(path, file_digest(path))
     assert dict(found.events) == {"kernel": 1, "other": 1} and len(found.left_out) == 1
+
+
+def test_decimal_numbers_are_exact_or_refused() -> None:
+    assert decimal_nanoseconds([Decimal("1712195495997093.217"), Decimal("-0.5"), 7]) is not None
+    found = decimal_nanoseconds([Decimal("1712195495997093.217"), Decimal("1.0019"), 7])
+    assert found is not None and found.tolist() == [SINCE_1970, 1_001, 7_000]
+    for wrong in (None, Decimal("NaN"), Decimal("Infinity"), Decimal("1e300"), Decimal(9_000_000_000_000_000)):
+        assert decimal_nanoseconds([Decimal(1), wrong]) is None
