@@ -39,21 +39,20 @@ _BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
 
 
 def device_ops(rank: RankSpans) -> DeviceOps:
-    """The ops of devices, each joined to the call that launched it. The calls of the rank are gone after that."""
+    """The ops of devices, each joined to the call that launched it. The spans of its host are gone after that."""
     call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
     moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
     waits = _waits(rank)
     # What follows needs their memory.
     rank.calls = SpanColumns()
-    host = rank.host
-    spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
-    return _LaunchedOps(rank, rank.device, spans, moments, threads, waits).ops()
+    columns = _LaunchedOps(rank, rank.device, _operators(rank), moments, threads).columns()
+    rank.host = SpanColumns()
+    return _ops(columns, waits)
 
 
 def host_ops(rank: RankSpans) -> DeviceOps:
     """Operators that no other one called, where there is no device; collectives are in `record_param_comms`."""
-    host = rank.host
-    spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
+    host, spans = rank.host, _operators(rank)
     # What contains a collective, or only calls the operators of a backward, is no op of its own.
     wrapper = _of_names([name.startswith(_ENGINE) for name in rank.table], host.column("name")).astype(bool)
     up = spans.above[host.column("collective") != NONE]
@@ -69,29 +68,25 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         category=np.full(len(chosen), _HOST),
         bytes=np.full(len(chosen), NONE),
     )
-    return _LaunchedOps(rank, device, spans, device.column("start"), device.column("place"), _waits(rank)).ops()
+    launched = _LaunchedOps(rank, device, spans, device.column("start"), device.column("place"))
+    return _ops(launched.columns(), _waits(rank))
 
 
 @dataclass
 class _LaunchedOps:
-    """When and where each op was launched.
-
-    host: operators of the rank. moments: in ns. threads: places. waits: when the host began to wait for its device, and
-    until when.
-    """
+    """When and where each op was launched. host: operators of the rank. moments: in ns. threads: places."""
 
     rank: RankSpans
     device: SpanColumns
     host: NestedSpans
     moments: Integers
     threads: Places
-    waits: tuple[Integers, Integers]
     names: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.names = list(self.rank.table)
 
-    def ops(self) -> DeviceOps:
+    def columns(self) -> "dict[str, npt.NDArray[Any]]":
         """Columns of the ops, by start."""
         device, rank = self.device, self.rank
         inner = self.host.around(self.moments, self.threads)
@@ -124,9 +119,7 @@ class _LaunchedOps:
             "phase": np.where(named != NONE, named, phase).astype(np.int8),
         }
         order = np.lexsort((columns["end"], columns["start"]))
-        found = {name: column[order] for name, column in columns.items()}
-        # Places of ops are those after they were sorted.
-        return DeviceOps(**found, synchronised=synchronised(found["end"], found["launched"], self.waits))
+        return {name: column[order] for name, column in columns.items()}
 
     def _collectives(self, inherited: Places) -> Places:
         """What each op recorded, or the operators around its launch, or else its name; no compute op is one."""
@@ -159,6 +152,16 @@ class _LaunchedOps:
 
 
 _STEPS, _CALLS = 1, 2
+
+
+def _operators(rank: RankSpans) -> NestedSpans:
+    return NestedSpans(*(rank.host.column(name) for name in ("start", "end", "place")))
+
+
+def _ops(columns: "dict[str, npt.NDArray[Any]]", waits: tuple[Integers, Integers]) -> DeviceOps:
+    """Ops of their columns, and what the host had waited for. waits: what `_waits` returns."""
+    # Places of ops are those after they were sorted.
+    return DeviceOps(**columns, synchronised=synchronised(columns["end"], columns["launched"], waits))
 
 
 def _waits(rank: RankSpans) -> tuple[Integers, Integers]:
