@@ -26,8 +26,8 @@ def synchronised(end: Integers, launched: Integers, waits: tuple[Integers, Integ
     begin, until = waits
     if not len(begin) or not len(end):
         return found
-    by_end = np.argsort(end, kind="stable")
-    before = np.searchsorted(end[by_end], until, side="right") - 1
+    by_end = np.argsort(end, kind="stable").astype(np.int32)
+    before = np.searchsorted(end, until, side="right", sorter=by_end) - 1
     waited = (before >= 0) & (end[by_end[before]] >= begin)
     op, until = by_end[before[waited]], until[waited]
     order = np.argsort(until, kind="stable")

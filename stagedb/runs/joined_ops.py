@@ -6,7 +6,7 @@ names.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,21 +41,20 @@ _BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
 
 
 def device_ops(rank: RankSpans) -> DeviceOps:
-    """The ops of devices, each joined to the call that launched it. The calls of the rank are gone after that."""
+    """The ops of devices, each joined to the call that launched it. The spans of its host are gone after that."""
     call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
     moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
     waits = _waits(rank)
     # What follows needs their memory.
     rank.calls = SpanColumns()
-    host = rank.host
-    spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
-    return _LaunchedOps(rank, rank.device, spans, moments, threads, waits).ops()
+    columns = _LaunchedOps(rank, rank.device, _operators(rank), moments, threads).columns()
+    rank.host = SpanColumns()
+    return _ops(columns, waits)
 
 
 def host_ops(rank: RankSpans) -> DeviceOps:
     """Operators that no other one called, where there is no device; collectives are in `record_param_comms`."""
-    host = rank.host
-    spans = NestedSpans(host.column("start"), host.column("end"), host.column("place"))
+    host, spans = rank.host, _operators(rank)
     asking, waiting = (
         _of_names([name.startswith(words) for name in rank.table], host.column("name")).astype(bool)
         for words in (rank.asking, rank.waiting)
@@ -78,7 +77,12 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         bytes=np.full(len(chosen), NONE),
     )
     moments, threads = _with_background(rank, device)
-    return _LaunchedOps(rank, device, spans, moments, threads, _waits(rank)).ops()
+    found = _ops(_LaunchedOps(rank, device, spans, moments, threads).columns(), _waits(rank))
+    if not rank.background:
+        return found
+    order = np.lexsort((device.column("end"), device.column("start")))
+    before = program_before(found.end, found.stream, found.launched, threads[order])
+    return replace(found, synchronised=np.where(found.category == _BACKGROUND, before, found.synchronised))
 
 
 def _with_background(rank: RankSpans, device: SpanColumns) -> tuple[Integers, Places]:
@@ -102,24 +106,19 @@ def _with_background(rank: RankSpans, device: SpanColumns) -> tuple[Integers, Pl
 
 @dataclass
 class _LaunchedOps:
-    """When and where each op was launched.
-
-    host: operators of the rank. moments: in ns. threads: places. waits: when the host began to wait for its device, and
-    until when.
-    """
+    """When and where each op was launched. host: operators of the rank. moments: in ns. threads: places."""
 
     rank: RankSpans
     device: SpanColumns
     host: NestedSpans
     moments: Integers
     threads: Places
-    waits: tuple[Integers, Integers]
     names: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.names = list(self.rank.table)
 
-    def ops(self) -> DeviceOps:
+    def columns(self) -> "dict[str, npt.NDArray[Any]]":
         """Columns of the ops, by start."""
         device, rank = self.device, self.rank
         inner = self.host.around(self.moments, self.threads)
@@ -152,13 +151,7 @@ class _LaunchedOps:
             "phase": np.where(named != NONE, named, phase).astype(np.int8),
         }
         order = np.lexsort((columns["end"], columns["start"]))
-        found = {name: column[order] for name, column in columns.items()}
-        # Places of ops are those after they were sorted.
-        waited = synchronised(found["end"], found["launched"], self.waits)
-        if rank.background:
-            before = program_before(found["end"], found["stream"], found["launched"], self.threads[order])
-            waited = np.where(found["category"] == _BACKGROUND, before, waited)
-        return DeviceOps(**found, synchronised=waited)
+        return {name: column[order] for name, column in columns.items()}
 
     def _collectives(self, inherited: Places) -> Places:
         """What each op recorded, or the operators around its launch, or else its name; no compute op is one."""
@@ -195,6 +188,16 @@ class _LaunchedOps:
 
 
 _STEPS, _CALLS = 1, 2
+
+
+def _operators(rank: RankSpans) -> NestedSpans:
+    return NestedSpans(*(rank.host.column(name) for name in ("start", "end", "place")))
+
+
+def _ops(columns: "dict[str, npt.NDArray[Any]]", waits: tuple[Integers, Integers]) -> DeviceOps:
+    """Ops of their columns, and what the host had waited for. waits: what `_waits` returns."""
+    # Places of ops are those after they were sorted.
+    return DeviceOps(**columns, synchronised=synchronised(columns["end"], columns["launched"], waits))
 
 
 def _waits(rank: RankSpans) -> tuple[Integers, Integers]:
