@@ -21,15 +21,16 @@ _SIZES: Config = {
 _MIXTURE: Config = {"style": "moe", "topk": 2, "ffn": 768, "ep_sync": True}
 
 PROGRAMS: Mapping[str, Mapping[str, Any]] = {
-    "tp": {"tp": -1, "sp": True},
+    "tp": {"tp": -1, "sp": True, "seq": 768},
     "fsdp": {"dp": -1, "dp_kind": "fsdp"},
-    "hsdp": {"dp": -1, "dp_kind": "fsdp", "dp_replicate": 2},
-    "fsdp-tp": {"dp": -1, "dp_kind": "fsdp", "tp": 2},
+    "hsdp": {"dp": -1, "dp_kind": "fsdp", "dp_replicate": 2, "seq": 512},
+    "fsdp-tp": {"dp": -1, "dp_kind": "fsdp", "tp": 2, "seq": 768},
     "pp": {"pp": -1, "microbatches": 4, "layers": -1},
     "pp-fsdp": {"pp": 2, "microbatches": 4, "dp": -1, "dp_kind": "fsdp"},
     "ep": _MIXTURE | {"ep": -1, "experts": -1},
 }
-"""What trains: a small Llama, or a small mixture of experts, and its axes. -1: as many as ranks are left."""
+"""What trains: a small Llama, or a small mixture of experts, and its axes. -1: as many as ranks are left. Where ranks
+wait often, sequences are longer, so that most of a step is computing."""
 
 
 @dataclass(frozen=True)
