@@ -33,8 +33,9 @@ def import_(
 
     PATHs are JSON of PyTorch's profiler (Kineto), a file a rank, from CUDA, ROCm or other devices or from a CPU alone,
     as it is or compressed with gzip; or SQLite exports of Nsight Systems, with a rank for each process that ran
-    kernels. They are of one recording of one job. Collectives are matched over the ranks, and their clocks are
-    aligned by them. A run that the store has is found by its files, and is not read again.
+    kernels; or a set of Chakra's execution traces. They are of one recording of one job. Collectives are matched over
+    the ranks, and their clocks are aligned by them. A run that the store has is found by its files, and is not read
+    again.
 
     `stagedb query hotspots --run NAME` and other queries about the time of a profile answer for a run, too.
     """

@@ -30,7 +30,7 @@ from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoding import COMM_TYPES, op_name
 from stagedb.traces.set_validation import groups_file
 from stagedb.traces.trace_reading import ATTRIBUTE_FIELDS, TraceError, parse_trace
-from stagedb.traces.trace_rules import GAP_KIND, HOST_KIND, group_of
+from stagedb.traces.trace_rules import GAP_KIND, HOST_KIND, TRANSFER_KIND, group_of
 
 LARGEST = 384 << 20
 """Bytes of a rank's trace, decompressed."""
@@ -359,7 +359,7 @@ def _trace(digest: str, rank: int, world: int, nodes: _Nodes, schedule: _Schedul
 
 
 def _is_op(nodes: _Nodes, at: int) -> bool:
-    return nodes.value(at, "kind") not in (HOST_KIND, GAP_KIND)
+    return nodes.value(at, "kind") not in (HOST_KIND, GAP_KIND, TRANSFER_KIND)
 
 
 def _launcher(nodes: _Nodes, at: int, place: Mapping[int, int]) -> str | None:

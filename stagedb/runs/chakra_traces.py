@@ -1,8 +1,8 @@
 """A run as Chakra traces, with the durations that were measured, in the order in which its ranks ran.
 
-Every op is a node. What the host did before it could launch an op, and what no dependency explains, are nodes of their
-own, of the kinds `host` and `gap`. Waiting is in no node: a simulator finds it again. A collective takes
-as long as it did once its last member had begun.
+Every op is a node. What the host did before it could launch an op (`host`), what no dependency explains (`gap`), and
+what was left of a message when its receiver came (`transfer`) are nodes of these kinds. Waiting is in no node: a
+simulator finds it again. A collective takes as long as it did once its last member had begun.
 """
 
 import importlib.metadata
@@ -24,7 +24,7 @@ from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.encoding import COMM_TYPES, NODE_TYPES, VERSION, node_name, whole_micros
 from stagedb.traces.simulators import SimulatedJob, Traffic
-from stagedb.traces.trace_rules import GAP_KIND, HOST_KIND
+from stagedb.traces.trace_rules import GAP_KIND, HOST_KIND, TRANSFER_KIND
 from stagedb.traces.trace_set import ClassTraces, TraceSet
 
 _COMPUTE, _COLLECTIVE, _SEND, _RECV = range(4)
@@ -101,6 +101,7 @@ class _RunWriter:
         self.number = {rank: place for place, rank in enumerate(run.timed)}
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
         self.calls: dict[tuple[int, int], _Call] = {}
+        self.arrived: dict[tuple[int, int], int] = {}
         self.alone: dict[str, list[int]] = {}
         self.runs: dict[tuple[str, int, int], int] = {}
         tags: dict[tuple[int, int], int] = {}
@@ -118,6 +119,9 @@ class _RunWriter:
             ends = {source: target, target: source}
             for rank, place in members.items():
                 self.calls[rank, place] = _Call(size, peer=self.number[ends[rank]], tag=tag)
+            sent = members[source]
+            there = int(self.run.timed[source].start[sent] + self.run.dependencies[source].work[sent])
+            self.arrived[target, members[target]] = there
         elif kind in KINDS and len(members) > 1 and size >= KINDS[kind].smallest:
             key = found.axis or "", tuple(sorted(self.number[rank] for rank in members))
             group = self.groups.setdefault(key, len(self.groups) + 1)
@@ -150,12 +154,15 @@ class _RunWriter:
         found = self.run.dependencies[rank]
         facts = self.run.lane_of[rank].ops
         nodes = [self._node(rank, place, fact, found) for place, fact in enumerate(facts)]
-        launches = _launches(found, nodes)
-        made = [*launches.nodes]
+        transfers = {place: node for place, each in enumerate(nodes) if (node := self._transfer(rank, place, each))}
+        # What waits for a message waits for all of it.
+        ends = [transfers.get(place, node) for place, node in enumerate(nodes)]
+        launches = _launches(found, ends)
+        made = [*launches.nodes, *transfers.values()]
         latest: list[_Node] = []
         for place, node in enumerate(nodes):
             start, gap = node.key[0], int(found.gap[place])
-            waits = [nodes[each] for each in (int(found.stream[place]), int(found.other[place])) if each != NONE]
+            waits = [ends[each] for each in (int(found.stream[place]), int(found.other[place])) if each != NONE]
             if place in launches.of:
                 waits.append(launches.of[place])
             if node.call is not None and node.type != _RECV:
@@ -173,6 +180,15 @@ class _RunWriter:
         for number, node in enumerate(made, 1):
             node.id = number
         return made
+
+    def _transfer(self, rank: int, place: int, node: _Node) -> _Node | None:
+        """What was left of a message when its receiver had come: in traces, a message does not wait for that."""
+        end = int(self.run.timed[rank].end[place])
+        there = max(node.key[0], self.arrived.get((rank, place), end))
+        if node.type != _RECV or there >= end:
+            return None
+        node.key = node.key[0], there
+        return _Node((there, end), f"rest of {node.name}", _COMPUTE, end - there, TRANSFER_KIND, waits=[node])
 
     def _node(self, rank: int, place: int, fact: RunOpFacts, found: Dependencies) -> _Node:
         ops, call = self.run.timed[rank], self.calls.get((rank, place))

@@ -24,6 +24,9 @@ COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
 GAP_KIND = "gap"
 """The kind of nodes of time that nothing recorded explains, in traces of a run that was recorded."""
 
+TRANSFER_KIND = "transfer"
+"""The kind of nodes of what was left of a message when its receiver came, in traces of a run that was recorded."""
+
 HOST_KIND = "host"
 """The kind of nodes of what a processor does, in traces of a run that was recorded."""
 

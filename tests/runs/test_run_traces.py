@@ -139,3 +139,22 @@ def test_tables_of_a_run(store: Store, tmp_path: Path) -> None:
         < ops[(ops["kind"] == "all_reduce") & (ops["rank"] == 0)]["duration"].sum()
     )
     assert len(collectives) == 16 and collectives["waits"].max() == 120_000 and set(collectives["last"]) >= {2}
+
+
+GLOO = sorted(path for path in (Path(__file__).parent / "gloo").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("folder", GLOO, ids=[path.name for path in GLOO])
+def test_a_run_of_pytorch_replays_as_long_as_it_took(embedded_store: Store, tmp_path: Path, folder: Path) -> None:
+    db = Stagedb(embedded_store)
+    run = db.import_run(*sorted(folder.glob("rank*.json.gz")), name=folder.name)
+    done = db.export_run(folder.name, out=tmp_path / "out")
+    report = validate(done.path)
+    assert (report.faults, report.replayed) == ((), True)
+    assert abs(replay_step(done.path) / run.step - 1) <= 0.02
+    found = db.replay_run(folder.name)
+    assert (found.base, found.measured) == (run.step, run.step)
+    assert found.gaps / found.measured <= 0.05
+    # In a pipeline other ranks and threads hold up an op, in all runs the program of its own thread does.
+    for kind in ("other", "host", "member"):
+        assert db.replay_run(folder.name, without=[kind]).step < run.step, kind
