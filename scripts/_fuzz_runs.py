@@ -354,8 +354,12 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> set[s
 
 def _around(place: Place) -> dict[str, Any]:
     names = ("sentinel", "up", "user")
+    states = {name: _state(place.scratch / name) for name in names}
+    # The engine of the store, which another process runs, keeps what starts it sooner.
+    engine = {name: state for name, state in states["user"].items() if not name.startswith(".cache/stagedb/engine/")}
     return {
-        **{name: _state(place.scratch / name) for name in names},
+        **states,
+        "user": engine,
         "names": sorted(each.name for each in place.scratch.iterdir()),
         "above": sorted(each.name for each in place.own.parent.iterdir()),
     }

@@ -112,7 +112,11 @@ class EventStream(Generic[EventT]):
                 except _Cut:
                     continue
                 except _Ended as over:
-                    yield self._decode(over.value)
+                    try:
+                        last = self._decode(over.value)
+                    except (_Cut, _Ended):
+                        raise self._error(f"its list of events is damaged after byte {self._offset}") from None
+                    yield last
                     # The last bracket of a piece is not of the file.
                     self._tail(text, over.rest[:-1] + buffer[end:] if more else over.rest, alone)
                     return

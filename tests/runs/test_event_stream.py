@@ -90,6 +90,14 @@ def test_the_error_names_the_byte(tmp_path: Path) -> None:
         read(path)
 
 
+def test_an_event_that_the_file_ends_in_is_refused(tmp_path: Path) -> None:
+    """The bracket after a piece ends an object that the file does not end."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'{"traceEvents":[{"":1},{"":{"":"",}')
+    with pytest.raises(TraceFileError, match="its list of events is damaged after byte 16"):
+        read(path)
+
+
 def test_what_json_does_not_have_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(b'{"traceEvents": [{"ph": "X", "name": "a\x01\n\xffb", "args": {"x": nan, "y": -inf}}]}')
