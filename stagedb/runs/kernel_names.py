@@ -101,7 +101,11 @@ _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"computeB?Offsets",
             "convolution",
         ),
-        (r"gemm|\bb?mm_|\bgemv|cutlass|cublas|nvjet|\bcijk_|matmul|xmma|splitkreduce|tensile|wmma|mfma", "matmul"),
+        (
+            r"gemm|\bb?mm_|\bgemv|cutlass|cublas|nvjet|\bcijk_|matmul|xmma|splitkreduce|tensile|wmma|mfma|"
+            r"\b(?:add|badd)?b?mm(?:backward\d*)?\b|\blinear(?:backward\d*)?\b",
+            "matmul",
+        ),
         (r"layer_?norm|rms_?norm|batch_?norm|group_?norm|\bln_(fwd|bwd)|\bbn_|norm_kernel", "norm"),
         (r"rotary|rope", "rotary"),
         (r"quant|cast_to_fp8|per_(token|channel|tensor)_cast|fp8_cast|scaled_fp8", "quantize"),

@@ -325,6 +325,9 @@ def test_kernels_that_communicate_are_known_by_name(name: str, kind: str | None)
         ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", "", "optimizer"),
         ("void cudnn::bn_fw_tr_1C11_singleread<float, 512>(x)", "", "norm"),
         ("cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1", "aten::cudnn_convolution", "convolution"),
+        ("aten::addmm", "", "matmul"),
+        ("BmmBackward0", "", "matmul"),
+        ("hmm_kernel", "aten::mul", "other"),
         ("my_kernel", "", "other"),
     ),
 )
