@@ -70,6 +70,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/profiles/{word}/report", step_pages.report),
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
+    ("/runs/{word}/report", run_pages.report),
     ("/runs/{word}", run_pages.run),
     ("/find", team_pages.find),
     ("/log", team_pages.log),

@@ -7,9 +7,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stagedb.api import Rows, RunInfo, Stagedb
+from stagedb.api import Rows, RunInfo, Stagedb, run_views
 from stagedb.serve import page_frames
-from stagedb.serve.page_frames import SHORT_ID, Cell, cell
+from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell
+from stagedb.serve.step_pages import report_answer
 
 MOST = 12
 """Rows of a table of the page."""
@@ -33,9 +34,7 @@ def run(request: Request) -> Response:
     word = request.path_params["word"]
 
     def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows]:
-        found = db.show(word)
-        if not isinstance(found, RunInfo):
-            raise HTTPException(404)
+        found = _run(db, word)
         return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
 
     info, tables, origin = request.app.state.shared.read(read)
@@ -46,11 +45,28 @@ def run(request: Request) -> Response:
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
         verdict=f"A rank {info.spent} of the time.",
+        report=address("runs", info.id, "report"),
         path=f"Its critical path waits for launches {info.launching / info.step:.1%} of the time, and for what was not "
         f"recorded {info.unexplained / info.step:.1%}.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )
+
+
+def report(request: Request) -> Response:
+    """The report of a run, as `stagedb report --run` writes it."""
+    shared, kept = request.app.state.shared, request.app.state.kept
+    word = request.path_params["word"]
+    info = shared.read(lambda db: _run(db, word))
+    key = ("run", info.id, info.name)
+    return report_answer(kept.get(key, lambda: shared.read(lambda db: run_views.run_report(db.store, info))))
+
+
+def _run(db: Stagedb, word: str) -> RunInfo:
+    found = db.show(word)
+    if not isinstance(found, RunInfo):
+        raise HTTPException(404)
+    return found
 
 
 def _table(db: Stagedb, run: str, query: str, title: str) -> Table:

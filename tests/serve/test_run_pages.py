@@ -33,6 +33,10 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     answer = served.get(f"/queries/late_ranks?ask=1&run={run.id[:12]}").text
     assert "4,000" in answer or "4000" in answer
     assert served.get("/runs/none").status == 400
+    assert f'/runs/{run.id}/report"' in page
+    report = served.get(f"/runs/{run.id}/report").text
+    assert "What every stream does" in report and "The others wait most for rank 1" in report
+    assert served.get("/runs/none/report").status == 400
 
 
 def test_what_was_left_out_is_on_the_page(store: Store, served: Served, tmp_path: Path) -> None:
