@@ -2,16 +2,13 @@
 //
 // mode: reads
 // param run: string — id of the run
-// column number: integer — its place, by the start of its first member
 // column kind: string — all_gather, send …
 // column axis: string? — name of the group
 // column sequence: integer? — number of the collective in its group
 // column group_size: integer? [ranks] — ranks of the group
 // column message: integer [B] — operand on one rank
 // column by_order: boolean — members were found by their order alone
-// column start: integer [ns] — when its first member begins
 // column ready: integer [ns] — when its last member begins
-// column finish: integer [ns] — when its last member ends
 // column last: integer — the rank that begins last
 // column waited: integer [ns] — time that the others wait for it
 // column ranks: integer[] — recorded members, ascending
@@ -19,7 +16,6 @@
 MATCH (:Run {id: $run})-[:HAS_COLLECTIVE]->(c:RunCollective)-[m:HAS_MEMBER]->(o:RunOp)
 WITH c, m, o ORDER BY m.rank
 WITH c, collect(m.rank) AS ranks, collect(o.index) AS ops
-RETURN c.number AS number, c.kind AS kind, c.axis AS axis, c.sequence AS sequence, c.group_size AS group_size,
-  c.message AS message, c.by_order AS by_order, c.start AS start, c.ready AS ready, c.finish AS finish,
-  c.last AS last, c.waited AS waited, ranks, ops
-ORDER BY number
+RETURN c.kind AS kind, c.axis AS axis, c.sequence AS sequence, c.group_size AS group_size,
+  c.message AS message, c.by_order AS by_order, c.ready AS ready, c.last AS last, c.waited AS waited, ranks, ops
+ORDER BY c.number

@@ -6,10 +6,8 @@
 // column name: string? — its name
 // column tool: string — what recorded it
 // column step: integer [ns] — from its first op to its last end
-// column steps: integer — steps that the profiler counts
 // column job_ranks: integer [ranks] — ranks of the job, recorded or not
-// column begin: integer [ns] — of the run, since 1970 by the clock of the first rank
 // column devices: string[] — names of the accelerators
 MATCH (r:Run {id: $run})
-RETURN r.id AS id, r.name AS name, r.tool AS tool, r.step AS step, r.steps AS steps, r.job_ranks AS job_ranks,
-  r.begin AS begin, r.devices AS devices
+RETURN r.id AS id, r.name AS name, r.tool AS tool, r.step AS step, r.job_ranks AS job_ranks,
+  r.devices AS devices

@@ -3,7 +3,6 @@
 // mode: reads
 // param run: string — id of the run
 // param lane: integer — the lane
-// column index: integer — its place among the ops of the lane
 // column name: string — short name of the kernel
 // column type: string — compute, copy, collective, send or recv
 // column kind: string — matmul, attention, all_gather …
@@ -19,14 +18,12 @@
 // column step_number: integer? — the profiler's number of the step
 // column starts: integer[] [ns] — when it begins on each rank
 // column durations: integer[] [ns] — on each rank
-// column exposed: integer [ns] — communication while nothing is computed, mean of the ranks
 // column critical: integer [ns] — of its time on the critical path
 // column launches: integer[]? [ns] — when its launch began on each rank
 // column synchronised: integer[]? — index of the op that the host had waited for last before the launch, on each rank
 MATCH (:Run {id: $run})-[:HAS_LANE]->(:RunLane {lane: $lane})-[:HAS_OP_TIME]->(o:RunOp)
-RETURN o.index AS index, o.name AS name, o.type AS type, o.kind AS kind, o.phase AS phase, o.axis AS axis,
+RETURN o.name AS name, o.type AS type, o.kind AS kind, o.phase AS phase, o.axis AS axis,
   o.block AS block, o.launcher AS launcher, o.dtype AS dtype, o.message AS message, o.bytes AS bytes,
   o.stream AS stream, o.processor AS processor, o.step_number AS step_number, o.starts AS starts,
-  o.durations AS durations, o.exposed AS exposed, o.critical AS critical, o.launches AS launches,
-  o.synchronised AS synchronised
-ORDER BY index
+  o.durations AS durations, o.critical AS critical, o.launches AS launches, o.synchronised AS synchronised
+ORDER BY o.index

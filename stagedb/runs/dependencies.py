@@ -131,9 +131,9 @@ def retimed(
 ) -> RetimedRun:
     """Time a run again: each op begins as soon as what it waits for allows, after its gap.
 
-    work, host, gap: factors of each op's own time, of the time of the host before it, and of the gap before it, by
-    rank. without: kinds of
-    dependencies that are left out, of `KINDS_OF_DEPENDENCY`. Raises UsageError for an unknown kind.
+    work, host, gap: by rank, factors of each op's own time, of the time of the host before it, and of the gap before
+    it. without: kinds of dependencies that are left out, of `KINDS_OF_DEPENDENCY`. Raises UsageError for an unknown
+    kind.
     """
     for kind in without:
         if kind not in KINDS_OF_DEPENDENCY:

@@ -45,7 +45,6 @@ class StoredCollective:
     joint: JointCollective
     axis: str | None
     ready: int
-    finish: int
     last: int
     waited: int
 
@@ -54,8 +53,8 @@ class StoredCollective:
 class StoredRun:
     """A run of a store.
 
-    step: its length in ns. job_ranks: ranks of its job, recorded or not. begin: ns since 1970. devices: names of the
-    accelerators. lanes: by number. timed: the ops of each recorded rank.
+    step: its length in ns. job_ranks: ranks of its job, recorded or not. devices: names of the accelerators. lanes: by
+    number. timed: the ops of each recorded rank.
     """
 
     id: str
@@ -63,7 +62,6 @@ class StoredRun:
     tool: str
     step: int
     job_ranks: int
-    begin: int
     devices: tuple[str, ...]
     lanes: tuple[LaneFacts, ...]
     timed: Mapping[int, TimedOps]

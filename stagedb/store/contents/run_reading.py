@@ -39,7 +39,6 @@ def _read(store: Store, run: str) -> StoredRun:
         tool=facts["tool"],
         step=facts["step"],
         job_ranks=facts["job_ranks"],
-        begin=facts["begin"],
         devices=tuple(facts["devices"]),
         lanes=tuple(lanes),
         timed=dict(sorted(timed.items())),
@@ -82,4 +81,4 @@ def _collective(row: Mapping[str, Any], timed: Mapping[int, TimedOps]) -> Stored
         row["kind"], group=row["axis"] or "", size=row["group_size"], sequence=row["sequence"]
     )
     joint = JointCollective(recorded, members, row["by_order"])
-    return StoredCollective(joint, row["axis"], row["ready"], row["finish"], row["last"], row["waited"])
+    return StoredCollective(joint, row["axis"], row["ready"], row["last"], row["waited"])
