@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, str] = {
     "tag": "name_tag_note",
     "note": "name_tag_note",
     "serve": "serve",
+    "mcp": "mcp",
     "store": "store_command",
     "help": "help",
 }

@@ -1,11 +1,11 @@
 """`serve`: the store as pages for a browser."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stagedb.cli.listening_options import ListeningOptions
 from stagedb.cli.shared_options import Common, option_groups
 
 if TYPE_CHECKING:
@@ -14,27 +14,10 @@ if TYPE_CHECKING:
 
 @option_groups
 def serve(
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Listen here. Other machines reach 0.0.0.0, and need the token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65_535, help="The port; 0 takes a free one.")] = 8765,
-    token: Annotated[
-        bool | None,
-        typer.Option("--token/--no-token", help="Ask for a token.  [unless only this machine reaches the address]"),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The token.  [STAGEDB_SERVE_TOKEN, else one that is made and kept]"),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Answer to this name in addresses too, such as that of a proxy."),
-    ] = None,
-    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for HTTPS, with --key.")] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="End a query after this time.")] = 60.0,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="The most rows of an answer.")] = 100_000,
     *,
+    place: ListeningOptions,
     common: Common,
 ) -> None:
     """Show the store in a browser, read-only.
@@ -43,13 +26,11 @@ def serve(
     named queries and Cypher. They fetch nothing from elsewhere, write nothing, and links to them can be shared. Ctrl-C
     ends the server.
     """
-    from stagedb.serve import Limits, Listening, listen
+    from stagedb.serve import Limits, application, listen
 
-    wanted = Listening(
-        host, port, token, token_file, allow_host or (), certificate, key, Limits(timeout=timeout, rows=rows)
-    )
+    limits, wanted = Limits(timeout=timeout, rows=rows), place.listening()
     common.connect().close()  # a store that does not answer is an error now, not on the first page
-    listen(common.connect, wanted, lambda at: _print(at, common))
+    listen(lambda rules: application(common.connect, rules, limits), wanted, lambda at: _print(at, common))
 
 
 def _print(at: "ServedAt", common: Common) -> None:

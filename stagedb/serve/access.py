@@ -59,12 +59,13 @@ class AccessRules:
 
     def is_known(self, headers: Headers) -> bool:
         """Whether a request has the cookie, or the token in an `Authorization` header."""
-        if self.token is None:
-            return True
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        return self.has_token(headers) or hmac.compare_digest(_digest(cookie), _digest(self.cookie))
+
+    def has_token(self, headers: Headers) -> bool:
+        """Whether a request has the token in an `Authorization` header, or none is needed."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        bearer = scheme.lower() == "bearer" and self.is_token(given.strip())
-        return bearer or hmac.compare_digest(_digest(cookie), _digest(self.cookie))
+        return self.token is None or (scheme.lower() == "bearer" and self.is_token(given.strip()))
 
     def is_host(self, header: str) -> bool:
         """Whether a `Host` header is an address, or a name of this machine."""

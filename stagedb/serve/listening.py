@@ -7,11 +7,9 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there
 from stagedb.serve.access import AccessRules, is_loopback, names_of
-from stagedb.serve.page_routes import Limits, application
 from stagedb.serve.tokens import find_token
 
 
@@ -21,7 +19,7 @@ class Listening:
 
     port: 0 for a free one. token: whether one is needed; None: unless only this machine can reach the address.
     token_file: a file with the token. allow: further names of this machine in addresses. certificate, key: files for
-    HTTPS. limits: bounds of what the pages show.
+    HTTPS.
     """
 
     host: str = "127.0.0.1"
@@ -31,7 +29,6 @@ class Listening:
     allow: Sequence[str] = ()
     certificate: Path | None = None
     key: Path | None = None
-    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,10 @@ class ServedAt:
     source: str | None
 
 
-def listen(connect: Callable[[], Stagedb], wanted: Listening, ready: Callable[[ServedAt], None]) -> None:
-    """Serve a store until the process is interrupted. ready: called once, when the address is known.
+def listen(application: Callable[[AccessRules], ASGIApp], wanted: Listening, ready: Callable[[ServedAt], None]) -> None:
+    """Serve an application until the process is interrupted. ready: called once, when the address is known.
 
-    Raises UsageError for an address that cannot be used.
+    application: called with who may reach it. Raises UsageError for an address that cannot be used.
     """
     import uvicorn
 
@@ -61,9 +58,8 @@ def listen(connect: Callable[[], Stagedb], wanted: Listening, ready: Callable[[S
     try:
         token = None if found is None else found.token
         rules = AccessRules(token, names_of(wanted.host, wanted.allow), secure=wanted.certificate is not None)
-        app: ASGIApp = application(connect, rules, wanted.limits)
         settings = uvicorn.Config(
-            app,
+            application(rules),
             log_level="warning",
             access_log=False,  # an address can have a token, and the text of a query
             server_header=False,

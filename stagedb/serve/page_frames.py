@@ -1,9 +1,6 @@
 """How answers become pages: templates that escape every text, cells of tables, and errors without a traceback."""
 
 import logging
-import os
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,10 +14,9 @@ from starlette.responses import HTMLResponse, Response
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.outputs import GB, printable, readable_cell
+from stagedb.serve.hidden_failures import traceback_of
 from stagedb.serve.page_form import linked
 from stagedb.store.failures import ConnectionLost
-from stagedb.store.known_secrets import known_secrets, without_secrets
-from stagedb.store.store_settings import config_file
 
 SHORT = 28
 """Characters of the longest text that a table shows in one line."""
@@ -126,7 +122,7 @@ def error_page(request: Request, error: Exception) -> Response:
         return page(request, "error.html", 503, title="Not at the moment", message=linked(error.message))
     if isinstance(error, StagedbError):
         return page(request, "error.html", 500, title="This failed", message=linked(error.message))
-    _log.error("%s %s\n%s", request.method, request.url.path, without_secrets(_details(error), _secrets()))
+    _log.error("%s %s\n%s", request.method, request.url.path, traceback_of(error))
     text = "The server has written the details to its log. Other pages work; please report what you did."
     return page(request, "error.html", 500, title="stagedb itself failed", message=linked(text))
 
@@ -135,14 +131,6 @@ def missing_page(request: Request) -> Response:
     """The answer for an address without a page."""
     text = "There is no such page. The links above lead to all that the store has."
     return page(request, "error.html", 404, title="No such page", message=linked(text))
-
-
-def _details(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def _secrets() -> frozenset[str]:
-    return known_secrets(sys.argv, os.environ, config_file(os.environ))
 
 
 def named(words: Mapping[str, str], name: str) -> str | None:
