@@ -36,7 +36,7 @@ def _known(name: str, names: Sequence[str], what: str, verb: str) -> str:
 
 
 def plan_words(words: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a plan, of which none names a file. Raises UsageError for other words, and for wrong types."""
+    """The words of a plan, checked. Raises UsageError for a name of a file, for other words, and for wrong types."""
     found = {str(word).replace("-", "_"): value for word, value in words.items()}
     typed_words(words)
     for word, value in found.items():

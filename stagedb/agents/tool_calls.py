@@ -44,7 +44,7 @@ class CallOutcome:
 
 
 class ToolCalls:
-    """Answers calls over one store. limits: of each answer, and of how many are answered at once."""
+    """Answers calls over one store. limits: bounds of an answer, and how many are answered at once."""
 
     def __init__(self, shared: SharedStore, limits: AnswerLimits) -> None:
         self._shared, self.limits = shared, limits
