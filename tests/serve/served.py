@@ -45,7 +45,7 @@ class Served:
             connection.close()
 
 
-class _KeptOpen(Stagedb):
+class KeptOpen(Stagedb):
     """The connection of a test, which outlives a server."""
 
     def __init__(self, store: Store) -> None:
@@ -60,7 +60,7 @@ class _KeptOpen(Stagedb):
 @contextlib.contextmanager
 def serving(store: Store, token: str | None = None, limits: Limits | None = None) -> Iterator[Served]:
     """A server over a store."""
-    with serving_opened(lambda: _KeptOpen(store), token, limits) as served:
+    with serving_opened(lambda: KeptOpen(store), token, limits) as served:
         yield served
 
 

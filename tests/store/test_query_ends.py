@@ -12,7 +12,7 @@ import pytest
 from stagedb.serve.shared_store import SharedStore
 from stagedb.store import Store, connect, embedded
 from stagedb.store.failures import QueryEnded
-from tests.serve.served import _KeptOpen
+from tests.serve.served import KeptOpen
 
 TEXTS = f"RETURN [x IN range(1, 1600000) | toString(x) + '{'a' * 200}'] AS texts"
 ROWS = f"UNWIND range(1, 1500000) AS x RETURN size(collect(toString(x) + '{'a' * 50}')) AS n"
@@ -100,7 +100,7 @@ def test_eight_large_queries_leave_room_for_others(alone: Store, engine: psutil.
 
 
 def test_nothing_repeats_a_query_that_the_store_ended(alone: Store) -> None:
-    shared, asked = SharedStore(lambda: _KeptOpen(alone)), []
+    shared, asked = SharedStore(lambda: KeptOpen(alone)), []
 
     def ask(db: object) -> None:
         asked.append(db)
