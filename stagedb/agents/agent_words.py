@@ -9,9 +9,9 @@ _ARGUMENTS: Mapping[str, str] = {"param": "params", "timeout": "seconds", "sort"
 """Arguments that have another name than the word."""
 
 _TOOLS: Final = frozenset(
-    ("ls", "show", "find", "diff", "report", "queries", "models", "systems", "advise", "search", "sweep", "replay")
+    ("ls", "show", "find", "diff", "report", "queries", "models", "systems", "advise", "sweep", "replay")
 )
-"""Verbs that are tools of the same name."""
+"""Verbs that are tools of the same name. The tools `search` and `profile` keep nothing, which those verbs do."""
 
 
 class _Tools(Form):

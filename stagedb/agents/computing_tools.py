@@ -49,7 +49,7 @@ def _until(seconds: float) -> Callable[[int, int, str], None]:
     return watch
 
 
-class _Timed(PageArguments, kw_only=True):
+class _TimedArguments(PageArguments, kw_only=True):
     instance: Instance = None
     model: Model = None
     plan: Plan = field(default_factory=dict)
@@ -58,7 +58,7 @@ class _Timed(PageArguments, kw_only=True):
     framework: Framework = None
 
 
-def _subject(asked: _Timed) -> dict[str, Any]:
+def _subject(asked: _TimedArguments) -> dict[str, Any]:
     """What a verb is about, as its keywords."""
     return {
         "model": None if asked.model is None else known_model(asked.model),
@@ -69,7 +69,7 @@ def _subject(asked: _Timed) -> dict[str, Any]:
     }
 
 
-class _Profile(_Timed, kw_only=True):
+class _ProfileArguments(_TimedArguments, kw_only=True):
     scale: Annotated[
         list[Name], Meta(max_length=20, description="Factors on durations, such as collective:tp=0.5.")
     ] = field(default_factory=list)
@@ -82,7 +82,7 @@ class _Profile(_Timed, kw_only=True):
     ] = "path"
 
 
-def _profile(db: Stagedb, asked: _Profile, limits: AnswerLimits) -> ToolAnswer:
+def _profile(db: Stagedb, asked: _ProfileArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.profile(asked.instance, scale=asked.scale, keep=False, **_subject(asked))
     memory = Rows(("class", "peak"), tuple(dataclasses.astuple(each)[:2] for each in found.memory))
     tables = {"path": found.path, "lanes": found.lanes, "memory": memory}
@@ -100,7 +100,7 @@ def _profile(db: Stagedb, asked: _Profile, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer(facts, asked.page(tables[asked.table], limits))
 
 
-class _Memory(PageArguments, kw_only=True):
+class _MemoryArguments(PageArguments, kw_only=True):
     instance: Instance = None
     model: Model = None
     plan: Plan = field(default_factory=dict)
@@ -108,7 +108,7 @@ class _Memory(PageArguments, kw_only=True):
     table: Annotated[Literal["peaks", "levels", "tensors"], Meta(description="What the rows are about.")] = "peaks"
 
 
-def _memory(db: Stagedb, asked: _Memory, limits: AnswerLimits) -> ToolAnswer:
+def _memory(db: Stagedb, asked: _MemoryArguments, limits: AnswerLimits) -> ToolAnswer:
     model = None if asked.model is None else known_model(asked.model)
     system = known_system(asked.system)
     found = db.memory(asked.instance, model=model, system=system, keep=False, **plan_words(asked.plan))
@@ -118,14 +118,14 @@ def _memory(db: Stagedb, asked: _Memory, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer(facts, asked.page(tables[asked.table], limits))
 
 
-class _Advise(_Timed, kw_only=True):
+class _AdviseArguments(_TimedArguments, kw_only=True):
     table: Annotated[
         Literal["changes", "what_ifs", "refused"],
         Meta(description="changes: plans near this one; what_ifs: the step with less of each loss; refused: no plans."),
     ] = "changes"
 
 
-def _advise(db: Stagedb, asked: _Advise, limits: AnswerLimits) -> ToolAnswer:
+def _advise(db: Stagedb, asked: _AdviseArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.advise(asked.instance, progress=_until(limits.seconds), **_subject(asked))
     refused = Rows(("change", "why"), tuple(found.refused.items()))
     tables = {"changes": found.changes, "what_ifs": found.what_ifs, "refused": refused}
@@ -137,7 +137,7 @@ def _advise(db: Stagedb, asked: _Advise, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer(facts, asked.page(rows, limits))
 
 
-class _Sweep(_Timed, kw_only=True):
+class _SweepArguments(_TimedArguments, kw_only=True):
     vary: Annotated[
         dict[str, list[Any]],
         Meta(
@@ -149,7 +149,7 @@ class _Sweep(_Timed, kw_only=True):
     ]
 
 
-def _sweep(db: Stagedb, asked: _Sweep, limits: AnswerLimits) -> ToolAnswer:
+def _sweep(db: Stagedb, asked: _SweepArguments, limits: AnswerLimits) -> ToolAnswer:
     for name, values in asked.vary.items():
         for value in values:
             _check_varied(name, value)
@@ -167,7 +167,7 @@ def _check_varied(name: str, value: Any) -> None:
         check_value(next(iter(plan_words({name: value})), name), value)
 
 
-class _Search(PageArguments, kw_only=True):
+class _SearchArguments(PageArguments, kw_only=True):
     model: Annotated[Name, Meta(description="A model that the tool `models` lists.")]
     ranks: Annotated[list[int], Meta(min_length=1, max_length=8, description="Numbers of accelerators.")]
     words: Annotated[dict[str, Any], Meta(description="Words that all plans have; global_batch_size is needed.")]
@@ -182,7 +182,7 @@ class _Search(PageArguments, kw_only=True):
     fate: Fates = None
 
 
-def _search(db: Stagedb, asked: _Search, limits: AnswerLimits) -> ToolAnswer:
+def _search(db: Stagedb, asked: _SearchArguments, limits: AnswerLimits) -> ToolAnswer:
     del db  # a search that is not kept needs no store
     if len(set(asked.ranks)) < len(asked.ranks) or min(asked.ranks) < 1:
         raise UsageError("ranks are different numbers of accelerators, each at least 1")
@@ -210,32 +210,32 @@ def _with_fate(found: Rows, fate: str | None) -> Rows:
     return Rows(found.columns, rows, units={"step": "ns", "peak": "B", "sent": "B"})
 
 
-class _Candidates(PageArguments, kw_only=True):
+class _CandidatesArguments(PageArguments, kw_only=True):
     fate: Fates = None
     search: Annotated[Name | None, Meta(description="Id of a search of the store; without it the newest.")] = None
 
 
-def _candidates(db: Stagedb, asked: _Candidates, limits: AnswerLimits) -> ToolAnswer:
+def _candidates(db: Stagedb, asked: _CandidatesArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.searched(asked.search)
     rows = _with_fate(found.candidates, asked.fate)
     facts = {"properties": api.properties(db.show(found.id))}
     return ToolAnswer(facts, asked.page(rows, limits))
 
 
-class _Models(PageArguments, kw_only=True):
+class _ModelsArguments(PageArguments, kw_only=True):
     like: Annotated[Name | None, Meta(description="The models nearest in size to this one.")] = None
 
 
-def _models(db: Stagedb, asked: _Models, limits: AnswerLimits) -> ToolAnswer:
+def _models(db: Stagedb, asked: _ModelsArguments, limits: AnswerLimits) -> ToolAnswer:
     del db
     return _listed(api.models(None if asked.like is None else known_model(asked.like)), asked, limits)
 
 
-class _Systems(PageArguments, kw_only=True):
+class _SystemsArguments(PageArguments, kw_only=True):
     name: Annotated[Name | None, Meta(description="One system, with the keys of its file.")] = None
 
 
-def _systems(db: Stagedb, asked: _Systems, limits: AnswerLimits) -> ToolAnswer:
+def _systems(db: Stagedb, asked: _SystemsArguments, limits: AnswerLimits) -> ToolAnswer:
     del db
     if asked.name is None:
         return _listed(api.systems(), asked, limits)
@@ -254,21 +254,21 @@ COMPUTING_TOOLS: tuple[AgentTool[Any], ...] = (
         "profile",
         "Time a step of an instance, or of a model under a plan, on a system, in memory: step, MFU, the critical path "
         "over all ranks. It shows what another system or network would give.",
-        _Profile,
+        _ProfileArguments,
         _profile,
         computes=True,
     ),
     AgentTool(
         "memory",
         "The memory of a rank of each class over a step, in bytes, in memory.",
-        _Memory,
+        _MemoryArguments,
         _memory,
         computes=True,
     ),
     AgentTool(
         "advise",
         "What bounds a step, and which plans near it are faster or fit: each is tried in memory.",
-        _Advise,
+        _AdviseArguments,
         _advise,
         computes=True,
     ),
@@ -276,18 +276,22 @@ COMPUTING_TOOLS: tuple[AgentTool[Any], ...] = (
         "sweep",
         "Time a plan with words of it, or numbers of its system (bandwidths, latencies, sizes), varied: how does the "
         "step react to the topology?",
-        _Sweep,
+        _SweepArguments,
         _sweep,
         computes=True,
     ),
     AgentTool(
         "search",
         "The best plans of a model of the library on so many accelerators, and why others lose; nothing is kept.",
-        _Search,
+        _SearchArguments,
         _search,
         computes=True,
     ),
-    AgentTool("candidates", "The plans that a search of the store tried, the best first.", _Candidates, _candidates),
-    AgentTool("models", "The library of models, with their sizes.", _Models, _models),
-    AgentTool("systems", "The library of systems, or one of them with all of its numbers.", _Systems, _systems),
+    AgentTool(
+        "candidates", "The plans that a search of the store tried, the best first.", _CandidatesArguments, _candidates
+    ),
+    AgentTool("models", "The library of models, with their sizes.", _ModelsArguments, _models),
+    AgentTool(
+        "systems", "The library of systems, or one of them with all of its numbers.", _SystemsArguments, _systems
+    ),
 )

@@ -22,11 +22,11 @@ OF_RUNS = ("late_ranks", "critical_breakdown", "bubble_by_stage", "hotspots", "i
 RunName = Annotated[Name, Meta(description="Id or name of a run.")]
 
 
-class _Report(ToolArguments, kw_only=True):
+class _ReportArguments(ToolArguments, kw_only=True):
     word: Annotated[Name, Meta(description="Id or name of a profile or a run.")]
 
 
-def _report(db: Stagedb, asked: _Report, limits: AnswerLimits) -> ToolAnswer:
+def _report(db: Stagedb, asked: _ReportArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.show(asked.word)
     if not isinstance(found, ProfileInfo | RunInfo):
         raise UsageError(
@@ -46,11 +46,11 @@ def _report(db: Stagedb, asked: _Report, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer(facts, tables)
 
 
-class _RunRows(PageArguments, kw_only=True):
+class _RunRowsArguments(PageArguments, kw_only=True):
     run: RunName
 
 
-class _RunOps(_RunRows, kw_only=True):
+class _RunOpsArguments(_RunRowsArguments, kw_only=True):
     rank: Annotated[int | None, Meta(description="Only ops of this rank.")] = None
     kind: Annotated[Name | None, Meta(description="Only ops of this kind, such as matmul or all_reduce.")] = None
     order: Annotated[
@@ -58,7 +58,7 @@ class _RunOps(_RunRows, kw_only=True):
     ] = "start"
 
 
-def _run_ops(db: Stagedb, asked: _RunOps, limits: AnswerLimits) -> ToolAnswer:
+def _run_ops(db: Stagedb, asked: _RunOpsArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.run_ops(asked.run)
     at = {name: place for place, name in enumerate(found.columns)}
     rows = [
@@ -80,11 +80,11 @@ def _listed(values: set[Any]) -> str:
     return ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "")
 
 
-def _run_collectives(db: Stagedb, asked: _RunRows, limits: AnswerLimits) -> ToolAnswer:
+def _run_collectives(db: Stagedb, asked: _RunRowsArguments, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer({}, asked.page(db.run_collectives(asked.run), limits))
 
 
-class _Replay(ToolArguments, kw_only=True):
+class _ReplayArguments(ToolArguments, kw_only=True):
     run: RunName
     scale: Annotated[
         list[Name], Meta(max_length=20, description="Factors on durations, such as collective=0.5 or rank:3=0.9.")
@@ -94,7 +94,7 @@ class _Replay(ToolArguments, kw_only=True):
     )
 
 
-def _replay(db: Stagedb, asked: _Replay, limits: AnswerLimits) -> ToolAnswer:
+def _replay(db: Stagedb, asked: _ReplayArguments, limits: AnswerLimits) -> ToolAnswer:
     del limits
     found = db.replay_run(asked.run, scale=asked.scale, without=asked.without)
     facts = {"measured": found.measured, "base": found.base, "step": found.step, "gaps": found.gaps, "unit": "ns"}
@@ -106,27 +106,27 @@ RUN_TOOLS: tuple[AgentTool[Any], ...] = (
         "report",
         "The figures of a profile or a run, and the first rows of the questions about its time: what is on the "
         "critical path, how ranks spend the time, communication that nothing hides, traffic, the longest operators.",
-        _Report,
+        _ReportArguments,
         _report,
     ),
     AgentTool(
         "run_ops",
         "The ops of a run that was recorded, a row for each op of each rank; times from the run's begin. work is the "
         "op's own time without waiting for other ranks, gap what no dependency explains before it.",
-        _RunOps,
+        _RunOpsArguments,
         _run_ops,
     ),
     AgentTool(
         "run_collectives",
         "The collectives and messages of a run, a row for each member. ready is when the last member began, waits how "
         "long this one waited for that, last the rank of it.",
-        _RunRows,
+        _RunRowsArguments,
         _run_collectives,
     ),
     AgentTool(
         "replay",
         "Time a run again from what its ops waited for: what would it take if some of it were faster?",
-        _Replay,
+        _ReplayArguments,
         _replay,
     ),
 )

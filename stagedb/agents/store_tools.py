@@ -26,7 +26,7 @@ Kind = Literal["graphs", "instances", "profiles", "searches", "runs", "unfinishe
 Seconds = Annotated[float, Meta(gt=0, description="End the query after this time; the server may have a lower bound.")]
 
 
-class _Ls(PageArguments, kw_only=True):
+class _LsArguments(PageArguments, kw_only=True):
     kind: Annotated[Kind | None, Meta(description="List only these.")] = None
     model: Annotated[Name | None, Meta(description="Only what is of this model.")] = None
     system: Annotated[Name | None, Meta(description="Only profiles and searches on it.")] = None
@@ -36,29 +36,29 @@ class _Ls(PageArguments, kw_only=True):
     ] = "created"
 
 
-def _ls(db: Stagedb, asked: _Ls, limits: AnswerLimits) -> ToolAnswer:
+def _ls(db: Stagedb, asked: _LsArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.ls(asked.kind, model=asked.model, system=asked.system, tag=asked.tag, sort=asked.sort)
     units = {"step": "ns", "peak": "B"}
     return ToolAnswer({}, asked.page(Rows(found.columns, found.rows, units=units), limits))
 
 
-class _Show(PageArguments, kw_only=True):
+class _ShowArguments(PageArguments, kw_only=True):
     word: Annotated[Name, Meta(description="An id, the start of one, or a name.")]
 
 
-def _show(db: Stagedb, asked: _Show, limits: AnswerLimits) -> ToolAnswer:
+def _show(db: Stagedb, asked: _ShowArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.show(asked.word)
     return ToolAnswer({"properties": api.properties(found)}, asked.page(db.origin(found.id), limits))
 
 
-class _Find(PageArguments, kw_only=True):
+class _FindArguments(PageArguments, kw_only=True):
     model: Annotated[Name | None, Meta(description="The model's name.")] = None
     system: Annotated[Name | None, Meta(description="The system's name.")] = None
     fits: Annotated[bool, Meta(description="Only what fits into the memory of an accelerator.")] = False
     plan: Annotated[dict[str, Any], Meta(description=PLAN)] = field(default_factory=dict)
 
 
-def _find(db: Stagedb, asked: _Find, limits: AnswerLimits) -> ToolAnswer:
+def _find(db: Stagedb, asked: _FindArguments, limits: AnswerLimits) -> ToolAnswer:
     words = plan_words(asked.plan)
     most = asked.skip + asked.wanted(limits) + 1  # one more shows whether there are more
     found = db.find(model=asked.model, system=asked.system, fits=asked.fits, limit=most, **words)
@@ -66,7 +66,7 @@ def _find(db: Stagedb, asked: _Find, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer({}, asked.page(rows, limits), found.hints)
 
 
-class _Diff(PageArguments, kw_only=True):
+class _DiffArguments(PageArguments, kw_only=True):
     first: Annotated[Name, Meta(description="Id or name of an instance or a profile.")]
     second: Annotated[Name, Meta(description="Another one of the same kind.")]
     table: Annotated[
@@ -78,7 +78,7 @@ class _Diff(PageArguments, kw_only=True):
     ] = None
 
 
-def _diff(db: Stagedb, asked: _Diff, limits: AnswerLimits) -> ToolAnswer:
+def _diff(db: Stagedb, asked: _DiffArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.diff(asked.first, asked.second)
     tables = {"plan": found.plan, "work": found.work, "time": found.time}
     chosen = asked.table or ("time" if isinstance(found.first, api.ProfileInfo) else "work")
@@ -94,14 +94,14 @@ def _diff(db: Stagedb, asked: _Diff, limits: AnswerLimits) -> ToolAnswer:
     return ToolAnswer(facts, asked.page(tables[chosen], limits))
 
 
-class _Queries(PageArguments, kw_only=True):
+class _QueriesArguments(PageArguments, kw_only=True):
     subject: Annotated[
         Name | None, Meta(description="Only those of a subject, such as communication, critical_path, runs or saved.")
     ] = None
     name: Annotated[Name | None, Meta(description="One query, with its columns and its Cypher.")] = None
 
 
-def _queries(db: Stagedb, asked: _Queries, limits: AnswerLimits) -> ToolAnswer:
+def _queries(db: Stagedb, asked: _QueriesArguments, limits: AnswerLimits) -> ToolAnswer:
     known = db.queries()
     if asked.name is not None:
         wanted = asked.name.replace("-", "_")
@@ -138,7 +138,7 @@ def _fields(query: QueryInfo) -> Rows:
     return Rows(("how", "name", "type", "unit", "is"), tuple(rows))
 
 
-class _Query(PageArguments, kw_only=True):
+class _QueryArguments(PageArguments, kw_only=True):
     name: Annotated[Name, Meta(description="The name of a query that the tool `queries` lists.")]
     params: Annotated[
         dict[str, Any], Meta(description="Values of its parameters, but for instance, profile, run and search.")
@@ -150,7 +150,7 @@ class _Query(PageArguments, kw_only=True):
     seconds: Seconds | None = None
 
 
-def _query(db: Stagedb, asked: _Query, limits: AnswerLimits) -> ToolAnswer:
+def _query(db: Stagedb, asked: _QueryArguments, limits: AnswerLimits) -> ToolAnswer:
     if not querying.WORD.match(asked.name):
         raise UsageError(
             f"{shown(asked.name)} is no name of a query: {call('queries')} lists them, and cypher takes texts"
@@ -159,7 +159,7 @@ def _query(db: Stagedb, asked: _Query, limits: AnswerLimits) -> ToolAnswer:
     return _asked(db, asked.name, given, asked, limits)
 
 
-class _Cypher(PageArguments, kw_only=True):
+class _CypherArguments(PageArguments, kw_only=True):
     query: Annotated[
         str,
         Meta(
@@ -176,12 +176,12 @@ class _Cypher(PageArguments, kw_only=True):
     seconds: Seconds | None = None
 
 
-def _cypher(db: Stagedb, asked: _Cypher, limits: AnswerLimits) -> ToolAnswer:
+def _cypher(db: Stagedb, asked: _CypherArguments, limits: AnswerLimits) -> ToolAnswer:
     return _asked(db, asked.query, asked.params, asked, limits)
 
 
 def _asked(
-    db: Stagedb, query: str, params: Mapping[str, Any], asked: _Query | _Cypher, limits: AnswerLimits
+    db: Stagedb, query: str, params: Mapping[str, Any], asked: _QueryArguments | _CypherArguments, limits: AnswerLimits
 ) -> ToolAnswer:
     """The answer to a query, with what was chosen as the newest."""
     found = db.query(
@@ -197,11 +197,11 @@ def _asked(
     return ToolAnswer({}, asked.page(found, limits), notes)
 
 
-class _Schema(PageArguments, kw_only=True):
+class _SchemaArguments(PageArguments, kw_only=True):
     label: Annotated[Name | None, Meta(description="One label, with its properties.")] = None
 
 
-def _schema(db: Stagedb, asked: _Schema, limits: AnswerLimits) -> ToolAnswer:
+def _schema(db: Stagedb, asked: _SchemaArguments, limits: AnswerLimits) -> ToolAnswer:
     del db
     if asked.label is None:
         rows = tuple((each.name, each.description, _edges(each.name)) for each in LABELS)
@@ -229,46 +229,46 @@ STORE_TOOLS: tuple[AgentTool[Any], ...] = (
         "ls",
         "List what the store has: graphs (models), instances (a model under a plan), profiles (a step timed on a "
         "system), searches, and runs that a profiler recorded. The caller's own come first, then the newest.",
-        _Ls,
+        _LsArguments,
         _ls,
     ),
     AgentTool(
         "show",
         "Show one graph, instance, profile, search or run: its plan, figures, names, tags and notes, who made it and "
         "from which inputs.",
-        _Show,
+        _ShowArguments,
         _show,
     ),
     AgentTool(
         "find",
         "Find profiled plans of a model, the most tokens a second an accelerator first.",
-        _Find,
+        _FindArguments,
         _find,
     ),
     AgentTool(
         "diff",
         "Compare two instances, or two profiles: a verdict in one sentence, and a table of what differs.",
-        _Diff,
+        _DiffArguments,
         _diff,
     ),
     AgentTool(
         "queries",
         "List the named queries (traffic by axis, by dimension and by link; breakdowns; the critical path over all "
         "ranks; stragglers; memory; why plans lose) with their parameters, or show one with its columns.",
-        _Queries,
+        _QueriesArguments,
         _queries,
     ),
-    AgentTool("query", "Run a named query.", _Query, _query),
+    AgentTool("query", "Run a named query.", _QueryArguments, _query),
     AgentTool(
         "cypher",
         "Ask the store in Cypher that only reads. The tool `schema` lists labels, properties and relationships.",
-        _Cypher,
+        _CypherArguments,
         _cypher,
     ),
     AgentTool(
         "schema",
         "The labels and relationships of the store, or the properties of one label with their types and units.",
-        _Schema,
+        _SchemaArguments,
         _schema,
     ),
 )

@@ -18,7 +18,7 @@ from tests.serve.served import KeptOpen
 
 
 @dataclass(frozen=True)
-class Told:
+class ToolReply:
     """What a tool returned: its text, and whether it is an error."""
 
     text: str
@@ -47,10 +47,10 @@ def rows_of(table: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
-def told(result: CallToolResult) -> Told:
+def reply_of(result: CallToolResult) -> ToolReply:
     (content,) = result.content
     assert isinstance(content, TextContent)
-    return Told(content.text, bool(result.is_error))
+    return ToolReply(content.text, bool(result.is_error))
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class Agent:
 
     opened: Callable[[], Any]
 
-    def call(self, name: str, /, **arguments: Any) -> Told:
+    def call(self, name: str, /, **arguments: Any) -> ToolReply:
         """The answer of a tool."""
         return self.calls((name, arguments))[0]
 
-    def calls(self, *several: tuple[str, dict[str, Any]]) -> list[Told]:
+    def calls(self, *several: tuple[str, dict[str, Any]]) -> list[ToolReply]:
         """The answers of several calls of one client."""
 
-        async def ask() -> list[Told]:
+        async def ask() -> list[ToolReply]:
             async with Client(self.opened()) as client:
-                return [told(await client.call_tool(name, arguments)) for name, arguments in several]
+                return [reply_of(await client.call_tool(name, arguments)) for name, arguments in several]
 
         return anyio.run(ask)
 

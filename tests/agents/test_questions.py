@@ -12,7 +12,7 @@ from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 
 TOKENS, HIDDEN, VOCABULARY, BYTES = 8, 16, 512, 2
-"""Of a sequence, and of the tiny model; bytes of a value."""
+"""Tokens of a sequence, sizes of the tiny model, bytes of a value."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Attempts to write, to read files, and to reach out through the tools: all of them fail, and the store stays as it is."""
+"""Attempts to write, to read files and to reach out through the tools: all fail, and the store stays as it is."""
 
 import sys
 from collections.abc import Iterator
@@ -154,15 +154,18 @@ def place(tmp_path: Path) -> Path:
 def filled(value: Any, place: Path) -> Any:
     """Arguments with the place of the files."""
     if isinstance(value, str):
-        return value.replace("{path}", str(place)).replace("{folder}", str(place.parent)).replace("{{", "{").replace("}}", "}")
+        return (
+            value.replace("{path}", str(place))
+            .replace("{folder}", str(place.parent))
+            .replace("{{", "{")
+            .replace("}}", "}")
+        )
     if isinstance(value, dict):
         return {key: filled(each, place) for key, each in value.items()}
     return [filled(each, place) for each in value] if isinstance(value, list) else value
 
 
-def test_nothing_is_written_and_no_file_is_read(
-    store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_and_no_file_is_read(store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Stagedb(store).instantiate(card("llama"), name="wide", tp=2)
     agent, before = agent_of(store), whole(store)
     monkeypatch.chdir(place.parent)  # a name without a folder would find the files too
