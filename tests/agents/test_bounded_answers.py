@@ -110,14 +110,8 @@ def test_errors_have_the_words_of_tools(embedded_store: Store) -> None:
     assert "(params: KEY=VALUE, instance, profile)" in agent.call("query", name="clocks", params={"x": 1}).error
     assert "make one with `stagedb search`" in agent.call("candidates").error
     assert "no tool is named 'rm'" in agent.call("rm", word="x").error
-    assert (
-        "or allow more time with seconds"
-        in agent.call(
-            "cypher",
-            query="UNWIND range(1, 9999) AS a UNWIND range(1, 9999) AS b WITH a * b AS n WHERE n % 7 = 8 RETURN count(n)",
-            seconds=0.2,
-        ).error
-    )
+    slow = "UNWIND range(1, 9999) AS a UNWIND range(1, 9999) AS b WITH a * b AS n WHERE n % 7 = 8 RETURN count(n)"
+    assert "or allow more time with seconds" in agent.call("cypher", query=slow, seconds=0.2).error
 
 
 def test_a_failure_shows_no_details(
