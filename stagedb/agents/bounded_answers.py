@@ -15,7 +15,7 @@ from stagedb.mentions import Word
 
 MOST_BYTES: Final = 10_000_000
 LEAST_BYTES: Final = 2_000
-MOST_SKIPPED: Final = 1_000_000
+MOST_SKIPPED: Final = 100_000
 """Rows that a caller may skip."""
 
 _TEXTS = (2_000, 400, 80)

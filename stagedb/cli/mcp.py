@@ -1,18 +1,23 @@
 """`mcp`: the store as tools for agents."""
 
 import os
+import signal
 import sys
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stagedb.cli import EXIT_INTERRUPTED
 from stagedb.cli.listening_options import ListeningOptions
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
     from stagedb.serve.listening import ServedAt
+
+GENERATION = "2"
+"""The first number of the version of the package."""
 
 
 @option_groups
@@ -39,8 +44,7 @@ def mcp(
     """
     if not http and place.given():
         raise UsageError(f"{place.given()[0]} is about HTTP: add --http, or leave it out")
-    if find_spec("mcp") is None:
-        raise UsageError('agents need the package `mcp`: `pip install "stagedb[mcp]"`')
+    _check_package()
     from stagedb.agents import AnswerLimits, serve_over_http, serve_over_stdio
 
     limits = AnswerLimits(rows, most_bytes, timeout, asking=max(2, (os.cpu_count() or 1) // 2))
@@ -48,7 +52,25 @@ def mcp(
     if http:
         serve_over_http(common.connect, limits, place.listening(), lambda at: _print(at, common))
     else:
+        signal.signal(signal.SIGINT, _end)
         serve_over_stdio(common.connect, limits)
+
+
+def _end(number: int, frame: object) -> None:
+    """End at once: a thread waits for the next line of input, and nothing but a line would end it."""
+    os.write(2, b"Interrupted.\n")
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _check_package() -> None:
+    """Raise UsageError unless the protocol's package is there, in a version that has what the tools use."""
+    try:
+        found = version("mcp")
+    except PackageNotFoundError:
+        found = ""
+    if found.partition(".")[0] != GENERATION:
+        there = f", and version {found} is here" if found else ""
+        raise UsageError(f'agents need the package `mcp` {GENERATION}{there}: `pip install "stagedb[mcp]"`')
 
 
 def _print(at: "ServedAt", common: Common) -> None:

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import anyio
 import httpx2
 import pytest
 import uvicorn
-from mcp import Client, StdioServerParameters
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from stagedb.agents import AnswerLimits
@@ -123,7 +126,7 @@ def test_an_agent_starts_the_command(store: Store, store_environment: dict[str, 
     parameters = StdioServerParameters(command=program, args=rest, env=environment, cwd=tmp_path)
 
     async def ask() -> tuple[int, list[dict[str, Any]], str]:
-        async with Client(parameters) as client:
+        async with Client(stdio_client(parameters)) as client:
             tools = (await client.list_tools()).tools
             found = reply_of(await client.call_tool("ls", {"kind": "instances"})).rows
             return len(tools), found, reply_of(await client.call_tool("show", {"word": "x"})).error
@@ -133,6 +136,20 @@ def test_an_agent_starts_the_command(store: Store, store_environment: dict[str, 
     assert [row["name"] for row in rows] == ["wide"]
     assert "in the store" in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_ends_the_command(embedded_store: Store, stagedb_home: Path) -> None:
+    """While it waits for input, which a thread does."""
+    environment = {**os.environ, "STAGEDB_HOME": str(stagedb_home), "STAGEDB_CONFIG": os.devnull}
+    pipe = subprocess.PIPE
+    started = subprocess.Popen(command(), stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    assert started.stdin is not None and started.stdout is not None
+    started.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}) + "\n")
+    started.stdin.flush()
+    assert json.loads(started.stdout.readline())["id"] == 1
+    started.send_signal(signal.SIGINT)
+    assert started.wait(30) == 130
+    assert started.communicate()[1] == "Interrupted.\n"
 
 
 def test_the_command_listens_and_shows_no_token(embedded_store: Store, stagedb_home: Path, tmp_path: Path) -> None:
@@ -161,14 +178,22 @@ def test_the_command_listens_and_shows_no_token(embedded_store: Store, stagedb_h
     assert "the token is in STAGEDB_SERVE_TOKEN" in err
 
 
+@pytest.mark.parametrize(("there", "words"), [(None, ""), ("1.30.0", ", and version 1.30.0 is here")])
 def test_without_its_package_the_command_names_what_installs_it(
     offline: Run,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
+    there: str | None,
+    words: str,
 ) -> None:
-    monkeypatch.setattr("stagedb.cli.mcp.find_spec", lambda name: None)
+    def version(name: str) -> str:
+        if there is None:
+            raise PackageNotFoundError(name)
+        return there
+
+    monkeypatch.setattr("stagedb.cli.mcp.version", version)
     refused = offline("mcp")
     assert (refused.status, refused.out) == (2, "")
-    assert refused.err == 'Error: agents need the package `mcp`: `pip install "stagedb[mcp]"`\n'
+    assert refused.err == f'Error: agents need the package `mcp` 2{words}: `pip install "stagedb[mcp]"`\n'
 
 
 @pytest.mark.parametrize(
