@@ -60,6 +60,8 @@ def breaches(layer: str, source: str) -> list[str]:
         parts = name.split(".")
         if parts[0] == "neo4j" and layer != "store":
             found.append(f"{line}: only stagedb.store imports neo4j")
+        if parts[0] in ("mcp", "mcp_types") and layer != "agents":
+            found.append(f"{line}: only stagedb.agents imports {parts[0]}")
         if parts[0] != "stagedb" or len(parts) < 2 or parts[1] in FREE or parts[1] == layer:
             continue
         if parts[1] in LAYERS and layer in LAYERS and LAYERS.index(parts[1]) > LAYERS.index(layer):
@@ -134,6 +136,8 @@ def test_a_breach_is_found() -> None:
     assert breaches("ir", "from stagedb.store import connect\n")
     assert breaches("ir", "def f():\n    import stagedb.cli.application\n")
     assert breaches("cli", "from neo4j import GraphDatabase\n")
+    assert breaches("cli", "import mcp.server\n")
+    assert not breaches("agents", "import mcp.server\n")
     assert not breaches("cli", "from stagedb.api import connect\nimport stagedb.errors\n")
     assert not breaches("store", "import neo4j.exceptions\n")
 
