@@ -126,6 +126,7 @@ class _LaunchedOps:
         phase = self.host.inherited(phase, inner)
         collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
         launcher = _taken(rank.host.column("name"), inner, NONE)
+        shapes = self.host.inherited(rank.host.column("shapes"), inner)
         kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
         in_step = self._annotations([p for p, each in enumerate(rank.annotations) if kinds[each.name] == _STEPS])
@@ -146,6 +147,7 @@ class _LaunchedOps:
             "collective": collective,
             "launched": self.moments,
             "launcher": launcher,
+            "shapes": shapes,
             "annotation": around,
             "step": step,
             "phase": np.where(named != NONE, named, phase).astype(np.int8),

@@ -20,6 +20,7 @@ class RunOpFacts:
     axis: str | None
     block: str
     launcher: str | None
+    shapes: str | None
     dtype: str | None
     message: int
     bytes: int | None

@@ -107,6 +107,7 @@ RUN_LABELS = (
             Property("chunk", "integer", "part of the stage: 0, since a recording does not have it"),
             Property("stream", "string", "the stream that it ran on"),
             Property("launcher", "string?", "the operator that launched it"),
+            Property("shapes", "string?", "shapes of that operator's inputs, such as [[768,384],[384,96]]"),
             Property("step_number", "integer?", "the profiler's number of the step"),
             Property("dtype", "string?", "format of the elements on the wire, as PyTorch writes it"),
             Property("bytes", "integer?", "of a copy", "B"),

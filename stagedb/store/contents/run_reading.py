@@ -13,7 +13,7 @@ from stagedb.runs.rank_trace import HOST, NONE, Integers, RecordedCollective
 from stagedb.runs.stored_run import LaneFacts, RunOpFacts, StoredCollective, StoredRun
 from stagedb.store import Store, read_whole
 
-_FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "dtype", "message", "bytes", "stream")
+_FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "shapes", "dtype", "message", "bytes", "stream")
 
 
 def read_run(store: Store, run: str) -> StoredRun:
