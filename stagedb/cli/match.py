@@ -37,7 +37,7 @@ def match(
     Matmuls, attentions and what ranks communicate are aligned in the order of issue. Findings have the module, the
     ranks and the plan's reason: ops that are missing or extra, collectives of another size, format, group or kind,
     others that were moved, tasks of micro-batches in another order, ranks that are late or slow. The store keeps the
-    match: `stagedb query match_findings --run RUN` answers again, and `seen_and_planned` compares times with profiles.
+    match: `stagedb query run_against_plan --run RUN` answers again, and `seen_and_planned` compares times with profiles.
     """
     with common.connect() as db, progress(common, "writing", "relationships") as report:
         found = db.match(run, instance, progress=report)
