@@ -20,9 +20,9 @@ HEADINGS = {
     "While others work": ("leases", "whole_reads"),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
     "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
-    "Graphs, instances, memory, profiles, searches and runs": (
+    "Graphs, instances, memory, profiles, searches, runs and matches": (
         *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
-        *("searches", "search_rows", "search_shards", "runs"),
+        *("searches", "search_rows", "search_shards", "runs", "matches"),
     ),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs", "run_reading"),
     "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),

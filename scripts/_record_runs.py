@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.recording.run_requests import PROGRAMS, RunRequest, Sleep, SlowLink
+from scripts.recording.run_requests import FAULTS, PROGRAMS, RunRequest, Sleep, SlowLink
 from scripts.recording.run_trimming import saved_run
 
 
@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=1, help="how many steps are recorded (1)")
     parser.add_argument("--sleep", metavar="RANK:LAYER:SECONDS", help="a rank that sleeps before a layer")
     parser.add_argument("--slow-link", metavar="FROM:TO:RATE", help="a link with so many bytes per second")
+    parser.add_argument("--fault", choices=tuple(FAULTS), help="what is wrong with the program")
+    parser.add_argument("--shapes", action="store_true", help="record the shapes of matmuls and attentions")
     parser.add_argument("--first", action="store_true", help="run before all other programs (as root)")
     parser.add_argument("--whole", action="store_true", help="leave traces as the profiler wrote them")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to write")
@@ -58,7 +60,7 @@ def requested(given: argparse.Namespace) -> RunRequest:
     if given.slow_link is not None:
         source, target, rate = (int(word) for word in given.slow_link.split(":"))
         slow = SlowLink(source, target, rate)
-    request = RunRequest(given.program, given.ranks, given.steps, sleep, slow, given.first)
+    request = RunRequest(given.program, given.ranks, given.steps, sleep, slow, given.first, given.fault, given.shapes)
     request.completed()
     return request
 

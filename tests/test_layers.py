@@ -24,6 +24,7 @@ CORE = (
         "search",
         "traces",
         "runs",
+        "matching",
         "reports",
     ),
 )

@@ -6,6 +6,7 @@
 // column axis: string? — name of the group
 // column sequence: integer? — number of the collective in its group
 // column group_size: integer? [ranks] — ranks of the group
+// column group: string? — global ranks of the group, or both of a message
 // column message: integer [B] — operand on one rank
 // column by_order: boolean — members were found by their order alone
 // column ready: integer [ns] — when its last member begins
@@ -17,5 +18,6 @@ MATCH (:Run {id: $run})-[:HAS_COLLECTIVE]->(c:RunCollective)-[m:HAS_MEMBER]->(o:
 WITH c, m, o ORDER BY m.rank
 WITH c, collect(m.rank) AS ranks, collect(o.index) AS ops
 RETURN c.kind AS kind, c.axis AS axis, c.sequence AS sequence, c.group_size AS group_size,
-  c.message AS message, c.by_order AS by_order, c.ready AS ready, c.last AS last, c.waited AS waited, ranks, ops
+  c.group AS group, c.message AS message,
+  c.by_order AS by_order, c.ready AS ready, c.last AS last, c.waited AS waited, ranks, ops
 ORDER BY c.number

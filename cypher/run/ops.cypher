@@ -10,6 +10,7 @@
 // column axis: string? — name of the group that communicates
 // column block: string — the annotation around it
 // column launcher: string? — the operator that launched it
+// column shapes: string? — shapes of that operator's inputs
 // column dtype: string? — format of the elements on the wire
 // column message: integer [B] — operand of a communication on one rank
 // column bytes: integer? [B] — of a copy
@@ -23,7 +24,8 @@
 // column synchronised: integer[]? — index of the op that the host had waited for last before the launch, on each rank
 MATCH (:Run {id: $run})-[:HAS_LANE]->(:RunLane {lane: $lane})-[:HAS_OP_TIME]->(o:RunOp)
 RETURN o.name AS name, o.type AS type, o.kind AS kind, o.phase AS phase, o.axis AS axis,
-  o.block AS block, o.launcher AS launcher, o.dtype AS dtype, o.message AS message, o.bytes AS bytes,
-  o.stream AS stream, o.processor AS processor, o.step_number AS step_number, o.starts AS starts,
-  o.durations AS durations, o.critical AS critical, o.launches AS launches, o.synchronised AS synchronised
+  o.block AS block, o.launcher AS launcher, o.shapes AS shapes, o.dtype AS dtype, o.message AS message,
+  o.bytes AS bytes, o.stream AS stream, o.processor AS processor, o.step_number AS step_number,
+  o.starts AS starts, o.durations AS durations, o.critical AS critical, o.launches AS launches,
+  o.synchronised AS synchronised
 ORDER BY o.index

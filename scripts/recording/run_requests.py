@@ -28,6 +28,9 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = {
     "pp": {"pp": -1, "microbatches": 4, "layers": -1},
     "pp-fsdp": {"pp": 2, "microbatches": 4, "dp": -1, "dp_kind": "fsdp"},
     "ep": _MIXTURE | {"ep": -1, "experts": -1},
+    "ddp": {"dp": -1, "dp_kind": "ddp"},
+    "fsdp-recompute": {"dp": -1, "dp_kind": "fsdp", "recompute": "full"},
+    "fsdp-mixed": {"dp": -1, "dp_kind": "fsdp", "mixed": "fp32master", "dtype": "bf16"},
 }
 """What trains: a small Llama, or a small mixture of experts, and its axes. -1: as many as ranks are left. Where ranks
 wait often, sequences are longer, so that most of a step is computing."""
@@ -51,9 +54,26 @@ class SlowLink:
     rate: int
 
 
+FAULTS: Mapping[str, str] = {
+    "extra-gather": "a layer's output is gathered",
+    "small-buckets": "DDP's buckets are smaller",
+    "wide-group": "a layer's gradients are reduced over all ranks",
+    "no-prefetch": "no layer's weights are gathered before its backward begins",
+    "all-reduce": "a layer's gradients are all-reduced",
+    "no-checkpoint": "a layer is not recomputed",
+    "fp32-unit": "a layer computes in fp32",
+    "no-reduction": "a layer's gradients are not reduced",
+    "all-forwards-first": "all micro-batches run forward before any runs backward",
+}
+"""What may be wrong with a program (`run_faults` of `under_torch`)."""
+
+
 @dataclass(frozen=True)
 class RunRequest:
-    """A run to record. steps: how many are recorded. first: whether its processes run before all other programs."""
+    """A run to record. steps: how many are recorded. first: whether its processes run before all other programs.
+
+    fault: of `FAULTS`. shapes: whether the shapes of operands are recorded.
+    """
 
     program: str
     ranks: int
@@ -61,6 +81,8 @@ class RunRequest:
     sleep: Sleep | None = None
     slow_link: SlowLink | None = None
     first: bool = False
+    fault: str | None = None
+    shapes: bool = False
     config: Config = field(default_factory=dict)
 
     def completed(self) -> Config:

@@ -37,6 +37,7 @@ def _expected(found: Path, request: RunRequest) -> str:
         "steps": request.steps,
         "sleep": request.sleep and asdict(request.sleep),
         "slow_link": request.slow_link and asdict(request.slow_link),
+        "fault": request.fault,
     }
     lists = [(found / f"rank{rank}.sent.json").read_text(encoding="utf-8") for rank in range(request.ranks)]
     rows = (json.dumps(json.loads(each), separators=(",", ":")) for each in lists)
@@ -58,14 +59,21 @@ def trim_trace(trace: dict[str, Any]) -> set[int]:
     kept = [event for event in events if id(event) not in inner]
     for event in kept:
         args = event.get("args", {})
-        for name in ("Ev Idx", "External id", "Fwd thread id", "Sequence number"):
+        for name in ("Ev Idx", "External id", "Fwd thread id", "Sequence number", "Concrete Inputs", "Input Strides"):
             args.pop(name, None)
+        if not multiplies(event["name"]):
+            args.pop("Input Dims", None)
+            args.pop("Input type", None)
     trace["traceEvents"] = kept
     return {event["args"]["Record function id"] for event in kept if "Record function id" in event.get("args", {})}
 
 
 def _inner(operators: list[dict[str, Any]]) -> set[int]:
-    """The operators, by thread and start, that are inside one which does not communicate, nor calls one that does."""
+    """The operators, by thread and start, that are inside one which does not communicate, nor calls one that does.
+
+    Matmuls are not among them if shapes were recorded.
+    """
+    shaped = any("Input Dims" in event.get("args", {}) for event in operators)
     above: list[list[dict[str, Any]]] = []
     stack: list[dict[str, Any]] = []
     opened = set()
@@ -81,8 +89,15 @@ def _inner(operators: list[dict[str, Any]]) -> set[int]:
     return {
         id(event)
         for event, around in zip(operators, above, strict=True)
-        if any(id(each) not in opened for each in around) and not communicates(event["name"])
+        if any(id(each) not in opened for each in around)
+        and not communicates(event["name"])
+        and not (shaped and multiplies(event["name"]) and not _is_in_attention(event, around))
     }
+
+
+def _is_in_attention(event: dict[str, Any], around: list[dict[str, Any]]) -> bool:
+    """Whether a matmul is a part of another operator that multiplies. A distributed tensor's calls itself."""
+    return any(multiplies(each["name"]) and each["name"] != event["name"] for each in around)
 
 
 def _end(event: dict[str, Any]) -> float:
@@ -92,6 +107,11 @@ def _end(event: dict[str, Any]) -> float:
 def communicates(name: str) -> bool:
     """Whether an operator is one of a collective."""
     return name.startswith(("c10d::", "gloo:", "_c10d_functional", "record_param_comms"))
+
+
+def multiplies(name: str) -> bool:
+    """Whether an operator is a matmul or an attention, as autograd calls them."""
+    return name.startswith(("aten::mm", "aten::bmm", "aten::addmm", "aten::_scaled_dot_product"))
 
 
 def trim_nodes(content: dict[str, Any], kept: set[int]) -> None:

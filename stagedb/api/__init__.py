@@ -16,6 +16,7 @@ from stagedb.lazy_names import lazily, listed
 if TYPE_CHECKING:
     from stagedb.api.checking import StoreProblem
     from stagedb.api.client import Stagedb, connect
+    from stagedb.api.matching import MatchedRun
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.plan_texts import describe
@@ -64,6 +65,7 @@ __all__ = [
     "GraphInfo",
     "GraphWords",
     "InstanceInfo",
+    "MatchedRun",
     "Memory",
     "PeakMemory",
     "PlanWords",
@@ -107,6 +109,7 @@ __all__ = [
 _MODULES = {
     "checking": ("StoreProblem",),
     "client": ("Stagedb", "connect"),
+    "matching": ("MatchedRun",),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
     "plan_texts": ("describe",),
     "provenance": ("Provenance",),

@@ -10,6 +10,7 @@ from stagedb.api.results import Rows, RunInfo
 from stagedb.store import Store
 
 if TYPE_CHECKING:
+    from stagedb.api.matching import MatchedRun
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.runs.what_ifs import RunWhatIf
     from stagedb.systems.system import System
@@ -101,6 +102,19 @@ class RunVerbs:
         from stagedb.api import run_views
 
         return run_views.replay_run(self.store, run, scale, without)
+
+    def match(
+        self, run: str, instance: str | None = None, /, *, progress: "Callable[[int, int], None] | None" = None
+    ) -> "MatchedRun":
+        """Match a run that was imported with an instance, op by op. The store keeps the match.
+
+        run: its id or name. instance: id or name; the newest of the caller if not given. progress: called with the
+        relationships that were written, and with all of them. Raises UsageError for a run of a job with another number
+        of ranks than the instance has.
+        """
+        from stagedb.api import matching
+
+        return matching.match(self.store, run, instance, progress)
 
     def run_ops(self, run: str, /) -> Rows:
         """The ops of a run that was imported, a row for each op of each rank; times in ns from the run's begin.

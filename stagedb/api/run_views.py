@@ -123,8 +123,8 @@ def run_ops(store: Store, word: str) -> Rows:
     """See `Stagedb.run_ops`."""
     run = read_run(store, lookup.the_run(store, word).id)
     columns = (
-        "rank", "lane", "stage", "index", "name", "type", "kind", "phase", "axis", "block", "launcher", "step_number",
-        "stream", "dtype", "message", "bytes", "start", "duration", "launched", "work", "gap",
+        "rank", "lane", "stage", "index", "name", "type", "kind", "phase", "axis", "block", "launcher", "shapes",
+        "step_number", "stream", "dtype", "message", "bytes", "start", "duration", "launched", "work", "gap",
     )  # fmt: skip
     rows = []
     for rank, ops in run.timed.items():
@@ -134,7 +134,7 @@ def run_ops(store: Store, word: str) -> Rows:
         for index, (op, start, end, launched, work, gap) in enumerate(times):
             rows.append((
                 rank, lane.number, lane.stage, index, op.name, op.type, op.kind, op.phase, op.axis, op.block,
-                op.launcher, op.step_number, op.stream, op.dtype, op.message, op.bytes, start, end - start,
+                op.launcher, op.shapes, op.step_number, op.stream, op.dtype, op.message, op.bytes, start, end - start,
                 None if launched == NONE else launched, work, gap,
             ))  # fmt: skip
     times_in = dict.fromkeys(("start", "duration", "launched", "work", "gap"), "ns")

@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, str] = {
     "timeline": "timeline_report",
     "report": "timeline_report",
     "diff": "diff",
+    "match": "match",
     "ls": "ls_show_rm",
     "show": "ls_show_rm",
     "rm": "ls_show_rm",

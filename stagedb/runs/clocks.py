@@ -88,6 +88,16 @@ def _global(message: RecordedCollective) -> int:
     return message.ranks[peer] if peer < len(message.ranks) else peer
 
 
+def ends_of(call: JointCollective) -> tuple[int, ...]:
+    """Global ranks of a collective's group, or both ranks of a message; empty if they were not recorded."""
+    recorded = call.collective
+    if recorded.kind not in MESSAGES:
+        return recorded.ranks
+    if recorded.peer is None:
+        return tuple(call.members) if len(call.members) == 2 else ()
+    return next(iter(call.members)), _global(recorded)
+
+
 def _matched_by_order(
     ranks: Mapping[int, RankTrace], keys: Mapping[tuple[object, ...], Mapping[int, int]]
 ) -> set[object]:

@@ -35,6 +35,9 @@ from stagedb.runs.rank_trace import (
 _KERNEL, _HOST, _BACKGROUND = (CATEGORIES.index(each) for each in ("kernel", HOST, BACKGROUND))
 _ENGINE = "autograd::engine::evaluate_function"
 _CHECKPOINT = "CheckpointFunctionBackward"
+_MULTIPLYING = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
+"""Begins of the names of operators that are ops of a host even where another operator calls them."""
+
 _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
 _OPTIMIZER_NAME = re.compile(r"^Optimizer\.step|\boptimizer(?:[_ ]step)?\b", re.IGNORECASE)
 _BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
@@ -59,9 +62,13 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         _of_names([name.startswith(words) for name in rank.table], host.column("name")).astype(bool)
         for words in (rank.asking, rank.waiting)
     )
-    # What contains a collective, or only waits, or calls the operators of a backward, is no op of its own.
+    # What contains a collective or a matmul, or only waits, or calls the operators of a backward, is no op of its own.
     wrapper = _of_names([name.startswith(_ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
-    up = spans.above[(host.column("collective") != NONE) | asking | waiting]
+    multiplies = _of_names([name.startswith(_MULTIPLYING) for name in rank.table], host.column("name")).astype(bool)
+    # Attention may call matmuls, and is then the op. What calls itself is that of a distributed tensor, and no op.
+    above = _taken(host.column("name"), spans.above, NONE)
+    multiplies &= ~_taken(multiplies, spans.above, False) | (above == host.column("name"))
+    up = spans.above[(host.column("collective") != NONE) | asking | waiting | multiplies]
     while len(up := np.unique(up[up != NONE])):
         up = up[~wrapper[up] | (spans.above[up] != NONE)]
         wrapper[up] = True
@@ -126,6 +133,7 @@ class _LaunchedOps:
         phase = self.host.inherited(phase, inner)
         collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
         launcher = _taken(rank.host.column("name"), inner, NONE)
+        shapes = self.host.inherited(rank.host.column("shapes"), inner)
         kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
         in_step = self._annotations([p for p, each in enumerate(rank.annotations) if kinds[each.name] == _STEPS])
@@ -146,6 +154,7 @@ class _LaunchedOps:
             "collective": collective,
             "launched": self.moments,
             "launcher": launcher,
+            "shapes": shapes,
             "annotation": around,
             "step": step,
             "phase": np.where(named != NONE, named, phase).astype(np.int8),

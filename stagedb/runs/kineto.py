@@ -21,6 +21,7 @@ from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import EventStream, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
+from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
     Arguments,
     DecimalEvent,
@@ -93,12 +94,17 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
 
 @dataclass
 class _Reading:
-    """What was read of a file. events: by category, how many. asked: calls that ask gloo for work, and its events."""
+    """What was read of a file.
+
+    events: by category, how many. asked: calls that ask gloo for work, and its events. shapes: places of those that
+    were read, by how the file writes them.
+    """
 
     rank: RecordedRank = field(default_factory=RecordedRank)
     events: Counter[str | None] = field(default_factory=Counter)
     streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
     asked: list[HostCall] = field(default_factory=list)
+    shapes: dict[bytes, int] = field(default_factory=dict)
 
     def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
         """Keep the events that count; False, and none is kept, if `in_ns` returns None for their times."""
@@ -151,11 +157,11 @@ class _Reading:
             [None if each is None else each.correlation for each in numbers]
         )
         self._keep_ops(kept, {"category": kind - 1, **columns}, np.flatnonzero(ops))
-        for spans, which, left in (
-            (self.rank.calls, calls, "collective"),
-            (self.rank.host, operators, "correlation"),
+        for spans, which, left, more in (
+            (self.rank.calls, calls, "collective", {}),
+            (self.rank.host, operators, "correlation", self._shapes([*compress(args, operators.tolist())])),
         ):
-            spans.extend(**{name: column[which] for name, column in columns.items() if name != left})
+            spans.extend(**{name: column[which] for name, column in columns.items() if name != left}, **more)
         for place in np.flatnonzero(kind == _ANNOTATION).tolist():
             times, thread = (int(start[place]), int(end[place])), int(columns["place"][place])
             self.rank.annotations.append(Annotation(_text(kept[place].name), *times, thread))
@@ -168,6 +174,15 @@ class _Reading:
             event, times = kept[place], (int(columns["start"][place]), int(columns["end"][place]))
             number = NONE if event.args is None else integer(event.args.number, NONE)
             self.asked.append(HostCall(_text(event.name), times, (event.pid, event.tid), number))
+
+    def _shapes(self, args: "list[Arguments | None]") -> "dict[str, npt.NDArray[Any]]":
+        """Places of the shapes of operators' inputs."""
+        known = self.shapes
+        texts = [b"" if each is None else bytes(each.shapes) for each in args]
+        for text in set(texts).difference(known):
+            found = input_shapes(text)
+            known[text] = NONE if found is None else self.rank.shapes[found]
+        return {"shapes": np.array([known[text] for text in texts], np.int32)}
 
     def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
         """Places of names and threads, which are in the order of the file."""

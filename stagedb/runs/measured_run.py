@@ -24,7 +24,7 @@ from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace, rows_of
 from stagedb.runs.sent_messages import received_by_then
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
-FORMAT = 3
+FORMAT = 4
 """Version of what a run consists of; part of its id."""
 
 

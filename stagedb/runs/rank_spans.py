@@ -17,6 +17,7 @@ _TYPES = {
     "name": "i",
     "correlation": "q",
     "collective": "i",
+    "shapes": "i",
     "bytes": "q",
     "category": "b",
 }
@@ -62,7 +63,7 @@ class SpanColumns:
 
 @dataclass
 class RankSpans:
-    """Spans of one rank. table: of names, each with its place. threads, streams, numbers: places, too.
+    """Spans of one rank. table: of names, each with its place. threads, streams, numbers, shapes: places, too.
 
     background: work of threads that are not the program's. asking, waiting: how names of operators begin that ask for
     such work, and that return when it is done.
@@ -79,6 +80,7 @@ class RankSpans:
     asking: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     numbers: Numbering[RecordedCollective] = field(default_factory=Numbering)
+    shapes: Numbering[str] = field(default_factory=Numbering)
 
     def place(self, collective: RecordedCollective | None) -> int:
         """The place of a collective in `numbers`, or `NONE`."""

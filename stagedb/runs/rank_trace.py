@@ -114,7 +114,8 @@ class DeviceOps:
     stream: place in `RankTrace.streams`. name: place in `RankTrace.names`. category: place in `CATEGORIES`. bytes: of a
     copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. synchronised:
     place of the op whose end the host had waited for last before that. launcher: the innermost operator around this
-    call, as a place in `names`. annotation: the innermost annotation of the program around this call, as a place in
+    call, as a place in `names`. shapes: those of the innermost operator around it that has some, as a place in
+    `RankTrace.shapes`. annotation: the innermost annotation of the program around this call, as a place in
     `RankTrace.annotations`. step: the profiler's number of the step. phase: place in `PHASES`. `NONE` where there is
     none.
     """
@@ -129,6 +130,7 @@ class DeviceOps:
     launched: Integers
     synchronised: Places
     launcher: Places
+    shapes: Places
     annotation: Places
     step: Integers
     phase: Places
@@ -150,7 +152,8 @@ class RankTrace:
 
     rank, world: its number and the number of ranks, None if the file has neither. digest: sha256 of the file. tool:
     what recorded it, kineto or nsight. devices:
-    names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. events: how many
+    names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. shapes: of the
+    inputs of operators, as `input_shapes` writes them; empty: they are longer than it writes. events: how many
     there are of each category of the file. left_out: what was not understood, as sentences. process: its number in the
     system. groups: those that it is in, in the order in which they were made.
     """
@@ -169,3 +172,4 @@ class RankTrace:
     left_out: tuple[str, ...] = ()
     process: int | None = None
     groups: tuple[ProcessGroup, ...] = ()
+    shapes: tuple[str, ...] = ()

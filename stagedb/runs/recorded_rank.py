@@ -50,9 +50,9 @@ class RecordedRank(RankSpans):
     def add_operator(
         self, name: str, times: tuple[int, int], thread: Hashable, collective: RecordedCollective | None = None
     ) -> None:
-        """An operator of a host."""
+        """An operator of a host, whose inputs have no known shapes."""
         place, number = self.threads[thread], self.place(collective)
-        self.host.add(start=times[0], end=times[1], place=place, name=self.table[name], collective=number)
+        self.host.add(start=times[0], end=times[1], place=place, name=self.table[name], collective=number, shapes=NONE)
 
     def add_annotation(self, name: str, times: tuple[int, int], thread: Hashable) -> None:
         """A range that the program named."""
@@ -91,6 +91,7 @@ class RecordedRank(RankSpans):
             left_out=left_out,
             process=process,
             groups=groups,
+            shapes=tuple(self.shapes),
         )
 
     def _stream_names(self) -> tuple[str, ...]:

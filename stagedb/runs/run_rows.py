@@ -6,17 +6,18 @@ Rows are made each time that they are iterated over, since those of a large run 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from stagedb.runs.clocks import JointCollective
+from stagedb.runs.clocks import JointCollective, ends_of
 from stagedb.runs.lane_rows import Edge, LaneRows, Node, axis_of, known, message_bytes
 from stagedb.runs.leg_rows import LegRows
 from stagedb.runs.measured_run import FORMAT, MeasuredRun
 from stagedb.runs.rank_trace import NONE
+from stagedb.traces.rank_sets import format_ranks
 
 RowT = TypeVar("RowT", Node, Edge)
 
@@ -178,6 +179,7 @@ def _collectives(run: MeasuredRun) -> Iterator[Node]:
             "axis": axis_of(call.collective),
             "sequence": call.collective.sequence,
             "group_size": call.collective.size,
+            "group": _group_text(ends_of(call)),
             "members": [rank for _, rank, _ in members],
             "message": message_bytes(call.collective),
             "by_order": call.by_order,
@@ -188,6 +190,11 @@ def _collectives(run: MeasuredRun) -> Iterator[Node]:
             "waited": sum(ready - start for start, _, _ in members),
         }
         yield run.id, known(values)
+
+
+@lru_cache(maxsize=1 << 10)
+def _group_text(ranks: tuple[int, ...]) -> str | None:
+    return format_ranks(np.array(sorted(ranks), np.int64)) if ranks else None
 
 
 def _members(run: MeasuredRun) -> Iterator[Edge]:

@@ -20,6 +20,7 @@ class RunOpFacts:
     axis: str | None
     block: str
     launcher: str | None
+    shapes: str | None
     dtype: str | None
     message: int
     bytes: int | None
@@ -40,13 +41,17 @@ class LaneFacts:
 
 @dataclass(frozen=True)
 class StoredCollective:
-    """A collective or message with the times of its members; fields as of `RunCollective`, times in ns."""
+    """A collective or message with the times of its members; fields as of `RunCollective`, times in ns.
+
+    group: global ranks of its group, or both of a message, ascending; empty if they were not recorded.
+    """
 
     joint: JointCollective
     axis: str | None
     ready: int
     last: int
     waited: int
+    group: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,16 @@ class StoredRun:
     def lane_of(self) -> Mapping[int, LaneFacts]:
         """The lane of each rank."""
         return {rank: lane for lane in self.lanes for rank in lane.members}
+
+    @cached_property
+    def groups_of(self) -> Mapping[int, Mapping[int, tuple[int, ...]]]:
+        """By rank and op, the ranks of the group of what it communicates, where they were recorded."""
+        found: dict[int, dict[int, tuple[int, ...]]] = {rank: {} for rank in self.timed}
+        for each in self.collectives:
+            if each.group:
+                for rank, op in each.joint.members.items():
+                    found[rank][op] = each.group
+        return found
 
     @cached_property
     def is_whole(self) -> bool:

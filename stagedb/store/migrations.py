@@ -49,6 +49,7 @@ MIGRATIONS = (
         defines=("Run", "RunRank", "RunLane", "RunOp", "RunCollective", "RunTask", "RunLeg"),
         oldest=FIRST,
     ),
+    Migration(12, "runs matched with plans", defines=("Match", "Finding"), oldest=FIRST),
 )
 NEWEST = MIGRATIONS[-1].version
 

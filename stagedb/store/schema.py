@@ -9,6 +9,7 @@ from itertools import chain
 
 from stagedb.store.graph_labels import GRAPH_LABELS, GRAPH_RELATIONSHIPS
 from stagedb.store.instance_labels import INSTANCE_LABELS, INSTANCE_RELATIONSHIPS
+from stagedb.store.match_labels import MATCH_LABELS, MATCH_RELATIONSHIPS
 from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
 from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
 from stagedb.store.run_labels import RUN_LABELS, RUN_RELATIONSHIPS
@@ -39,6 +40,7 @@ LABELS = (
     *PROFILE_LABELS,
     *SEARCH_LABELS,
     *RUN_LABELS,
+    *MATCH_LABELS,
     *TEAM_LABELS,
 )
 RELATIONSHIPS = (
@@ -48,6 +50,7 @@ RELATIONSHIPS = (
     *PROFILE_RELATIONSHIPS,
     *SEARCH_RELATIONSHIPS,
     *RUN_RELATIONSHIPS,
+    *MATCH_RELATIONSHIPS,
     *TEAM_RELATIONSHIPS,
 )
 

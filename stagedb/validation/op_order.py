@@ -5,15 +5,13 @@ A record has it in `timeline`, run-length coded: `c3` is its collective with id 
 """
 
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from stagedb.inputs import shown
-from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Posting, Task
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -39,10 +37,6 @@ class OrderedWork(NamedTuple):
 
 
 Event = Sent | OrderedWork
-
-
-Apart = type[PostedGathers] | type[PostedReductions]
-"""What a runtime posts apart from the tasks of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -92,70 +86,27 @@ def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
     return [events[word] for word in expand(row["timeline"])]
 
 
-@dataclass(frozen=True)
-class Posted:
-    """What a rank's runtime posts, and when.
-
-    firsts: the id of each task's first node. order: the rank's tasks with its messages where they are posted. apart:
-    which buckets are posted on their own, by chunk; else they are with the tasks that need them. places: the positions
-    of a class's ops, by chunk and name.
-    """
-
-    firsts: Sequence[int]
-    order: Sequence[Posting]
-    apart: Callable[[str], Apart | None]
-    places: Mapping[tuple[int, str], int]
-
-    def module(self, chunk: int, name: str) -> tuple[int, bool]:
-        """The place of a unit among a chunk's modules, by the op that gathers it: experts are behind their layer."""
-        return self.places[chunk, name], ".experts" in name
-
-
-def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork], posted: Posted | None = None) -> list[Event]:
+def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork], order: Sequence[int]) -> list[Event]:
     """A rank's events. `dims` has the matmuls and attentions by the op's name.
 
-    posted: None if each message is with the task that reads or makes it.
+    order: ids of the nodes as the rank issues them.
     """
-    if posted is None:
-        return [event for _, _, event in _events(trace, dims)]
-    tasks = [each for each in posted.order if isinstance(each, Task)]
-    found: dict[Posting, list[Event]] = {each: [] for each in posted.order}
-    gathers: dict[Posting, list[tuple[tuple[int, bool], Event]]] = {}
-    for node, name, event in _events(trace, dims):
-        task = tasks[bisect_right(posted.firsts, node) - 1]
-        apart = posted.apart(name)
-        if isinstance(event, Sent) and event.kind == "recv" and event.axis == "pp":
-            found[PostedReceive(task)].append(event)
-        elif apart is not None and apart(task.chunk) in found and _in_time(apart, task, tasks):
-            if apart is PostedGathers:
-                gathers.setdefault(apart(task.chunk), []).append((posted.module(task.chunk, name), event))
-            else:
-                found[apart(task.chunk)].append(event)
-        else:
-            found[task].append(event)
-    for posting, each in gathers.items():
-        found[posting] = [event for _, event in sorted(each, key=lambda one: one[0])]
-    return [event for each in posted.order for event in found[each]]
+    found = dict(_events(trace, dims))
+    return [found[node] for node in order if node in found]
 
 
-def _in_time(apart: Apart, task: Task, tasks: Sequence[Task]) -> bool:
-    """Whether it is posted apart: reductions always, gathers those of a chunk's first task."""
-    first = next(each for each in tasks if each.chunk == task.chunk)
-    return apart is not PostedGathers or task == first
-
-
-def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, str, Event]]:
-    """The id and the op of each node that is an event, and the event."""
+def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, Event]]:
+    """The id of each node that is an event, and the event."""
     columns = trace.attributes
     for index, kind in enumerate(trace.types):
         name = trace.names[index].rsplit(" ", 1)[0]
         if kind == pb.COMP_NODE:
             found = dims.get(name)
             if found is not None:
-                yield int(trace.ids[index]), name, found
+                yield int(trace.ids[index]), found
         else:
             words = (columns[word][index] for word in ("phase", "kind", "axis", "dtype", "comm_size"))
-            yield int(trace.ids[index]), name, Sent(*words)
+            yield int(trace.ids[index]), Sent(*words)
 
 
 def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:

@@ -12,10 +12,12 @@ from stagedb.places import statements_directory
 from stagedb.plans import WORDS, Plan
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, naming, schema, write_graph
-from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instance_reading import read_program, read_workload
 from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.matches import record_match
 from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.run_reading import read_run
 from stagedb.store.contents.runs import record_run
 from stagedb.store.contents.searches import record_search
 from stagedb.store.graph_labels import OPTIONS, SIZES
@@ -26,6 +28,7 @@ from stagedb.store.saved_queries import save_query
 from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
+from tests.matching.small_match import small_match
 from tests.runs.recordings import small_run
 from tests.store.searches import small_request, working
 from tests.timing.plain import PLAIN
@@ -65,6 +68,7 @@ def _fill(store: Store) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGEDB_USER", "ada")
         record_run(store, run)
+    record_match(store, made, small_match(read_run(store, run.id), read_program(store, made)))
     ids: dict[Kind, str] = {"Graph": small_graph().key, "Instance": made, "Profile": profile, "Search": request.id}
     ids["Run"] = run.id
     for kind, id in ids.items():

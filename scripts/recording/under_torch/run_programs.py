@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
+from torch.utils.checkpoint import noop_context_fn
 
 from scripts.recording.run_requests import Sleep
 from scripts.recording.under_torch.model import Context, Layer, Model, Tables, loss_of
@@ -44,7 +45,7 @@ class Program:
     def __init__(self, config: Mapping[str, Any], sleep: Sleep | None) -> None:
         torch.manual_seed(0)
         self.config, self.ranks = config, Ranks(config)
-        self.context = Context(config, _tables(config), None)
+        self.context = Context(config, _tables(config), noop_context_fn)
         if config["ep"] > 1:
             self.context.expert_group = self.ranks["ep"].get_group()
         self.model = self.made()
@@ -90,7 +91,9 @@ class Program:
 
 
 class PipelineProgram(Program):
-    """A rank's stage of a pipeline, with one stage a rank."""
+    """A rank's stage of a pipeline, with one stage a rank. schedule_class: the order of its tasks."""
+
+    schedule_class = Schedule1F1B
 
     def made(self) -> Model:
         config, place = self.config, self.ranks.place("pp")
@@ -114,7 +117,7 @@ class PipelineProgram(Program):
             output_args=(logits if place == count - 1 else hidden,),
             group=self.ranks["pp"].get_group(),
         )
-        self.schedule = Schedule1F1B(stage, config["microbatches"], loss_fn=loss_of)
+        self.schedule = self.schedule_class(stage, config["microbatches"], loss_fn=loss_of)
         return module
 
     def trained(self) -> torch.Tensor:
@@ -133,7 +136,9 @@ def _tables(config: Mapping[str, Any]) -> Tables:
     """Rotary positions, and a routing of tokens by which every expert has as many."""
     rows = config["seq"]
     angles = torch.outer(torch.arange(rows), 1e4 ** -torch.linspace(0, 1, config["head_dim"] // 2)).unsqueeze(1)
-    found = Tables(torch.arange(rows), angles.cos(), angles.sin())
+    # In the format in which weights are gathered: queries and values must have the same one.
+    dtype = torch.float32 if config["mixed"] == "none" else torch.bfloat16
+    found = Tables(torch.arange(rows), angles.cos().to(dtype), angles.sin().to(dtype))
     if config["style"] == "moe":
         found.routed = torch.randperm(config["batch"] * rows * config["topk"])
         found.back = torch.argsort(found.routed)

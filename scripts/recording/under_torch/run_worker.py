@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
 from scripts.recording.run_requests import RunRequest
+from scripts.recording.under_torch import run_faults
 from scripts.recording.under_torch.run_programs import program_of
 from scripts.recording.under_torch.sent_list import SentList
 from scripts.recording.under_torch.slow_links import slow_down
@@ -39,7 +40,9 @@ def work(rank: int, request: RunRequest, folder: Path) -> None:
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(folder / "store"), request.ranks), rank=rank, world_size=request.ranks
     )
+    run_faults.before_it_is_made(request.fault)
     program = program_of(request.completed() | {"rank": rank}, request.sleep)
+    run_faults.after_it_was_made(request.fault, program)
     for _ in range(_WARM_UP):
         program.step()
     sent = SentList()
@@ -55,6 +58,7 @@ def work(rank: int, request: RunRequest, folder: Path) -> None:
         schedule=schedule(wait=0, warmup=1, active=request.steps, repeat=1),
         on_trace_ready=lambda done: done.export_chrome_trace(str(folder / f"rank{rank}.json")),
         execution_trace_observer=observer,
+        record_shapes=request.shapes,
     ) as profiler:
         for _ in range(1 + request.steps):
             with first() if request.first else contextlib.nullcontext():

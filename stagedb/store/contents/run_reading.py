@@ -1,19 +1,23 @@
 """Runs of a store, read for what is made of them."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
+from stagedb.plans.plan import MOST_RANKS
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import HOST, NONE, Integers, RecordedCollective
 from stagedb.runs.stored_run import LaneFacts, RunOpFacts, StoredCollective, StoredRun
 from stagedb.store import Store, read_whole
+from stagedb.traces.rank_sets import parse_ranks
 
-_FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "dtype", "message", "bytes", "stream")
+_FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "shapes", "dtype", "message", "bytes", "stream")
 
 
 def read_run(store: Store, run: str) -> StoredRun:
@@ -81,4 +85,15 @@ def _collective(row: Mapping[str, Any], timed: Mapping[int, TimedOps]) -> Stored
         row["kind"], group=row["axis"] or "", size=row["group_size"], sequence=row["sequence"]
     )
     joint = JointCollective(recorded, members, row["by_order"])
-    return StoredCollective(joint, row["axis"], row["ready"], row["last"], row["waited"])
+    return StoredCollective(joint, row["axis"], row["ready"], row["last"], row["waited"], _ranks(row["group"]))
+
+
+@lru_cache(maxsize=1 << 10)
+def _ranks(text: str | None) -> tuple[int, ...]:
+    """Ranks of the text of a group. Raises DamagedError."""
+    if text is None:
+        return ()
+    try:
+        return tuple(parse_ranks(text, MOST_RANKS).tolist())
+    except UsageError as error:
+        raise DamagedError(f"group of a RunCollective: {error}") from None

@@ -1,0 +1,58 @@
+"""A run that was imported, matched with an instance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stagedb.api import lookup
+from stagedb.api.results import InstanceInfo, Rows, RunInfo
+from stagedb.matching.run_match import match_run
+from stagedb.store import Store
+from stagedb.store.contents.instance_reading import read_program
+from stagedb.store.contents.matches import counts, record_match
+from stagedb.store.contents.run_reading import read_run
+
+Progress = Callable[[int, int], None]
+"""Called with the relationships that were written, and with all of them."""
+
+
+@dataclass(frozen=True)
+class MatchedRun:
+    """What differs between a run and an instance.
+
+    planned: ops that the plan has on the recorded ranks: matmuls, attentions and what is communicated. matched: those
+    in the run. changed: those with another size, format, group or kind. missing: those that are not there. extra: ops
+    of the run that the plan does not have. findings: what differs, a row each, with the ranks that have it.
+    """
+
+    run: RunInfo
+    instance: InstanceInfo
+    planned: int
+    matched: int
+    changed: int
+    missing: int
+    extra: int
+    findings: Rows
+
+    def __str__(self) -> str:
+        found = len(self.findings)
+        return (
+            f"{self.matched:,} of {self.planned:,} planned ops are in the run, {self.changed:,} changed, "
+            f"{self.missing:,} missing, {self.extra:,} extra: {found or 'no'} finding{'' if found == 1 else 's'}"
+        )
+
+
+COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "reason", "time")
+
+
+def match(store: Store, run: str, instance: str | None, progress: Progress | None = None) -> MatchedRun:
+    """See `Stagedb.match`."""
+    info = lookup.the_run(store, run)
+    against = lookup.the_instance(store, instance)
+    found = match_run(read_run(store, info.id), read_program(store, against.id))
+    record_match(store, against.id, found, progress or (lambda done, of: None))
+    rows = tuple(
+        (each.kind, each.module, each.phase, list(each.ranks), each.count, each.planned, each.seen, each.reason,
+         each.ns or None)
+        for each in found.findings
+    )  # fmt: skip
+    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, units={"time": "ns"}))

@@ -1,0 +1,183 @@
+"""The ops of one rank of a run matched with those of its plan, and what is left on either side.
+
+Both sequences are aligned as a whole, so that an op is known by what is around it. What is left is then looked for in
+the same gap, and elsewhere: it was moved, has another size, is of another kind, is missing, or is extra.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from stagedb.matching.alignment import Alignment, Gap, align
+from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp
+from stagedb.matching.seen_ops import SeenOp
+from stagedb.matching.task_order import in_seen_order
+from stagedb.runs.clocks import MESSAGES
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the recording has: dims of matmuls, ranks of groups, bytes of collectives."""
+
+    dims: bool
+    groups: bool
+    sizes: bool
+
+    @classmethod
+    def of(cls, seen: Sequence[SeenOp]) -> "Known":
+        """What some of these ops have."""
+        communicates = [each for each in seen if each.kind not in (MATMUL, ATTENTION)]
+        return cls(
+            any(each.dims for each in seen),
+            any(each.group for each in communicates),
+            any(each.sent for each in communicates),
+        )
+
+    def planned(self, op: PlannedOp) -> Hashable:
+        """What must be the same in a recorded op."""
+        if op.kind in (MATMUL, ATTENTION):
+            return op.kind, op.dims if self.dims else None
+        return op.kind, self._group(op.group), (op.sent if op.kind != "recv" else op.received) * self.sizes
+
+    def seen(self, op: SeenOp) -> Hashable:
+        """What must be the same in a planned op."""
+        if op.kind in (MATMUL, ATTENTION):
+            return op.kind, op.dims if self.dims else None
+        return op.kind, self._group(op.group), (op.sent or 0) * self.sizes
+
+    def _group(self, group: tuple[int, ...] | None) -> Hashable:
+        if not self.groups or group is None:
+            return None
+        return tuple(sorted(group))
+
+
+@dataclass(frozen=True, slots=True)
+class OpPair:
+    """A planned and a seen op that are the same, by places in both lists. moved: it is somewhere else in the order."""
+
+    planned: int
+    seen: int
+    moved: bool = False
+
+
+@dataclass
+class RankMatch:
+    """What a rank's ops are in its plan.
+
+    changed: pairs that are the same op with another size, type, group or kind. missing, extra: places of planned and of
+    seen ops without a counterpart. reordered: the tasks of micro-batches ran in another order, in which `planned` is.
+    """
+
+    planned: Sequence[PlannedOp]
+    seen: Sequence[SeenOp]
+    matched: list[OpPair] = field(default_factory=list)
+    changed: list[OpPair] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    extra: list[int] = field(default_factory=list)
+    reordered: bool = False
+
+    @property
+    def pairs(self) -> list[OpPair]:
+        """All pairs, in the order of the run."""
+        return sorted((*self.matched, *self.changed), key=lambda each: each.seen)
+
+
+def match_rank(planned: Sequence[PlannedOp], seen: Sequence[SeenOp], known: Known) -> RankMatch:
+    """Match the ops of a step of a rank, both in the order of issue."""
+    keys = [known.planned(each) for each in planned], [known.seen(each) for each in seen]
+    work = [key for key, each in zip(keys[1], seen, strict=True) if each.kind in (MATMUL, ATTENTION)]
+    order = in_seen_order(planned, keys[0], work)
+    if order is not None:
+        planned, keys = [planned[place] for place in order], ([keys[0][place] for place in order], keys[1])
+    found = RankMatch(planned, seen, reordered=order is not None)
+    return _Matching(found, *keys, align(*keys)).done()
+
+
+@dataclass
+class _Matching:
+    found: RankMatch
+    planned_keys: Sequence[Hashable]
+    seen_keys: Sequence[Hashable]
+    aligned: Alignment
+
+    def done(self) -> RankMatch:
+        found, gaps = self.found, self.aligned.gaps
+        found.matched += [OpPair(*pair) for pair in self.aligned.pairs]
+        left = [_Left(gap) for gap in gaps]
+        for each in left:
+            # Matmuls between two messages have no order.
+            found.matched += each.paired(lambda one, other: self.planned_keys[one] == self.seen_keys[other])
+        found.matched += self._moved(left)
+        for fits in (self._resized, self._replaced):
+            for each in left:
+                found.changed += each.paired(fits)
+        found.missing = sorted(place for each in left for place in each.planned)
+        found.extra = sorted(place for each in left for place in each.seen)
+        return found
+
+    def _moved(self, left: "Sequence[_Left]") -> Iterator[OpPair]:
+        """Ops that are left in one gap, and their counterparts that are left in another one, in their order."""
+        elsewhere: dict[Hashable, deque[tuple[_Left, int]]] = defaultdict(deque)
+        for each in left:
+            for place in each.seen:
+                elsewhere[self.seen_keys[place]].append((each, place))
+        between = _Between(self.found, self.aligned)
+        for each in left:
+            for place in list(each.planned):
+                if waiting := elsewhere[self.planned_keys[place]]:
+                    other, seen = waiting.popleft()
+                    each.planned.remove(place)
+                    other.seen.remove(seen)
+                    yield OpPair(place, seen, moved=between.differs(place, seen))
+
+    def _resized(self, one: int, other: int) -> bool:
+        """The same kind on the same ranks, or of the same size."""
+        planned, seen = self.found.planned[one], self.found.seen[other]
+        return planned.kind == seen.kind and not seen.scalar
+
+    def _replaced(self, one: int, other: int) -> bool:
+        """Another collective on the same ranks."""
+        planned, seen = self.found.planned[one], self.found.seen[other]
+        if seen.scalar or any(each.kind in (MATMUL, ATTENTION, *MESSAGES) for each in (planned, seen)):
+            return False
+        return seen.group is None or sorted(planned.group) == sorted(seen.group)
+
+
+class _Left:
+    """What is left of a gap: places in both lists."""
+
+    def __init__(self, gap: Gap) -> None:
+        self.planned = list(range(gap.first[0], gap.last[0]))
+        self.seen = list(range(gap.first[1], gap.last[1]))
+
+    def paired(self, fits: Callable[[int, int], bool]) -> list[OpPair]:
+        """Pairs of those that fit, in their order; they are left no more."""
+        found = []
+        for place in list(self.planned):
+            other = next((each for each in self.seen if fits(place, each)), None)
+            if other is not None:
+                self.planned.remove(place)
+                self.seen.remove(other)
+                found.append(OpPair(place, other))
+        return found
+
+
+class _Between:
+    """How many aligned messages are before each place of both lists."""
+
+    def __init__(self, found: RankMatch, aligned: Alignment) -> None:
+        messages = [pair for pair in aligned.pairs if found.planned[pair[0]].kind not in (MATMUL, ATTENTION)]
+        work = [pair for pair in aligned.pairs if found.planned[pair[0]].kind in (MATMUL, ATTENTION)]
+        self.found = found
+        self.ends = [[pair[side] for pair in messages] for side in (0, 1)]
+        self.work_ends = [[pair[side] for pair in work] for side in (0, 1)]
+
+    def differs(self, planned: int, seen: int) -> bool:
+        """Whether an op is between other messages, or a message between other work, than planned."""
+        works = self.found.planned[planned].kind in (MATMUL, ATTENTION)
+        ends = self.ends if works else self.work_ends
+        return _before(ends[0], planned) != _before(ends[1], seen)
+
+
+def _before(ends: Sequence[int], place: int) -> int:
+    return sum(each < place for each in ends)

@@ -1,0 +1,152 @@
+"""What ranks of a recorded run computed and communicated, in the order of issue, in the terms of a plan."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from stagedb.matching.planned_ops import ATTENTION, MATMUL, matmul_dims
+from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.lane_rows import ELEMENT_BYTES
+from stagedb.runs.rank_trace import NONE
+from stagedb.runs.stored_run import RunOpFacts, StoredRun
+
+DTYPES: Mapping[str, str] = {
+    "Float": "fp32",
+    "float": "fp32",
+    "BFloat16": "bf16",
+    "c10::BFloat16": "bf16",
+    "Half": "fp16",
+    "c10::Half": "fp16",
+    "Float8_e4m3fn": "fp8",
+    "Float8_e5m2": "fp8",
+}
+"""PyTorch's names of formats, and those of plans."""
+
+Shapes = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenOp:
+    """An op that a rank executed.
+
+    place: among the ops of its lane. kind: matmul, attention, all_gather, send … dims: as those of `PlannedOp`, None if
+    no shapes were recorded. group: global ranks, ascending, None if they are not known; for a message this rank and
+    its peer. size: ranks of the group. sent: bytes of the operand, None if unknown. dtype: as plans write it. scalar:
+    a barrier, or a collective of one element, by which programs agree on a number. name: of the kernel or operator.
+    block: the annotation around it. start, end: in ns from the begin of the run.
+    """
+
+    place: int
+    kind: str
+    dims: tuple[int, ...] | None
+    group: tuple[int, ...] | None
+    size: int | None
+    sent: int | None
+    dtype: str
+    scalar: bool
+    name: str
+    block: str
+    phase: str
+    step: int | None
+    start: int
+    end: int
+
+
+def seen_ops(run: StoredRun, rank: int) -> list[SeenOp]:
+    """The matmuls, attentions and communications of a rank, in the order of issue."""
+    lane, timed = run.lane_of[rank], run.timed[rank]
+    groups = run.groups_of[rank]
+    begins = np.where(timed.launched == NONE, timed.start, timed.launched).tolist()
+    found = []
+    for place in sorted(range(len(lane.ops)), key=lambda each: (begins[each], each)):
+        op = lane.ops[place]
+        if op.type == "compute" and op.kind in (MATMUL, ATTENTION):
+            dims = _dims(op)
+            if dims is None and op.shapes is not None:
+                continue
+        elif op.type not in ("collective", *MESSAGES):
+            continue
+        else:
+            dims = None
+        group = groups.get(place)
+        found.append(_seen(op, place, dims, group, int(timed.start[place]), int(timed.end[place])))
+    return found
+
+
+def _seen(
+    op: RunOpFacts, place: int, dims: tuple[int, ...] | None, group: tuple[int, ...] | None, start: int, end: int
+) -> SeenOp:
+    scalar = op.kind == "barrier" or (
+        op.type == "collective" and 0 < op.message <= ELEMENT_BYTES.get(op.dtype or "", 0)
+    )
+    return SeenOp(
+        place=place,
+        kind=op.kind,
+        dims=dims,
+        group=group,
+        size=len(group) if group else None,
+        sent=op.message or None,
+        dtype=DTYPES.get(op.dtype or "", op.dtype or ""),
+        scalar=scalar,
+        name=op.name,
+        block=op.block,
+        phase=op.phase,
+        step=op.step_number,
+        start=start,
+        end=end,
+    )
+
+
+def _dims(op: RunOpFacts) -> tuple[int, ...] | None:
+    """The dimensions of a matmul or attention from the shapes of its operator; None for one that has no known form."""
+    if op.shapes is None:
+        return None
+    shapes = json.loads(op.shapes)
+    operator = (op.launcher or op.name).removeprefix("aten::")
+    if op.kind == ATTENTION:
+        return _attention(operator, shapes)
+    made = _MATMULS.get(operator)
+    try:
+        return None if made is None else matmul_dims(made(shapes))
+    except (IndexError, ValueError):
+        return None
+
+
+def _mm(shapes: Shapes) -> tuple[int, ...]:
+    (m, k), (_, n) = shapes[0], shapes[1]
+    return m, n, k
+
+
+def _bmm(shapes: Shapes) -> tuple[int, ...]:
+    (batch, m, k), (_, _, n) = shapes[0], shapes[1]
+    return batch, m, n, k
+
+
+def _linear(shapes: Shapes) -> tuple[int, ...]:
+    *rows, k = shapes[0]
+    return prod(rows), shapes[1][0], k
+
+
+_MATMULS: Mapping[str, Callable[[Shapes], tuple[int, ...]]] = {
+    "mm": _mm,
+    "addmm": lambda shapes: _mm(shapes[1:]),
+    "_scaled_mm": _mm,
+    "bmm": _bmm,
+    "baddbmm": lambda shapes: _bmm(shapes[1:]),
+    "linear": _linear,
+}
+"""Operators of matmuls, and the dimensions `[batch,] m, n, k` from the shapes of their operands."""
+
+
+def _attention(operator: str, shapes: Shapes) -> tuple[int, ...] | None:
+    """Batch, heads, heads of keys, queries, keys, head; the gradient of the result is before these operands."""
+    operands = [shape for shape in shapes if len(shape) == 4]
+    if "backward" in operator:
+        operands = operands[1:]
+    if len(operands) < 3:
+        return None
+    (batch, heads, queries, head), (_, key_heads, keys, _), (_, _, _, value) = operands[:3]
+    return (batch, heads, key_heads, queries, keys, head, *(() if value == head else (value,)))

@@ -1,0 +1,43 @@
+"""Runs as a store answers them, without a store: from the rows that it would keep."""
+
+from collections import defaultdict
+from typing import Any, cast
+
+from stagedb.runs import MeasuredRun
+from stagedb.runs.run_rows import run_rows
+from stagedb.runs.stored_run import StoredRun
+from stagedb.store import Store
+from stagedb.store.contents import run_reading
+
+
+class _Rows:
+    """The statements of `cypher/run` on the rows of a run."""
+
+    def __init__(self, run: MeasuredRun) -> None:
+        self.run, self.rows = run, run_rows(run, {})
+
+    def read(self, statement: str, **given: Any) -> list[Any]:
+        return list(getattr(self, statement.partition("/")[2])(**given))
+
+    def facts(self, run: str) -> Any:
+        yield defaultdict(lambda: None, {"id": run, **self.rows.own})
+
+    def lanes(self, run: str) -> Any:
+        return (values for _, values in self.rows.nodes["RunLane"])
+
+    def ops(self, run: str, lane: int) -> Any:
+        rows = (values for _, values in self.rows.nodes["RunOp"] if values["lane"] == lane)
+        return (defaultdict(lambda: None, values) for values in rows)
+
+    def collectives(self, run: str) -> Any:
+        members: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for source, op, values in self.rows.edges["HAS_MEMBER", "RunCollective", "RunOp"]:
+            members[source].append((values["rank"], int(op.rpartition("/")[2])))
+        for _, values in self.rows.nodes["RunCollective"]:
+            ranks, ops = zip(*sorted(members[values["id"]]), strict=True)
+            yield defaultdict(lambda: None, {**values, "ranks": list(ranks), "ops": list(ops)})
+
+
+def stored(run: MeasuredRun) -> StoredRun:
+    """The run as a store answers it."""
+    return run_reading._read(cast(Store, _Rows(run)), run.id)
