@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -630,6 +631,14 @@ def recorded(page: str) -> str:
     folder.mkdir(parents=True)
     for rank in range(4):
         training_step(rank, late=120_000 if rank == 2 else 0).write(folder)
+    return ""
+
+
+def real_run(page: str, name: str) -> str:
+    """Copy a run of PyTorch over gloo to the folder `traces` of a page, for the commands on it. Prints nothing."""
+    folder = Path(_first_store(page)["STAGEDB_HOME"], "written", "traces")
+    source = Path(__file__).parents[1] / "tests" / "matching" / "gloo" / name
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.jsonl"))
     return ""
 
 

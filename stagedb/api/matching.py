@@ -1,11 +1,15 @@
 """A run that was imported, matched with an instance."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stagedb.api import lookup
+from stagedb.api import lookup, wanted_instances
 from stagedb.api.results import InstanceInfo, Rows, RunInfo
+from stagedb.errors import UsageError
+from stagedb.matching.plan_finding import OF_MODEL, FoundPlan, find_plan
 from stagedb.matching.run_match import match_run
+from stagedb.mentions import call
+from stagedb.plans import typed_words
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_program
 from stagedb.store.contents.matches import counts, record_match
@@ -21,7 +25,8 @@ class MatchedRun:
 
     planned: ops that the plan has on the recorded ranks: matmuls, attentions and what is communicated. matched: those
     in the run. changed: those with another size, format, group or kind. missing: those that are not there. extra: ops
-    of the run that the plan does not have. findings: what differs, a row each, with the ranks that have it.
+    of the run that the plan does not have. findings: what differs, a row each, with the ranks that have it. found: the
+    plan of the instance, if it was found from the run alone.
     """
 
     run: RunInfo
@@ -32,6 +37,7 @@ class MatchedRun:
     missing: int
     extra: int
     findings: Rows
+    found: "FoundPlan | None" = None
 
     def __str__(self) -> str:
         found = len(self.findings)
@@ -47,12 +53,31 @@ COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "r
 def match(store: Store, run: str, instance: str | None, progress: Progress | None = None) -> MatchedRun:
     """See `Stagedb.match`."""
     info = lookup.the_run(store, run)
-    against = lookup.the_instance(store, instance)
-    found = match_run(read_run(store, info.id), read_program(store, against.id))
+    stored = read_run(store, info.id)
+    plan = None
+    if instance is None:
+        plan = find_plan(stored)
+        against = _made(store, info, plan)
+    else:
+        against = lookup.the_instance(store, instance)
+    found = match_run(stored, read_program(store, against.id))
     record_match(store, against.id, found, progress or (lambda done, of: None))
     rows = tuple(
         (each.kind, each.module, each.phase, list(each.ranks), each.count, each.planned, each.seen, each.reason,
          each.ns or None)
         for each in found.findings
     )  # fmt: skip
-    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, units={"time": "ns"}))
+    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, units={"time": "ns"}), found=plan)
+
+
+def _made(store: Store, run: RunInfo, plan: FoundPlan) -> InstanceInfo:
+    """The instance of a plan that was found. Raises UsageError where the run does not tell the model."""
+    if plan.card is None:
+        raise UsageError(
+            f"run {run.id[:12]} has {plan.degrees}, and does not tell the rest of its plan ({'; '.join(plan.ties)}): "
+            f"make an instance of its model under these degrees, and name it: {call('match', run.id[:12], 'INSTANCE')}"
+        )
+    card = replace(plan.card, name=f"of-run-{run.id[:8]}", tied=bool(plan.words.get("tied")))
+    words = {word: value for word, value in plan.words.items() if word not in OF_MODEL}
+    made = wanted_instances.of_model(store, card, typed_words(words), None)
+    return made.make(store, wanted_instances.StageClock())

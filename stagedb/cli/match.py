@@ -1,5 +1,6 @@
 """`match`: a run that was imported, op by op against an instance."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ def match(
         str | None,
         typer.Argument(
             metavar="[INSTANCE]",
-            help="Id or name of an instance.  [your newest one]",
+            help="Id or name of an instance.  [the plan is found from the run]",
             show_default=False,
             autocompletion=completion.instances,
         ),
@@ -34,15 +35,23 @@ def match(
 ) -> None:
     """Compare a run with a plan, op by op.
 
+    Without an instance the plan is found from the run alone, and an instance of it is made: the degrees from what the
+    ranks communicate, the sizes of the model from recorded shapes, other words of the plan by trying them.
+
     Matmuls, attentions and what ranks communicate are aligned in the order of issue. Findings have the module, the
     ranks and the plan's reason: ops that are missing or extra, collectives of another size, format, group or kind,
     others that were moved, tasks of micro-batches in another order, ranks that are late or slow. The store keeps the
-    match: `stagedb query run_against_plan --run RUN` answers again, and `seen_and_planned` compares times with profiles.
+    match: `stagedb query run_against_plan --run RUN` answers again, and `seen_and_planned` has times next to those of
+    profiles.
     """
     with common.connect() as db, progress(common, "writing", "relationships") as report:
         found = db.match(run, instance, progress=report)
     printed = output.format is RowFormat.TABLE and output.output is None
     write = common.line if printed else common.note
+    if found.found is not None:
+        write(f"found: {_words(found.found.words)}")
+        for each in found.found.ties:
+            write(f"not told: {each}")
     write(f"run {found.run.id[:12]} and instance {found.instance.id[:12]}: {found}")
     rows = found.findings
     if printed:
@@ -51,6 +60,14 @@ def match(
             output.write(PRINTED, [tuple(row[at] for at in chosen) for row in rows.rows])
     else:
         output.write(rows.columns, rows.rows)
+
+
+def _words(words: Mapping[str, object]) -> str:
+    """Words of a plan as options, without those that are off."""
+    shown = {word: value for word, value in words.items() if value not in (False, None)}
+    return " ".join(
+        f"--{word.replace('_', '-')}" + ("" if value is True else f" {value}") for word, value in shown.items()
+    )
 
 
 def register(app: typer.Typer) -> None:

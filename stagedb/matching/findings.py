@@ -85,24 +85,15 @@ class RankFindings:
 
     def _extra(self) -> Iterator[Finding]:
         before = _Before(self.match)
+        stopped = self.match.stopped(self.planned.stops_early)
         for place in self.match.extra:
             seen = self.match.seen[place]
             near = before.planned(place)
-            if seen.scalar or self._is_end_of_recomputation(seen, near, before.planned_after(place)):
+            if seen.scalar or place in stopped:
                 continue
             module = "the begin of the step" if near is None else f"after {self.module(near)}"
             yield Finding("extra", (self.rank,), module, seen.phase if near is None else near.phase, "",
                           seen_text(seen), "the plan has no such op here")  # fmt: skip
-
-    def _is_end_of_recomputation(self, seen: SeenOp, before: PlannedOp | None, after: PlannedOp | None) -> bool:
-        """Whether it is the operator in which a recomputation stops, which computes nothing.
-
-        A profiler has it, since it was entered. PyTorch stops as soon as all tensors for the backward are saved.
-        """
-        if seen.kind != MATMUL or before is None or before.phase != "recompute":
-            return False
-        stops = bool(self.planned.program.plan.options.early_stop)
-        return stops and (after is None or after.phase != "recompute")
 
     def _moved(self) -> Iterator[Finding]:
         before = _Before(self.match)
@@ -240,11 +231,6 @@ class _Before:
         """The last one that ran before."""
         near = [each for each in self.pairs if each.seen < place]
         return self.match.planned[near[-1].planned] if near else None
-
-    def planned_after(self, place: int) -> PlannedOp | None:
-        """The first one that ran after it."""
-        near = next((each for each in self.pairs if each.seen > place), None)
-        return self.match.planned[near.planned] if near else None
 
 
 _DOINGS = frozenset(

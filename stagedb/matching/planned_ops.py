@@ -67,6 +67,12 @@ class PlannedRun:
             first += size
         return found
 
+    @property
+    def stops_early(self) -> bool:
+        """Whether a recomputation ends as soon as all that the backward reads is there."""
+        options = self.program.plan.options
+        return options.framework.early_stop if options.early_stop is None else options.early_stop
+
     def class_of(self, rank: int) -> ClassColumns:
         """The class of a rank."""
         number = int(self.program.workload.ranks.number[rank])

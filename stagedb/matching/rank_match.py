@@ -4,6 +4,7 @@ Both sequences are aligned as a whole, so that an op is known by what is around 
 the same gap, and elsewhere: it was moved, has another size, is of another kind, is missing, or is extra.
 """
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,22 @@ class RankMatch:
     def pairs(self) -> list[OpPair]:
         """All pairs, in the order of the run."""
         return sorted((*self.matched, *self.changed), key=lambda each: each.seen)
+
+    def stopped(self, early_stop: bool) -> set[int]:
+        """Extra matmuls in which a recomputation stopped: a profiler has such an operator, and it computed nothing.
+
+        early_stop: whether recomputations end so. PyTorch stops as soon as all tensors for the backward are saved, in
+        the operator that saves the last one.
+        """
+        phases = {pair.seen: self.planned[pair.planned].phase for pair in self.pairs}
+        ends = sorted(phases)
+        found = set()
+        for place in self.extra if early_stop else ():
+            at = bisect_left(ends, place)
+            before, after = ([phases[each] for each in ends[of]] for of in (slice(at - 1, at), slice(at, at + 1)))
+            if self.seen[place].kind == MATMUL and before == ["recompute"] and after != ["recompute"]:
+                found.add(place)
+        return found
 
 
 def match_rank(planned: Sequence[PlannedOp], seen: Sequence[SeenOp], known: Known) -> RankMatch:

@@ -7,9 +7,11 @@ from math import prod
 
 import numpy as np
 
+from stagedb.matching.degrees import GroupCall
 from stagedb.matching.planned_ops import ATTENTION, MATMUL, matmul_dims
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.lane_rows import ELEMENT_BYTES
+from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
 
@@ -79,9 +81,6 @@ def seen_ops(run: StoredRun, rank: int) -> list[SeenOp]:
 def _seen(
     op: RunOpFacts, place: int, dims: tuple[int, ...] | None, group: tuple[int, ...] | None, start: int, end: int
 ) -> SeenOp:
-    scalar = op.kind == "barrier" or (
-        op.type == "collective" and 0 < op.message <= ELEMENT_BYTES.get(op.dtype or "", 0)
-    )
     return SeenOp(
         place=place,
         kind=op.kind,
@@ -90,7 +89,7 @@ def _seen(
         size=len(group) if group else None,
         sent=op.message or None,
         dtype=DTYPES.get(op.dtype or "", op.dtype or ""),
-        scalar=scalar,
+        scalar=_is_scalar(op),
         name=op.name,
         block=op.block,
         phase=op.phase,
@@ -150,3 +149,43 @@ def _attention(operator: str, shapes: Shapes) -> tuple[int, ...] | None:
         return None
     (batch, heads, queries, head), (_, key_heads, keys, _), (_, _, _, value) = operands[:3]
     return (batch, heads, key_heads, queries, keys, head, *(() if value == head else (value,)))
+
+
+def group_calls(run: StoredRun) -> dict[int, list[GroupCall]]:
+    """What each rank communicates in the first step that was recorded, with the share of its computing before that.
+
+    Left out: barriers and sums of one number, by which programs agree, and collectives whose ranks are not known.
+    """
+    steps = [op.step_number for lane in run.lanes for op in lane.ops if op.step_number is not None]
+    first = min(steps, default=None)
+    found = {}
+    for rank, timed in run.timed.items():
+        lane, groups = run.lane_of[rank], run.groups_of[rank]
+        ops = [place for place, op in enumerate(lane.ops) if first is None or op.step_number == first]
+        computing = [(int(timed.start[place]), int(timed.end[place] - timed.start[place])) for place in ops
+                     if lane.ops[place].type == "compute"]  # fmt: skip
+        begins = np.array([begin for begin, _ in computing], np.int64)
+        done = np.concatenate(([0], np.cumsum([length for _, length in computing])))
+        own = []
+        for place in sorted(ops, key=lambda each: _begin(timed, each)):
+            op = lane.ops[place]
+            group = groups.get(place)
+            if op.type not in ("collective", *MESSAGES) or group is None or _is_scalar(op):
+                continue
+            before = int(done[np.searchsorted(begins, _begin(timed, place))])
+            begin = int(timed.start[place])
+            own.append(GroupCall(op.kind, group, op.message, before / max(int(done[-1]), 1), begin))
+        found[rank] = own
+    return found
+
+
+def _begin(timed: TimedOps, place: int) -> int:
+    """When an op was issued."""
+    launched = int(timed.launched[place])
+    return int(timed.start[place]) if launched == NONE else launched
+
+
+def _is_scalar(op: RunOpFacts) -> bool:
+    """Whether it is a barrier, or a collective of one element."""
+    element = ELEMENT_BYTES.get(op.dtype or "", 0)
+    return op.kind == "barrier" or (op.type == "collective" and 0 < op.message <= element)

@@ -1,0 +1,259 @@
+"""The plan of a recorded run, found from the run alone.
+
+Degrees follow from groups (`degrees`), sizes from shapes (`model_sizes`). All other words are tried, one after another,
+and each keeps the value under which most ops of the run are ops of the plan.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.lowering import program_of
+from stagedb.matching.degrees import Degrees, degrees_of
+from stagedb.matching.model_sizes import ModelSizes, UnknownSizesError, model_sizes
+from stagedb.matching.planned_ops import PlannedRun
+from stagedb.matching.rank_match import Known, RankMatch, match_rank
+from stagedb.matching.seen_ops import SeenOp, group_calls, seen_ops
+from stagedb.models import Card
+from stagedb.plans import Plan
+from stagedb.runs.stored_run import StoredRun
+
+Words = Mapping[str, Any]
+
+_MASTER = {"dtype": "bf16", "param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Values of words that are tried together, the usual one first. matters: whether they change what is recorded."""
+
+    values: tuple[Words, ...]
+    matters: Callable[[Degrees, ModelSizes], bool] = lambda found, sizes: True
+
+
+def _of_tp(found: Degrees, sizes: ModelSizes) -> bool:
+    return found.tp > 1
+
+
+def _of_experts(found: Degrees, sizes: ModelSizes) -> bool:
+    return sizes.experts > 0 and found.dp > 1
+
+
+def _of_microbatches(found: Degrees, sizes: ModelSizes) -> bool:
+    return sizes.microbatches > 1
+
+
+TRIED = (
+    Tried(({"zero": 0}, {"zero": 3}, {"zero": 2}, {"zero": 1}), lambda found, sizes: found.dp > 1),
+    Tried(({"dtype": "bf16"}, {"dtype": "fp32"}, {"dtype": "bf16", "reduce_dtype": "fp32"}, _MASTER)),
+    Tried(({"sp": False}, {"sp": True}), _of_tp),
+    Tried(({"recompute": "none"}, {"recompute": "full"}, {"recompute": "core"}, {"recompute": "pointwise"})),
+    Tried(({"loss_parallel": True}, {"loss_parallel": False}), _of_tp),
+    Tried(({"shared_input": False}, {"shared_input": True}), _of_tp),
+    Tried(
+        ({"schedule": "1f1b"}, {"schedule": "gpipe"}, {"schedule": "zb-h1"}),
+        lambda found, sizes: found.pp > 1 and sizes.microbatches > 1,
+    ),
+    Tried(({"grad_sync": True}, {"grad_sync": False}), _of_microbatches),
+    Tried(({"ep_sync": True}, {"ep_sync": False}), _of_experts),
+    Tried(({"expert_unit": False}, {"expert_unit": True}), _of_experts),
+    Tried(({"clip_norm": False}, {"clip_norm": True})),
+    Tried(({"tied": False}, {"tied": True})),
+)
+"""All words that are tried; `tied` is one of the model."""
+
+OF_MODEL = ("tied",)
+
+
+@dataclass(frozen=True)
+class FoundPlan:
+    """What a run was run under.
+
+    card, words: model and plan, None if no sizes were found. left: ops of one rank of each stage that differ; of: of
+    how many. ties: what could not be told, as sentences.
+    """
+
+    degrees: Degrees
+    sizes: ModelSizes | None
+    card: Card | None
+    words: Words
+    left: int
+    of: int
+    ties: tuple[str, ...]
+
+
+def find_plan(run: StoredRun) -> FoundPlan:
+    """The plan of a run. Raises UsageError if its groups of ranks were not recorded."""
+    calls = group_calls(run)
+    if run.job_ranks > 1 and not any(calls.values()):
+        raise UsageError(
+            "no group of ranks was recorded, and nothing else tells a plan: record with a version of PyTorch that has "
+            "process groups in profiles, or name an instance"
+        )
+    found = degrees_of(calls, run.job_ranks)
+    stages = [seen_ops(run, rank) for rank in _firsts(run, found)]
+    if not all(stages):
+        return FoundPlan(
+            found, None, None, _degree_words(found), 0, 0, (*found.ties, "no rank of some stage was recorded")
+        )
+    try:
+        sizes = model_sizes([_first_step(each) for each in stages], found)
+    except UnknownSizesError as reason:
+        return FoundPlan(
+            found, None, None, _degree_words(found), 0, 0, (*found.ties, f"no sizes of the model: {reason}")
+        )
+    # Without experts, gradients that are reduced over fewer ranks are those of something else.
+    return _tried(run, found if sizes.experts else replace(found, ep=1), sizes)
+
+
+def _firsts(run: StoredRun, found: Degrees) -> list[int]:
+    """A recorded rank of each stage."""
+    each = run.job_ranks // found.pp
+    return [next((rank for rank in sorted(run.timed) if rank // each == stage), -1) for stage in range(found.pp)]
+
+
+def _first_step(seen: Sequence[SeenOp]) -> list[SeenOp]:
+    first = min((op.step for op in seen if op.step is not None), default=None)
+    return [op for op in seen if op.step == first]
+
+
+def _degree_words(found: Degrees) -> dict[str, Any]:
+    return {"tp": found.tp, "pp": found.pp, "dp": found.dp, "cp": found.cp, "ep": found.ep}
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A run whose plan is sought. stages: the first step of one rank of each stage, by rank.
+
+    tried: values of the words that matter."""
+
+    sizes: ModelSizes
+    stages: Mapping[int, Sequence[SeenOp]]
+    known: Known
+    tried: Sequence[tuple[Words, ...]]
+
+    def left(self, words: Words) -> int | None:
+        """How many ops differ under these words; None for a plan that is refused."""
+        try:
+            planned = PlannedRun(program_of(*plan_of(self.sizes, words)))
+        except UsageError:
+            return None
+        stops = planned.stops_early
+        return sum(_left(match_rank(planned.ops(rank), seen, self.known), stops) for rank, seen in self.stages.items())
+
+
+def plan_of(sizes: ModelSizes, words: Words) -> tuple[Card, Plan]:
+    """The model and the plan of some words. Raises UsageError."""
+    card = card_of(sizes)
+    of_plan = {word: value for word, value in words.items() if word not in OF_MODEL}
+    return replace(card, tied=bool(words.get("tied"))), Plan.from_mapping(of_plan)
+
+
+def card_of(sizes: ModelSizes) -> Card:
+    """A decoder of these sizes, with the usual choices where a run has none."""
+    gpt = sizes.packed and not sizes.gated
+    return Card(
+        name="found",
+        family="moe" if sizes.experts else "gpt" if gpt else "llama",
+        hidden=sizes.hidden,
+        layers=sum(sizes.layers),
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        ffn=sizes.ffn,
+        vocab=sizes.vocab,
+        vocab_multiple=1,
+        norm="layernorm" if gpt else "rmsnorm",
+        mlp="gated" if sizes.gated else "plain",
+        activation="silu" if sizes.gated else "gelu",
+        positions="learned" if gpt else "rotary",
+        max_positions=sizes.rows,
+        tied=False,
+        linear_bias=gpt,
+        qkv_bias=False,
+        parameters=0,
+        experts=sizes.experts,
+        top_k=sizes.top_k,
+        expert_ffn=sizes.ffn if sizes.experts else 0,
+        source="the shapes of a recorded run",
+    )
+
+
+def _left(match: RankMatch, stops: bool) -> int:
+    stopped = match.stopped(stops)
+    extra = sum(not match.seen[place].scalar and place not in stopped for place in match.extra)
+    moved = sum(pair.moved for pair in match.matched)
+    return len(match.missing) + extra + len(match.changed) + moved + match.reordered
+
+
+def _tried(run: StoredRun, found: Degrees, sizes: ModelSizes) -> FoundPlan:
+    stages = {rank: _first_step(seen_ops(run, rank)) for rank in _firsts(run, found)}
+    tried = [each.values for each in TRIED if each.matters(found, sizes)]
+    trial = _Trial(sizes, stages, Known.of([op for seen in stages.values() for op in seen]), tried)
+    words = {**_degree_words(found), **_batch(found, sizes), **_uneven(sizes), **_copies(found), "recipe": "torch"}
+    best, words = _first(trial, words)
+    improved = True
+    while improved and best:
+        improved = False
+        for values in trial.tried:
+            for value in values:
+                left = trial.left({**words, **value})
+                if left is not None and left < best:
+                    best, words, improved = left, {**words, **value}, True
+    ties = (*found.ties, *_ties(trial, words, best))
+    of = sum(map(len, stages.values()))
+    return FoundPlan(found, sizes, plan_of(sizes, words)[0], words, best, of, ties)
+
+
+def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The first words of a plan that is not refused."""
+    usual = {word: value for values in trial.tried for word, value in values[0].items()}
+    for chosen in ({}, {"zero": 3}, {"zero": 0}, {"sp": True}, {"recompute": "none"}):
+        start = {**words, **usual, **chosen}
+        for leave in ((), ("shared_input", "loss_parallel"), ("grad_sync",), ("ep_sync", "expert_unit"), tuple(usual)):
+            tried = {word: value for word, value in start.items() if word not in leave or word in words}
+            left = trial.left(tried)
+            if left is not None:
+                return left, tried
+    raise UsageError(
+        f"no plan has tp {words['tp']}, pp {words['pp']}, dp {words['dp']}, cp {words['cp']} and ep {words['ep']} on a "
+        f"model of {sum(trial.sizes.layers)} layers: name an instance of the plan that was run"
+    )
+
+
+def _batch(found: Degrees, sizes: ModelSizes) -> dict[str, Any]:
+    return {
+        "micro_batch_size": sizes.batch,
+        "global_batch_size": sizes.batch * sizes.microbatches * found.dp,
+        "seq_len": sizes.rows,
+    }
+
+
+def _uneven(sizes: ModelSizes) -> dict[str, Any]:
+    return {"layers_per_stage": list(sizes.layers)} if len({*sizes.layers}) > 1 else {}
+
+
+def _copies(found: Degrees) -> dict[str, Any]:
+    """Hybrid sharding: two kinds of groups of dp that have one rank in common."""
+    shapes = sorted(shape for shape, axis in found.axes.items() if axis == "dp")
+    for inner in shapes:
+        for outer in shapes:
+            if inner[0] * outer[0] == found.dp * found.cp and outer[1] == inner[0] * inner[1]:
+                return {"hsdp": outer[0], "zero": 3}
+    return {}
+
+
+def _ties(trial: _Trial, words: Words, best: int) -> Iterator[str]:
+    """Words whose other values fit as well."""
+    for values in trial.tried:
+        names = {word for value in values for word in value}
+        own = {word: words[word] for word in names if word in words}
+        others = {word: value for word, value in words.items() if word not in names}
+        same = [value for value in values if value != own and trial.left({**others, **value}) == best]
+        if same:
+            yield f"{_text(own)} may be {', or '.join(map(_text, same))}"
+
+
+def _text(words: Words) -> str:
+    return " ".join(f"{word} {value}" for word, value in words.items())
