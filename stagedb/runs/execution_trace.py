@@ -1,15 +1,14 @@
-"""Execution traces of PyTorch next to its profiles: the groups, bytes and types that a profile lacks.
+"""Execution traces of PyTorch: operators with the shapes of their inputs, collectives, and process groups.
 
-A node has the number of its call (`rf_id`), which is the `Record function id` of the profile's event. Files of schema
-1.0.2 to 1.1.1 are read. They have no number of their rank: a trace belongs to the profile of the same process, with the
-same groups and calls.
+Files of schema 1.0.1 to 1.1.1 are read. A node has the number of its call (`rf_id`), which is the `Record function id`
+of the profile's event. Files have no number of their rank; collectives have it, as the place in their group.
 """
 
 import gzip
 import re
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,13 @@ from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import TraceFileError
-from stagedb.runs.gloo import CALL, FUNCTIONAL, kind_of_call
-from stagedb.runs.process_groups import in_group, process_groups
-from stagedb.runs.rank_trace import ProcessGroup, RankTrace
+from stagedb.runs.gloo import CALL, FUNCTIONAL
+from stagedb.runs.input_shapes import input_shapes
+from stagedb.runs.process_groups import process_groups
+from stagedb.runs.rank_trace import ProcessGroup, RecordedCollective
+from stagedb.runs.recorded_calls import RECORD, RecordedCall, recorded_call
 
-SCHEMAS = ((1, 0, 2), (1, 1, 1))
+SCHEMAS = ((1, 0, 1), (1, 1, 1))
 """The first and the last version of the schema that are read."""
 
 LARGEST = 4 << 30
@@ -31,6 +32,7 @@ LARGEST = 4 << 30
 
 _BEGIN = re.compile(rb'^\s*\{\s*"schema"\s*:')
 _GROUPS = "## process_group:init ##"
+_TENSOR = "Tensor("
 
 _TYPES: Mapping[str, str] = {
     "float": "Float",
@@ -51,6 +53,7 @@ _TYPES: Mapping[str, str] = {
 class _Operands(msgspec.Struct):
     values: list[Any] = []
     types: list[Any] = []
+    shapes: list[Any] = []
 
 
 class _NodeAttribute(msgspec.Struct):
@@ -59,11 +62,40 @@ class _NodeAttribute(msgspec.Struct):
 
 
 class _CallNode(msgspec.Struct):
+    """A node. Those of schema 1.0.1 have lists of operands, and their numbers as properties of their own."""
+
     id: int
     name: str = ""
     ctrl_deps: int | None = None
-    inputs: _Operands = msgspec.field(default_factory=_Operands)
+    parent: int | None = None
+    rf_id: int | None = None
+    inputs: _Operands | list[Any] = msgspec.field(default_factory=_Operands)
+    outputs: _Operands | list[Any] = msgspec.field(default_factory=_Operands)
+    input_types: list[Any] = []
+    input_shapes: list[Any] = []
+    output_types: list[Any] = []
     attrs: list[_NodeAttribute] = []
+
+    def read(self) -> _Operands:
+        """What goes in."""
+        if isinstance(self.inputs, _Operands):
+            return self.inputs
+        return _Operands(self.inputs, self.input_types, self.input_shapes)
+
+    def written(self) -> _Operands:
+        """What comes out."""
+        return self.outputs if isinstance(self.outputs, _Operands) else _Operands(self.outputs, self.output_types)
+
+    @property
+    def above(self) -> int:
+        """The node around it, -1 if there is none."""
+        return next((each for each in (self.ctrl_deps, self.parent) if each is not None), -1)
+
+    @property
+    def number(self) -> int | None:
+        """The number of its call. The profiler itself has 0."""
+        found = self.rf_id or next((each.value for each in self.attrs if each.name == "rf_id"), None)
+        return found if type(found) is int and found > 0 else None
 
 
 class _TraceFile(msgspec.Struct):
@@ -74,12 +106,30 @@ class _TraceFile(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ExecutionTrace:
-    """What a file has of collectives. process: of the rank. calls: by number, what each call of c10d asks for."""
+    """What a file has. process: of the rank. All others are by the numbers of calls.
+
+    rank: its number, None if no collective has it. calls: what each call of c10d asks for. names, shapes: of
+    operators. above: the operator around another one. records: collectives, in the order of the calls.
+    """
 
     path: Path
     process: int | None
+    rank: int | None
     groups: tuple[ProcessGroup, ...]
     calls: Mapping[int, "AskedCollective"]
+    names: Mapping[int, str]
+    shapes: Mapping[int, str]
+    above: Mapping[int, int]
+    records: Mapping[int, RecordedCollective]
+
+    def around(self, number: int) -> Iterator[int]:
+        """The number of an operator, and of those around it, the innermost one first."""
+        seen: set[int] = set()
+        at: int | None = number
+        while at is not None and at not in seen:
+            seen.add(at)
+            yield at
+            at = self.above.get(at)
 
 
 @dataclass(frozen=True)
@@ -122,14 +172,69 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
             "read. Import the profiler's traces without it"
         )
     nodes = {node.id: node for node in found.nodes}
-    groups = process_groups(_group_rows(found.nodes), 0)
+    rows = _group_rows(found.nodes)
+    groups = process_groups(rows, 0)
     names = {group.name for group in groups}
-    calls = {}
-    for node in found.nodes:
-        number = next((each.value for each in node.attrs if each.name == "rf_id"), None)
-        if node.name.startswith(CALL) and type(number) is int:
-            calls[number] = _asked(node, nodes, names)
-    return ExecutionTrace(path, found.pid, groups, calls)
+    numbered = {node.number: node for node in sorted(found.nodes, key=lambda node: node.id) if node.number is not None}
+    records = {number: call for number, node in numbered.items() if (call := _recorded(node, rows)) is not None}
+    return ExecutionTrace(
+        path,
+        found.pid,
+        _rank(records.values(), groups),
+        groups,
+        calls={number: _asked(node, nodes, names) for number, node in numbered.items() if node.name.startswith(CALL)},
+        names={number: node.name for number, node in numbered.items()},
+        shapes={number: text for number, node in numbered.items() if (text := _shapes(node.read())) is not None},
+        above=_above(numbered, nodes),
+        records={number: call.collective for number, call in records.items()},
+    )
+
+
+def _above(numbered: Mapping[int, _CallNode], nodes: Mapping[int, _CallNode]) -> dict[int, int]:
+    around = ((number, nodes.get(node.above)) for number, node in numbered.items())
+    return {number: node.number for number, node in around if node is not None and node.number is not None}
+
+
+def _shapes(operands: _Operands) -> str | None:
+    """The text of the shapes of tensors; what is none has no shape, as in a profile."""
+    if not any(_TENSOR in str(kind) for kind in operands.types):
+        return None
+    pairs = zip(operands.shapes, operands.types, strict=False)
+    return input_shapes(msgspec.json.encode([shape if _TENSOR in str(kind) else [] for shape, kind in pairs]))
+
+
+def _recorded(node: _CallNode, groups: Sequence[Any]) -> RecordedCall | None:
+    """The collective of a node of `record_param_comms`; None for other nodes, and for a wait."""
+    if node.name != RECORD:
+        return None
+    inputs, outputs = node.read(), node.written()
+    attributes = {each.name: each.value for each in node.attrs}
+    sent, received = (_first_elements(operands) for operands in (inputs, outputs))
+    dtype = next((found for kind in inputs.types if (found := _dtype(str(kind)))), "")
+    # A barrier and what ends a group have no tensor.
+    return recorded_call(inputs.values, attributes, groups, (sent, received, dtype))
+
+
+def _first_elements(operands: _Operands) -> int | None:
+    """The elements of the first operand."""
+    return _elements(operands.values[0]) if operands.values else None
+
+
+def _rank(calls: Iterable[RecordedCall], groups: Sequence[ProcessGroup]) -> int | None:
+    """The rank that all calls have in groups whose ranks are known."""
+    members = {group.name: group.ranks for group in groups}
+    found = set()
+    for call in calls:
+        if call.place is None:
+            continue
+        name = call.collective.group
+        # A group of a list that names none has all ranks.
+        ranks = members.get(name) or call.collective.ranks
+        if name in members and not members[name]:
+            found.add(call.place)
+        elif call.place < len(ranks):
+            found.add(ranks[call.place])
+    return found.pop() if len(found) == 1 else None
 
 
 def _decoded(path: Path) -> _TraceFile:
@@ -151,9 +256,10 @@ def _decoded(path: Path) -> _TraceFile:
 def _group_rows(nodes: Sequence[_CallNode]) -> list[Any]:
     """The rows of the node that lists the groups, which it has as a text."""
     for node in nodes:
-        if node.name == _GROUPS and node.inputs.values and isinstance(node.inputs.values[0], str):
+        values = node.read().values if node.name == _GROUPS else []
+        if values and isinstance(values[0], str):
             try:
-                rows = msgspec.json.decode(node.inputs.values[0])
+                rows = msgspec.json.decode(values[0])
             except msgspec.DecodeError:
                 continue
             return rows if isinstance(rows, list) else []
@@ -162,14 +268,15 @@ def _group_rows(nodes: Sequence[_CallNode]) -> list[Any]:
 
 def _asked(node: _CallNode, nodes: Mapping[int, _CallNode], groups: "set[str]") -> AskedCollective:
     """What a call's node has, and the group that the call around it names: it has the group itself as an object."""
-    operands = [_elements(value) for value in node.inputs.values]
+    inputs = node.read()
+    operands = [_elements(value) for value in inputs.values]
     sizes = [each for each in operands if each is not None]
-    dtype = next((found for kind in node.inputs.types if (found := _dtype(str(kind)))), "")
-    numbers = [value for value in node.inputs.values if type(value) is int]
+    dtype = next((found for kind in inputs.types if (found := _dtype(str(kind)))), "")
+    numbers = [value for value in inputs.values if type(value) is int]
     message = node.name.removeprefix(CALL).startswith(("send", "recv"))
     return AskedCollective(
         node.name,
-        _named_group(nodes.get(-1 if node.ctrl_deps is None else node.ctrl_deps), groups),
+        _named_group(nodes.get(node.above), groups),
         dtype,
         # What comes out is the first operand, and what goes in the second one, if it is not the same.
         sent=sizes[min(1, len(sizes) - 1)] if sizes else None,
@@ -181,7 +288,7 @@ def _asked(node: _CallNode, nodes: Mapping[int, _CallNode], groups: "set[str]") 
 def _named_group(around: _CallNode | None, groups: "set[str]") -> str:
     if around is None or not around.name.startswith(FUNCTIONAL):
         return ""
-    return next((each for each in reversed(around.inputs.values) if isinstance(each, str) and each in groups), "")
+    return next((each for each in reversed(around.read().values) if isinstance(each, str) and each in groups), "")
 
 
 def _elements(value: Any) -> int | None:
@@ -204,47 +311,3 @@ def _dtype(kind: str) -> str:
         return ""
     word = found[1].removeprefix("c10::")
     return _TYPES.get(word, word)
-
-
-def with_execution_traces(traces: Sequence[RankTrace], found: Sequence[ExecutionTrace]) -> list[RankTrace]:
-    """Profiles with what the execution traces of their ranks have. Raises UsageError if one of these has no profile."""
-    left = dict(enumerate(traces))
-    done = {}
-    for one in found:
-        place = next((each for each, trace in left.items() if _belong(trace, one)), None)
-        if place is None:
-            raise UsageError(
-                f"the execution trace {path_text(one.path)} has no profiler trace of its rank among the files: name "
-                "the trace that was recorded with it, too, or leave it out"
-            )
-        done[place] = _completed(left.pop(place), one)
-    return [done.get(place, trace) for place, trace in enumerate(traces)]
-
-
-def _belong(trace: RankTrace, one: ExecutionTrace) -> bool:
-    """Whether both are of one rank: the same process, the same groups, and calls that agree.
-
-    Ranks of several machines may have processes of one number. Those with the same groups and calls are alike here.
-    """
-    if trace.process is None or one.process != trace.process:
-        return False
-    listed = {group.name: group.ranks for group in one.groups if group.ranks}
-    if any(listed.get(group.name, group.ranks) != group.ranks for group in trace.groups):
-        return False
-    asked = ((each.kind, one.calls.get(each.node)) for each in trace.collectives if each.node is not None)
-    return all(call is None or kind_of_call(call.name) == kind for kind, call in asked)
-
-
-def _completed(trace: RankTrace, one: ExecutionTrace) -> RankTrace:
-    groups = trace.groups or tuple(
-        group if group.ranks else replace(group, ranks=tuple(range(trace.world or 0))) for group in one.groups
-    )
-    named = {group.name: group for group in groups}
-    collectives = []
-    for each in trace.collectives:
-        asked = None if each.node is None else one.calls.get(each.node)
-        if asked is not None:
-            each = replace(each, dtype=asked.dtype, sent=asked.sent, received=asked.received, peer=asked.peer)
-            each = in_group(each, named[asked.group]) if asked.group in named else each
-        collectives.append(each)
-    return replace(trace, groups=groups, collectives=tuple(collectives))

@@ -134,6 +134,7 @@ class _LaunchedOps:
         collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
         launcher = _taken(rank.host.column("name"), inner, NONE)
         shapes = self.host.inherited(rank.host.column("shapes"), inner)
+        operator = _taken(rank.host.column("number"), inner, NONE)
         kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
         in_step = self._annotations([p for p, each in enumerate(rank.annotations) if kinds[each.name] == _STEPS])
@@ -155,6 +156,7 @@ class _LaunchedOps:
             "launched": self.moments,
             "launcher": launcher,
             "shapes": shapes,
+            "operator": operator,
             "annotation": around,
             "step": step,
             "phase": np.where(named != NONE, named, phase).astype(np.int8),

@@ -97,7 +97,8 @@ class _Reading:
     """What was read of a file.
 
     events: by category, how many. asked: calls that ask gloo for work, and its events. shapes: places of those that
-    were read, by how the file writes them.
+    were read, by how the file writes them. numbered: whether operators have the numbers of execution traces; files of
+    before have the profiler's own, which may be the same.
     """
 
     rank: RecordedRank = field(default_factory=RecordedRank)
@@ -105,6 +106,7 @@ class _Reading:
     streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
     asked: list[HostCall] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)
+    numbered: bool = True
 
     def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
         """Keep the events that count; False, and none is kept, if `in_ns` returns None for their times."""
@@ -159,7 +161,7 @@ class _Reading:
         self._keep_ops(kept, {"category": kind - 1, **columns}, np.flatnonzero(ops))
         for spans, which, left, more in (
             (self.rank.calls, calls, "collective", {}),
-            (self.rank.host, operators, "correlation", self._shapes([*compress(args, operators.tolist())])),
+            (self.rank.host, operators, "correlation", self._of_operators([*compress(args, operators.tolist())])),
         ):
             spans.extend(**{name: column[which] for name, column in columns.items() if name != left}, **more)
         for place in np.flatnonzero(kind == _ANNOTATION).tolist():
@@ -175,14 +177,21 @@ class _Reading:
             number = NONE if event.args is None else integer(event.args.number, NONE)
             self.asked.append(HostCall(_text(event.name), times, (event.pid, event.tid), number))
 
-    def _shapes(self, args: "list[Arguments | None]") -> "dict[str, npt.NDArray[Any]]":
-        """Places of the shapes of operators' inputs."""
+    def _of_operators(self, args: "list[Arguments | None]") -> "dict[str, npt.NDArray[Any]]":
+        """Places of the shapes of operators' inputs, and the operators' numbers."""
+        numbers = [None if each is None else each.number for each in args]
+        if None in numbers:
+            self.numbered = False
+            numbers = [
+                each.external if number is None and each is not None else number
+                for each, number in zip(args, numbers, strict=True)
+            ]
         known = self.shapes
         texts = [b"" if each is None else bytes(each.shapes) for each in args]
         for text in set(texts).difference(known):
             found = input_shapes(text)
             known[text] = NONE if found is None else self.rank.shapes[found]
-        return {"shapes": np.array([known[text] for text in texts], np.int32)}
+        return {"shapes": np.array([known[text] for text in texts], np.int32), "number": integers(numbers)}
 
     def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
         """Places of names and threads, which are in the order of the file."""
@@ -236,6 +245,7 @@ class _Reading:
             left_out=tuple(left_out),
             process=_process(self.rank.threads),
             groups=process_groups(job.get("pg_config"), max(world, 0)),
+            numbered=self.numbered,
         )
         if found is None:
             raise TraceFileError(

@@ -18,6 +18,7 @@ _TYPES = {
     "correlation": "q",
     "collective": "i",
     "shapes": "i",
+    "number": "q",
     "bytes": "q",
     "category": "b",
 }

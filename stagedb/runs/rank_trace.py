@@ -114,10 +114,10 @@ class DeviceOps:
     stream: place in `RankTrace.streams`. name: place in `RankTrace.names`. category: place in `CATEGORIES`. bytes: of a
     copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. synchronised:
     place of the op whose end the host had waited for last before that. launcher: the innermost operator around this
-    call, as a place in `names`. shapes: those of the innermost operator around it that has some, as a place in
-    `RankTrace.shapes`. annotation: the innermost annotation of the program around this call, as a place in
-    `RankTrace.annotations`. step: the profiler's number of the step. phase: place in `PHASES`. `NONE` where there is
-    none.
+    call, as a place in `names`. operator: its number. shapes: those of the innermost operator around the call that has
+    some, as a place in `RankTrace.shapes`. annotation: the innermost annotation of the program around this call, as a
+    place in `RankTrace.annotations`. step: the profiler's number of the step. phase: place in `PHASES`. `NONE` where
+    there is none.
     """
 
     start: Integers
@@ -131,6 +131,7 @@ class DeviceOps:
     synchronised: Places
     launcher: Places
     shapes: Places
+    operator: Integers
     annotation: Places
     step: Integers
     phase: Places
@@ -155,7 +156,8 @@ class RankTrace:
     names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. shapes: of the
     inputs of operators, as `input_shapes` writes them; empty: they are longer than it writes. events: how many
     there are of each category of the file. left_out: what was not understood, as sentences. process: its number in the
-    system. groups: those that it is in, in the order in which they were made.
+    system. groups: those that it is in, in the order in which they were made. numbered: whether numbers of operators
+    are those that execution traces have, and no others.
     """
 
     rank: int | None
@@ -173,3 +175,4 @@ class RankTrace:
     process: int | None = None
     groups: tuple[ProcessGroup, ...] = ()
     shapes: tuple[str, ...] = ()
+    numbered: bool = False

@@ -52,7 +52,8 @@ class RecordedRank(RankSpans):
     ) -> None:
         """An operator of a host, whose inputs have no known shapes."""
         place, number = self.threads[thread], self.place(collective)
-        self.host.add(start=times[0], end=times[1], place=place, name=self.table[name], collective=number, shapes=NONE)
+        columns = {"place": place, "name": self.table[name], "collective": number, "shapes": NONE, "number": NONE}
+        self.host.add(start=times[0], end=times[1], **columns)
 
     def add_annotation(self, name: str, times: tuple[int, int], thread: Hashable) -> None:
         """A range that the program named."""
@@ -71,6 +72,7 @@ class RecordedRank(RankSpans):
         left_out: tuple[str, ...] = (),
         process: int | None = None,
         groups: tuple[ProcessGroup, ...] = (),
+        numbered: bool = False,
     ) -> RankTrace | None:
         """What was read, joined; None if nothing took time. base: ns since 1970 from which times count."""
         ops = device_ops(self) if len(self.device) else host_ops(self)
@@ -92,6 +94,7 @@ class RecordedRank(RankSpans):
             process=process,
             groups=groups,
             shapes=tuple(self.shapes),
+            numbered=numbered,
         )
 
     def _stream_names(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text
 from stagedb.runs.chakra_files import is_chakra, read_chakra
-from stagedb.runs.execution_trace import is_execution_trace, read_execution_trace, with_execution_traces
+from stagedb.runs.execution_joins import with_execution_traces
+from stagedb.runs.execution_trace import is_execution_trace, read_execution_trace
 from stagedb.runs.gloo_groups import with_groups
 from stagedb.runs.kineto import file_digest
 from stagedb.runs.measured_run import MeasuredRun, measured_run
@@ -43,8 +44,9 @@ class RunFiles:
         profiles = {digest: path for digest, path in digests.items() if digest not in execution}
         if not profiles:
             raise UsageError(
-                f"{path_text(paths[0])} is an execution trace, and no profiler trace of its rank is among the files: "
-                "name the traces that were recorded with it, too"
+                f"{path_text(paths[0])} is an execution trace, and no profiler trace of its rank is among the files. "
+                "It has no times: record torch.profiler.profile and ExecutionTraceObserver together, export both, and "
+                "name both files"
             )
         if execution:
             others = "".join(sorted(execution))

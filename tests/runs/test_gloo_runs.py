@@ -158,7 +158,7 @@ def test_an_execution_trace_without_its_profile_is_refused(tmp_path: Path) -> No
         read([*alone, *copied(tmp_path, "rank0.json.gz", "rank0.et.json.gz")])
 
 
-@pytest.mark.parametrize(("schema", "read_as"), [("1.0.2-chakra.0.0.4", True), ("1.0.1", False), ("1.2.0", False)])
+@pytest.mark.parametrize(("schema", "read_as"), [("1.0.2-chakra.0.0.4", True), ("1.0.0", False), ("1.2.0", False)])
 def test_versions_of_execution_traces(schema: str, read_as: bool, tmp_path: Path) -> None:
     paths = copied(tmp_path, "rank0.json.gz", "rank0.et.json.gz")
     content = json.loads(gzip.decompress(paths[1].read_bytes()))
@@ -169,7 +169,7 @@ def test_versions_of_execution_traces(schema: str, read_as: bool, tmp_path: Path
     if read_as:
         assert communicated(read(paths).ranks[0]) == sent_in("fsdp")[0]
     else:
-        with pytest.raises(TraceFileError, match=r"schemas 1\.0\.2 to 1\.1\.1 are read"):
+        with pytest.raises(TraceFileError, match=r"schemas 1\.0\.1 to 1\.1\.1 are read"):
             read(paths)
 
 
