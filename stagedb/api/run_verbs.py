@@ -110,9 +110,9 @@ class RunVerbs:
 
         run: its id or name. instance: id or name. Without it the plan is found from the run alone, and its instance is
         made: degrees from what ranks communicate, sizes of the model from recorded shapes, and the words of the plan
-        under which most of the run is as planned; the result's `found` has them, and what could not be told. progress:
+        under which most of the run is as planned; the result's `found` has them, and what stays open. progress:
         called with the relationships that were written, and with all of them. Raises UsageError for a run of a job with
-        another number of ranks than the instance has, and for one that does not tell its plan.
+        another number of ranks than the instance has, and for one from which no plan follows.
         """
         from stagedb.api import matching
 

@@ -51,7 +51,7 @@ def match(
     if found.found is not None:
         write(f"found: {_words(found.found.words)}")
         for each in found.found.ties:
-            write(f"not told: {each}")
+            write(f"open: {each}")
     write(f"run {found.run.id[:12]} and instance {found.instance.id[:12]}: {found}")
     rows = found.findings
     if printed:

@@ -55,7 +55,7 @@ class GroupCall:
 class Degrees:
     """Degrees of parallelism. axes: by shape of a group (ranks, and their distance) the axis that it is on.
 
-    ties: what could not be told apart, as sentences.
+    ties: what stays open, as sentences.
     """
 
     tp: int
@@ -71,7 +71,7 @@ class Degrees:
 
 
 Shape = tuple[int, int]
-"""Of a group: how many ranks, and how far apart the first two are."""
+"""How many ranks a group has, and how far apart its first two are."""
 
 Pair = tuple[int, int]
 """Two ranks that send each other messages, ascending."""
@@ -159,7 +159,7 @@ class _Family:
     calls: dict[int, list[GroupCall]] = field(default_factory=lambda: defaultdict(list))
 
     def of(self, *kinds: str) -> list[list[GroupCall]]:
-        """The calls of some kinds, of each rank that has some."""
+        """The calls of some kinds, for each rank that has some."""
         found = ([call for call in own if call.kind in kinds] for own in self.calls.values())
         return [each for each in found if each]
 

@@ -1,6 +1,6 @@
 """The sizes of a decoder from the shapes of its matmuls and attentions, as one recorded step has them.
 
-Layers are told apart by their attention: the matmul behind it makes it as wide as the model, those before it make
+A layer is known by its attention: the matmul behind it makes it as wide as the model, those before it make
 queries, keys and values, and all until the next layer's are the feed-forward part. The last matmul of a forward is the
 head.
 """
@@ -18,7 +18,7 @@ class ModelSizes:
     """Sizes of a model, whole, and of what a rank computes of it at once.
 
     batch, rows: sequences of a micro-batch, and their length. layers: by stage. packed: queries, keys and values are
-    made by one matmul. gated: the feed-forward part has three matmuls. experts: 0 without; top_k: of each token.
+    made by one matmul. gated: the feed-forward part has three matmuls. experts: 0 without; top_k: those that process a token.
     microbatches: of a step on a rank.
     """
 
@@ -136,6 +136,6 @@ def _dims(op: SeenOp) -> tuple[int, ...]:
 
 
 def _other(dims: tuple[int, ...], tokens: int) -> int:
-    """Of the two sides of a matmul the one that is not the number of tokens."""
+    """The side of a matmul that is not the number of tokens."""
     *_, m, n, _ = dims
     return n if m == tokens else m

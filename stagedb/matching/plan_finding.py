@@ -71,7 +71,7 @@ class FoundPlan:
     """What a run was run under.
 
     card, words: model and plan, None if no sizes were found. left: ops of one rank of each stage that differ; of: of
-    how many. ties: what could not be told, as sentences.
+    how many. ties: what stays open, as sentences.
     """
 
     degrees: Degrees
@@ -88,7 +88,7 @@ def find_plan(run: StoredRun) -> FoundPlan:
     calls = group_calls(run)
     if run.job_ranks > 1 and not any(calls.values()):
         raise UsageError(
-            "no group of ranks was recorded, and nothing else tells a plan: record with a version of PyTorch that has "
+            "no group of ranks was recorded, and a plan does not follow from anything else: record with a version of PyTorch that has "
             "process groups in profiles, or name an instance"
         )
     found = degrees_of(calls, run.job_ranks)

@@ -22,12 +22,12 @@ from tests.instances.drawn_plans import Drawn, drawn_plan
 from tests.runs.stored_rows import stored
 
 NAMES = ("kind", "phase", "axis", "dtype", "layer", "block")
-"""Attributes in which an export says what a node is."""
+"""Attributes by which an export names what a node is."""
 
 MOST_RANKS = 16
 BATCHES = 5
 PLANS = 10
-"""Of each batch."""
+"""Plans in a batch."""
 
 
 def messages(data: bytes) -> Iterator[bytes]:
@@ -55,7 +55,7 @@ def framed(message: bytes) -> bytes:
 
 
 def hide(path: Path) -> None:
-    """Take everything out of a trace that says what a node is for."""
+    """Take everything out of a trace that names what a node is for."""
     first, *nodes = messages(path.read_bytes())
     hidden = [framed(first)]
     for data in nodes:
@@ -113,7 +113,7 @@ def test_ranks_that_do_not_communicate_are_copies() -> None:
     ("sends", "wanted"), [((0, 0), "tp 1 pp 1 dp 1 cp 2 ep 1"), ((0, 900), "tp 1 pp 2 dp 1 cp 1 ep 1")]
 )
 def test_two_ranks_that_send_to_each_other(sends: tuple[int, int], wanted: str) -> None:
-    """Around a ring both begin together; of two stages one begins later by what the other one computes."""
+    """Around a ring both begin together. A second stage begins later by what the first one computes."""
 
     def calls(rank: int) -> list[GroupCall]:
         times = [sends[rank] + 1_000 * turn for turn in range(4)]

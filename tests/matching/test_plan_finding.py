@@ -24,7 +24,7 @@ def made(found: FoundPlan) -> tuple[Card, Plan]:
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_the_plan_of_a_clean_run_is_found_without_being_told(name: str) -> None:
+def test_the_plan_of_a_clean_run_is_found(name: str) -> None:
     found = find_plan(stored(run_of(name)))
     card, plan = made(found)
     ran = planned_program(name).plan
@@ -53,7 +53,7 @@ def test_faults_are_found_against_the_plan_that_was_found(name: str) -> None:
     assert match.findings == match_of(name).findings
 
 
-def test_what_cannot_be_told_is_named() -> None:
+def test_what_stays_open_is_named() -> None:
     found = find_plan(stored(run_of("fsdp")))
     assert any("recompute none may be recompute pointwise" in tie for tie in found.ties)
     run = stored(small_run())
