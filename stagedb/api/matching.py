@@ -74,7 +74,7 @@ def _made(store: Store, run: RunInfo, plan: FoundPlan) -> InstanceInfo:
     """The instance of a plan that was found. Raises UsageError where the model was not found."""
     if plan.card is None:
         raise UsageError(
-            f"run {run.id[:12]} has {plan.degrees}; the rest of its plan does not follow from it ({'; '.join(plan.ties)}): "
+            f"run {run.id[:12]} has {plan.degrees}; the rest of its plan does not follow ({'; '.join(plan.ties)}): "
             f"make an instance of its model under these degrees, and name it: {call('match', run.id[:12], 'INSTANCE')}"
         )
     card = replace(plan.card, name=f"of-run-{run.id[:8]}", tied=bool(plan.words.get("tied")))

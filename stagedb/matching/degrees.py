@@ -52,8 +52,8 @@ class GroupCall:
 
 
 @dataclass(frozen=True)
-class Degrees:
-    """Degrees of parallelism. axes: by shape of a group (ranks, and their distance) the axis that it is on.
+class FoundDegrees:
+    """FoundDegrees of parallelism. axes: by shape of a group (ranks, and their distance) the axis that it is on.
 
     ties: what stays open, as sentences.
     """
@@ -80,7 +80,7 @@ Calls = Mapping[int, Sequence[GroupCall]]
 """By rank, in the order of issue."""
 
 
-def degrees_of(calls: Calls, world: int) -> Degrees:
+def degrees_of(calls: Calls, world: int) -> FoundDegrees:
     """The degrees of a job of `world` ranks, from what some or all of them communicate."""
     stages, rings = _messages(calls)
     pp, ring = _largest(stages, world), _largest(rings, world)
@@ -116,7 +116,7 @@ def degrees_of(calls: Calls, world: int) -> Degrees:
         ties.append("groups that only gather, and reduce nothing, may be of dp or of cp")
     if not families and not stages and world > 1:
         ties.append("the ranks do not communicate: they are copies, or each is a run of its own")
-    return Degrees(tp, pp, dp, cp, ep, axes, tuple(ties))
+    return FoundDegrees(tp, pp, dp, cp, ep, axes, tuple(ties))
 
 
 def _messages(calls: Calls) -> tuple[list[Pair], list[Pair]]:

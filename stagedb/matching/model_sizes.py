@@ -8,7 +8,7 @@ head.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stagedb.matching.degrees import Degrees
+from stagedb.matching.degrees import FoundDegrees
 from stagedb.matching.planned_ops import ATTENTION, MATMUL
 from stagedb.matching.seen_ops import SeenOp
 
@@ -18,8 +18,8 @@ class ModelSizes:
     """Sizes of a model, whole, and of what a rank computes of it at once.
 
     batch, rows: sequences of a micro-batch, and their length. layers: by stage. packed: queries, keys and values are
-    made by one matmul. gated: the feed-forward part has three matmuls. experts: 0 without; top_k: those that process a token.
-    microbatches: of a step on a rank.
+    made by one matmul. gated: the feed-forward part has three matmuls. experts: 0 without. top_k: those of a
+    token. microbatches: of a step on a rank.
     """
 
     hidden: int
@@ -42,7 +42,7 @@ class UnknownSizesError(ValueError):
     """A step from which no sizes follow; the text has the reason."""
 
 
-def model_sizes(stages: Sequence[Sequence[SeenOp]], found: Degrees) -> ModelSizes:
+def model_sizes(stages: Sequence[Sequence[SeenOp]], found: FoundDegrees) -> ModelSizes:
     """The sizes of a model. stages: the ops of one rank of each pipeline stage, in the order of issue.
 
     Raises UnknownSizesError.

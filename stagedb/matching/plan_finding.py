@@ -1,6 +1,6 @@
 """The plan of a recorded run, found from the run alone.
 
-Degrees follow from groups (`degrees`), sizes from shapes (`model_sizes`). All other words are tried, one after another,
+FoundDegrees follow from groups (`degrees`), sizes from shapes (`model_sizes`). All other words are tried, one after another,
 and each keeps the value under which most ops of the run are ops of the plan.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.lowering import program_of
-from stagedb.matching.degrees import Degrees, degrees_of
+from stagedb.matching.degrees import FoundDegrees, degrees_of
 from stagedb.matching.model_sizes import ModelSizes, UnknownSizesError, model_sizes
 from stagedb.matching.planned_ops import PlannedRun
 from stagedb.matching.rank_match import Known, RankMatch, match_rank
@@ -29,18 +29,18 @@ class Tried:
     """Values of words that are tried together, the usual one first. matters: whether they change what is recorded."""
 
     values: tuple[Words, ...]
-    matters: Callable[[Degrees, ModelSizes], bool] = lambda found, sizes: True
+    matters: Callable[[FoundDegrees, ModelSizes], bool] = lambda found, sizes: True
 
 
-def _of_tp(found: Degrees, sizes: ModelSizes) -> bool:
+def _of_tp(found: FoundDegrees, sizes: ModelSizes) -> bool:
     return found.tp > 1
 
 
-def _of_experts(found: Degrees, sizes: ModelSizes) -> bool:
+def _of_experts(found: FoundDegrees, sizes: ModelSizes) -> bool:
     return sizes.experts > 0 and found.dp > 1
 
 
-def _of_microbatches(found: Degrees, sizes: ModelSizes) -> bool:
+def _of_microbatches(found: FoundDegrees, sizes: ModelSizes) -> bool:
     return sizes.microbatches > 1
 
 
@@ -74,7 +74,7 @@ class FoundPlan:
     how many. ties: what stays open, as sentences.
     """
 
-    degrees: Degrees
+    degrees: FoundDegrees
     sizes: ModelSizes | None
     card: Card | None
     words: Words
@@ -88,8 +88,8 @@ def find_plan(run: StoredRun) -> FoundPlan:
     calls = group_calls(run)
     if run.job_ranks > 1 and not any(calls.values()):
         raise UsageError(
-            "no group of ranks was recorded, and a plan does not follow from anything else: record with a version of PyTorch that has "
-            "process groups in profiles, or name an instance"
+            "no group of ranks was recorded, and a plan does not follow from anything else: record with a version of "
+            "PyTorch that has process groups in profiles, or name an instance"
         )
     found = degrees_of(calls, run.job_ranks)
     stages = [seen_ops(run, rank) for rank in _firsts(run, found)]
@@ -107,7 +107,7 @@ def find_plan(run: StoredRun) -> FoundPlan:
     return _tried(run, found if sizes.experts else replace(found, ep=1), sizes)
 
 
-def _firsts(run: StoredRun, found: Degrees) -> list[int]:
+def _firsts(run: StoredRun, found: FoundDegrees) -> list[int]:
     """A recorded rank of each stage."""
     each = run.job_ranks // found.pp
     return [next((rank for rank in sorted(run.timed) if rank // each == stage), -1) for stage in range(found.pp)]
@@ -118,7 +118,7 @@ def _first_step(seen: Sequence[SeenOp]) -> list[SeenOp]:
     return [op for op in seen if op.step == first]
 
 
-def _degree_words(found: Degrees) -> dict[str, Any]:
+def _degree_words(found: FoundDegrees) -> dict[str, Any]:
     return {"tp": found.tp, "pp": found.pp, "dp": found.dp, "cp": found.cp, "ep": found.ep}
 
 
@@ -187,7 +187,7 @@ def _left(match: RankMatch, stops: bool) -> int:
     return len(match.missing) + extra + len(match.changed) + moved + match.reordered
 
 
-def _tried(run: StoredRun, found: Degrees, sizes: ModelSizes) -> FoundPlan:
+def _tried(run: StoredRun, found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
     stages = {rank: _first_step(seen_ops(run, rank)) for rank in _firsts(run, found)}
     tried = [each.values for each in TRIED if each.matters(found, sizes)]
     trial = _Trial(sizes, stages, Known.of([op for seen in stages.values() for op in seen]), tried)
@@ -222,7 +222,7 @@ def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     )
 
 
-def _batch(found: Degrees, sizes: ModelSizes) -> dict[str, Any]:
+def _batch(found: FoundDegrees, sizes: ModelSizes) -> dict[str, Any]:
     return {
         "micro_batch_size": sizes.batch,
         "global_batch_size": sizes.batch * sizes.microbatches * found.dp,
@@ -234,7 +234,7 @@ def _uneven(sizes: ModelSizes) -> dict[str, Any]:
     return {"layers_per_stage": list(sizes.layers)} if len({*sizes.layers}) > 1 else {}
 
 
-def _copies(found: Degrees) -> dict[str, Any]:
+def _copies(found: FoundDegrees) -> dict[str, Any]:
     """Hybrid sharding: two kinds of groups of dp that have one rank in common."""
     shapes = sorted(shape for shape, axis in found.axes.items() if axis == "dp")
     for inner in shapes:

@@ -213,6 +213,6 @@ def _agree(own: RecordedCollective, record: RecordedCollective) -> bool:
     """Whether nothing that a profile recorded of a collective is otherwise in an execution trace."""
     if not own.dtype:
         return True
-    names = ("kind", "dtype", "sent", "received")
+    names = ("kind", "dtype", "sent", "received", "size")
     pairs = ((getattr(own, name), getattr(record, name)) for name in names)
     return all(mine == theirs or mine in (None, "") or theirs in (None, "") for mine, theirs in pairs)

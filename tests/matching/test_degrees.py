@@ -1,4 +1,4 @@
-"""Degrees of parallelism from what ranks communicate, where neither ops nor groups have names.
+"""FoundDegrees of parallelism from what ranks communicate, where neither ops nor groups have names.
 
 The runs are exports of drawn plans with durations, imported without names, kinds, phases and axes. Which groups are on
 which axis is to be found. Rules were made on plans of the seeds below 200; those here were not looked at.
@@ -12,7 +12,7 @@ import pytest
 from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
 from stagedb.errors import StagedbError
-from stagedb.matching.degrees import Degrees, GroupCall, degrees_of
+from stagedb.matching.degrees import FoundDegrees, GroupCall, degrees_of
 from stagedb.matching.seen_ops import group_calls
 from stagedb.plans import Plan
 from stagedb.runs.run_files import RunFiles
@@ -98,7 +98,7 @@ def test_the_degrees_of_drawn_plans_are_found(embedded_store: Store, tmp_path: P
     for plan, path in exports(embedded_store, tmp_path, batch):
         run = stored(RunFiles.of(trace_files([path])).read())
         found = degrees_of(group_calls(run), run.job_ranks)
-        wanted = str(Degrees(plan.tp, plan.pp, plan.dp, plan.cp, plan.ep))
+        wanted = str(FoundDegrees(plan.tp, plan.pp, plan.dp, plan.cp, plan.ep))
         if str(found) != wanted and not found.ties:
             wrong.append(f"{wanted}, and found {found}")
     assert len(wrong) <= 1, wrong

@@ -81,15 +81,21 @@ def execution_trace(directory: Path, schema: str, rank: int = 0, pid: int = 1, *
     return path
 
 
-def profile(directory: Path, rank: int = 0, key: str = "Record function id", kinds: str = "ar", pid: int = 1) -> Path:
-    """A profile of the same program, without shapes and sizes. kinds: of the collectives, in their order."""
+def profile(
+    directory: Path, rank: int = 0, key: str = "Record function id", kinds: str = "ar", pid: int = 1, **last: Any
+) -> Path:
+    """A profile of the same program, without shapes and sizes. kinds: of the collectives, in their order.
+
+    last: what the profile has of the last one.
+    """
     found = Recording(rank, 2)
     kernels = {"a": ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8", 13), "r": ("ncclKernel_AllReduce_RING_LL_Sum", 15)}
     calls = [("ampere_sgemm", "aten::mm", 11)]
     calls += [(kernels[each][0], "record_param_comms", kernels[each][1]) for each in kinds]
     for place, (kernel, operator, its) in enumerate(calls):
         at, found.number = 1_000 * (place + 1), place + 1
-        found.span("cpu_op", operator, at - 5, 100, (pid, 1), **{key: its})
+        more = last if place == len(kinds) else {}
+        found.span("cpu_op", operator, at - 5, 100, (pid, 1), **{key: its, **more})
         found.span("cuda_runtime", "cudaLaunchKernel", at, 50, (pid, 1), correlation=place + 1)
         found.span("kernel", kernel, at + 300, 200, (0, 7), device=0, stream=7, correlation=place + 1)
     return found.write(directory)
@@ -161,6 +167,19 @@ def test_what_contradicts_a_profile_is_refused(shift: int, pid: int, rank: int, 
     one = execution_trace(tmp_path, SCHEMAS[2], rank, pid, shift=shift)
     with pytest.raises(UsageError, match="has no profiler trace of its rank among the files: none has its process"):
         read(profile(tmp_path), one)
+
+
+RECORDED: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Long", "In msg nelems": 3, "Group size": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("Collective name", "broadcast"), ("dtype", "Float"), ("In msg nelems", 4), ("Group size", 4)]
+)
+def test_collectives_that_a_profile_has_otherwise_are_refused(name: str, value: Any, tmp_path: Path) -> None:
+    one = execution_trace(tmp_path, SCHEMAS[2])
+    assert [each.sent for each in communicated(read(profile(tmp_path, **RECORDED), one).ranks[0])] == [96, 3]
+    with pytest.raises(UsageError, match="has no profiler trace of its rank"):
+        read(profile(tmp_path, **{**RECORDED, name: value}), one)
 
 
 def test_an_execution_trace_alone_is_refused_with_how_to_record_both(tmp_path: Path) -> None:
