@@ -53,7 +53,7 @@ class GroupCall:
 
 @dataclass(frozen=True)
 class FoundDegrees:
-    """FoundDegrees of parallelism. axes: by shape of a group (ranks, and their distance) the axis that it is on.
+    """Degrees of parallelism. axes: by shape of a group (ranks, and their distance) the axis that it is on.
 
     ties: what stays open, as sentences.
     """

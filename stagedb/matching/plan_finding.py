@@ -1,6 +1,6 @@
 """The plan of a recorded run, found from the run alone.
 
-FoundDegrees follow from groups (`degrees`), sizes from shapes (`model_sizes`). All other words are tried, one after another,
+Degrees follow from groups (`degrees`), sizes from shapes (`model_sizes`). All other words are tried, one after another,
 and each keeps the value under which most ops of the run are ops of the plan.
 """
 

@@ -1,4 +1,4 @@
-"""FoundDegrees of parallelism from what ranks communicate, where neither ops nor groups have names.
+"""Degrees of parallelism from what ranks communicate, where neither ops nor groups have names.
 
 The runs are exports of drawn plans with durations, imported without names, kinds, phases and axes. Which groups are on
 which axis is to be found. Rules were made on plans of the seeds below 200; those here were not looked at.
