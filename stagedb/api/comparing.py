@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.api import lookup, querying
-from stagedb.api.provenance import Provenance, of_stored
+from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
 from stagedb.reports.step_difference import TERMS, StepSums, grown, longer, names_of, part_name, sums_from, verdict
+from stagedb.runs.run_difference import difference
 from stagedb.store import Store, read_whole
+from stagedb.store.contents.run_reading import read_run
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
 
@@ -46,6 +48,9 @@ def compare(store: Store, first: str, second: str, fail_above: str | float | Non
     if one is an instance and the other a profile, and for a share that is none or that goes with instances.
     """
     limit = None if fail_above is None else share_of(fail_above)
+    runs = [run for word in (first, second) if (run := lookup.find_run(store, word)) is not None]
+    if len(runs) == 2:
+        return dataclasses.replace(_of_runs(store, *runs), limit=limit)
     one, other = (_side(store, word) for word in (first, second))
     if (one.profile is None) != (other.profile is None):
         words = (first, second) if one.profile is None else (second, first)
@@ -64,6 +69,25 @@ def compare(store: Store, first: str, second: str, fail_above: str | float | Non
             f"the step of {shown(first)} takes no time, so that {Word('fail_above')} has nothing to compare"
         )
     return dataclasses.replace(found, limit=limit)
+
+
+def _of_runs(store: Store, one: RunInfo, other: RunInfo) -> Difference:
+    """The difference of two runs that were recorded."""
+    found = difference(read_run(store, one.id), read_run(store, other.id))
+    terms, operators = (
+        tuple((*row, row[3] / row[2] if row[2] else None) for row in rows) for rows in (found.terms, found.operators)
+    )
+    return Difference(
+        one,
+        other,
+        Rows((), ()),
+        Rows(COLUMNS, operators),
+        Rows(COLUMNS, terms),
+        found.verdict(*names_of(one.name or one.id[:12], other.name or other.id[:12])),
+        of_runs(store, [one, other], [shlex.join(["stagedb", "diff", one.id, other.id])]),
+        longer=found.longer,
+        grew=found.why if found.longer > 0 else "",
+    )
 
 
 MOST = 1000
@@ -137,9 +161,9 @@ def _side(store: Store, word: str) -> _Side:
     if isinstance(found, ProfileInfo):
         return _Side(lookup.the_instance(store, found.instance), found)
     if isinstance(found, RunInfo):
-        way = call("query", "diff-time", run=word)
         raise UsageError(
-            f"{shown(word)} is a run: {way} compares its time with that of another one, which the parameter other names"
+            f"{shown(word)} is a run: name another run to compare it with, or {call('match', word, 'INSTANCE')} "
+            "compares it with a plan"
         )
     kind = kind_of(found)
     raise UsageError(f"{shown(word)} is a {kind}: compare two instances or two profiles ({call('ls')} lists them)")

@@ -12,7 +12,7 @@ from typing import Any
 
 from stagedb.advice.commands import needed_words, plan_command
 from stagedb.api import catalog, model_names
-from stagedb.api.results import InstanceInfo, ProfileInfo
+from stagedb.api.results import InstanceInfo, ProfileInfo, RunInfo
 from stagedb.api.wanted_instances import DEFAULT_MODEL, DEFAULT_WORDS
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card, card_names, load_card
@@ -178,6 +178,12 @@ def of_stored(
         else:
             made += commands_of("instantiate", Asked(target=_library_model(instance)), _needed(instance))
     return Provenance((*dict.fromkeys(made), *commands), _rows(inputs))
+
+
+def of_runs(store: Store, runs: Sequence[RunInfo], commands: Sequence[str]) -> Provenance:
+    """The provenance of what compares runs that were recorded: their files."""
+    inputs = [Input("run", run.id, run.name) for run in runs]
+    return Provenance(tuple(commands), _rows([*inputs, *(each for run in runs for each in _origin(store, run.id))]))
 
 
 def _profile_commands(instance: InstanceInfo, profile: ProfileInfo, inputs: Sequence[Input]) -> tuple[str, ...]:

@@ -706,9 +706,10 @@ def properties(info: Thing) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences of two instances or two profiles. Each row names one, with its value in the first and second.
+    """The differences of two instances, profiles or runs. Each row names one, with its value in the first and second.
 
     plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
+    Of runs work is times and calls of operators, and time where the time of a rank goes, both for a step.
     time, for profiles: their figures, and the average time of a rank in each kind of work. verdict: one sentence; for
     profiles which one is faster, by how much, and what makes most of the difference; for instances the same of work.
 
@@ -717,8 +718,8 @@ class Difference:
     was asked for; None if none was.
     """
 
-    first: InstanceInfo | ProfileInfo
-    second: InstanceInfo | ProfileInfo
+    first: InstanceInfo | ProfileInfo | RunInfo
+    second: InstanceInfo | ProfileInfo | RunInfo
     plan: Rows
     work: Rows
     time: Rows

@@ -11,10 +11,12 @@ from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import StagedbError, UsageError
 
 if TYPE_CHECKING:
-    from stagedb.api import Difference, InstanceInfo, ProfileInfo
+    from stagedb.api import Difference, InstanceInfo, ProfileInfo, RunInfo
 
 MOST = 24
 """Rows of a table on a terminal."""
+
+TITLES_OF_RUNS = {"work": "operators and calls, a rank and step", "time": "time of a rank in a step"}
 
 TITLES = {
     "plan": "words of the plans",
@@ -62,7 +64,7 @@ def diff(
     output: Output,
     common: Common,
 ) -> None:
-    """Compare two instances, or two profiles and their instances.
+    """Compare two instances, two profiles and their instances, or two runs.
 
     It begins with one sentence: which profile is faster, by how much, and what makes most of the difference. Only
     differences are printed.
@@ -74,7 +76,7 @@ def diff(
 
     with common.connect() as db:
         found = db.diff(first, second, fail_above=fail_above)
-    profiles = isinstance(found.first, api.ProfileInfo)
+    profiles = isinstance(found.first, api.ProfileInfo | api.RunInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
     _write(found, chosen, printed, output, common)
     if found.failed:
@@ -93,16 +95,18 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
         if chosen.value == part:
             output.write(rows.columns, rows.rows, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:
-            print_line(f"\n{title}")
+            print_line(f"\n{title if found.plan.columns else TITLES_OF_RUNS[part]}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
 
 
-def _description(info: "InstanceInfo | ProfileInfo") -> str:
+def _description(info: "InstanceInfo | ProfileInfo | RunInfo") -> str:
     called = getattr(info, "called", None)
     if called is not None:
         return f"{info.id[:12]} {called}"
+    if not hasattr(info, "system"):
+        return f"{info.id[:12]} {info.name or ''}".rstrip()
     return (
         f"{info.id[:12]} {info.name or ''}".rstrip()
         + f" ({getattr(info, 'instance_name', '')} on {getattr(info, 'system', '')})"

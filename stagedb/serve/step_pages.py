@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from stagedb import api
-from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, Stagedb
+from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb
 from stagedb.serve import page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
 
@@ -73,7 +73,7 @@ def compare(request: Request) -> Response:
         for title, name, rows in (
             ("Words of the plans", "plan", found.plan),
             ("Time: figures, and the average time of a rank", "time", found.time),
-            ("Work and messages of a step, all ranks together", "work", found.work),
+            (WORK_OF_RUNS if isinstance(found.first, RunInfo) else WORK, "work", found.work),
         )
         if rows.rows
     ]
@@ -83,6 +83,10 @@ def compare(request: Request) -> Response:
     return page_frames.page(
         request, "compare.html", found=found, sides=sides, parts=parts, links=links, most=MOST, **form
     )
+
+
+WORK = "Work and messages of a step, all ranks together"
+WORK_OF_RUNS = "Operators and calls, a rank and step"
 
 
 def suggestions(db: Stagedb) -> list[tuple[str, str]]:
@@ -109,10 +113,12 @@ def _profile(db: Stagedb, word: str) -> ProfileInfo:
     return found
 
 
-def _side(info: InstanceInfo | ProfileInfo) -> dict[str, Any]:
+def _side(info: InstanceInfo | ProfileInfo | RunInfo) -> dict[str, Any]:
     kind = api.kind_of(info)
-    name = info.name if isinstance(info, InstanceInfo) else info.name or info.instance_name
-    about = f"{kind} {info.id[:SHORT_ID]}" + ("" if isinstance(info, InstanceInfo) else f" on {info.system}")
+    name, system = (
+        (info.name or info.instance_name, f" on {info.system}") if isinstance(info, ProfileInfo) else (info.name, "")
+    )
+    about = f"{kind} {info.id[:SHORT_ID]}{system}"
     return {"name": cell(name or info.id[:SHORT_ID]).text, "about": about, "to": address(f"{kind}s", info.id)}
 
 

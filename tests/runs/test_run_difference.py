@@ -1,0 +1,64 @@
+"""Two runs compared: for a step where steps are numbered, else for as much work."""
+
+from pathlib import Path
+
+import pytest
+
+from stagedb.api.client import Stagedb
+from stagedb.runs.run_difference import RunDifference, difference
+from stagedb.runs.run_files import RunFiles
+from stagedb.store import Store
+from tests.runs.recordings import Recording
+from tests.runs.stored_rows import stored
+
+
+def window(tmp_path: Path, name: str, turns: int, took: int, wait: int, launcher: str = "aten::mm") -> Path:
+    """A window of a job: turns of a matmul and an activation, with nothing between two turns for some ns."""
+    found = Recording()
+    at = 1_000
+    for _ in range(turns):
+        found.kernel("gemm_kernel", at, took, operator=launcher)
+        found.kernel("relu_kernel", at + took, 2_000, operator="aten::relu")
+        at += took + 2_000 + wait
+    folder = tmp_path / name
+    folder.mkdir()
+    return found.write(folder)
+
+
+def compared(tmp_path: Path, *windows: tuple[int, int, int]) -> RunDifference:
+    one, other = (stored(RunFiles.of([window(tmp_path, str(at), *each)]).read()) for at, each in enumerate(windows))
+    return difference(one, other)
+
+
+def test_windows_are_compared_for_as_much_work(tmp_path: Path) -> None:
+    """20 turns of 10 us against 10 turns of 20 us, of which half is a host that waits."""
+    found = compared(tmp_path, (20, 8_000, 0), (10, 8_000, 10_000))
+    assert found.scale == 2
+    assert 0.85 < found.longer < 1
+    assert found.terms[-1][0] == "nothing runs" and "most of this is nothing runs" in found.verdict("a", "b")
+    assert found.operators == []
+
+
+def test_an_operator_that_takes_longer_is_named(tmp_path: Path) -> None:
+    found = compared(tmp_path, (10, 8_000, 0), (10, 12_000, 0))
+    assert found.scale == 1
+    assert found.operators == [("aten::mm", "ns a rank", 80_000, 120_000)]
+    assert found.verdict("a", "b").endswith("most of this is computing or copying; by operator aten::mm +0.040 ms")
+    assert found.longer == pytest.approx(0.4, abs=0.02)
+
+
+def test_the_same_window_twice_differs_in_nothing(tmp_path: Path) -> None:
+    found = compared(tmp_path, (10, 8_000, 0), (10, 8_000, 0))
+    assert (found.terms, found.operators, found.longer) == ([], [], 0)
+    assert found.verdict("a", "b") == "b takes as long as a"
+
+
+def test_diff_of_two_runs_of_a_store(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    for at, took in enumerate((8_000, 12_000)):
+        db.import_run(window(tmp_path, str(at), 10, took, 0), name=f"run-{at}")
+    found = db.diff("run-0", "run-1", fail_above="5%")
+    assert found.failed and "aten::mm" in found.failure
+    assert [row[0] for row in found.work.rows] == ["aten::mm"]
+    assert found.provenance.commands[0].startswith("stagedb diff ")
+    assert db.diff("run-0", "run-0").same
