@@ -709,7 +709,7 @@ class Difference:
     """The differences of two instances, profiles or runs. Each row names one, with its value in the first and second.
 
     plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
-    Of runs work is times and calls of operators, and time where the time of a rank goes, both for a step.
+    For runs work has times and calls of operators, and time where the time of a rank goes, both for a step.
     time, for profiles: their figures, and the average time of a rank in each kind of work. verdict: one sentence; for
     profiles which one is faster, by how much, and what makes most of the difference; for instances the same of work.
 

@@ -352,7 +352,15 @@ def _trace(digest: str, rank: int, world: int, nodes: _Nodes, schedule: _Schedul
     arrays = {name: np.array(values, np.int64) for name, values in columns.items()}
     none = np.full(len(chosen), NONE, np.int64)
     ops = DeviceOps(
-        **arrays, bytes=none, launched=none, synchronised=none, annotation=none, step=none, shapes=none, operator=none
+        **arrays,
+        bytes=none,
+        launched=none,
+        synchronised=none,
+        annotation=none,
+        step=none,
+        shapes=none,
+        module=none,
+        operator=none,
     )
     return RankTrace(
         rank, world, digest, "chakra", (), tuple(streams), tuple(names), ops, tuple(collectives), (),

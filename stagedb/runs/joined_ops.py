@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
 from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
+from stagedb.runs.module_paths import ModulePaths
 from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_spans import RankSpans, SpanColumns
 from stagedb.runs.rank_trace import (
@@ -134,6 +135,10 @@ class _LaunchedOps:
         collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
         launcher = _taken(rank.host.column("name"), inner, NONE)
         shapes = self.host.inherited(rank.host.column("shapes"), inner)
+        engine = _of_names([name.startswith(_ENGINE) for name in self.names], rank.host.column("name")).astype(np.int8)
+        # What autograd calls is inside one of its nodes.
+        inside = self.host.inherited(np.where(engine == 1, engine, NONE), np.arange(len(self.host.start))) != NONE
+        module = ModulePaths(rank, self.host, inside).around(self.moments, self.threads, inner)
         operator = _taken(rank.host.column("number"), inner, NONE)
         kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
@@ -156,6 +161,7 @@ class _LaunchedOps:
             "launched": self.moments,
             "launcher": launcher,
             "shapes": shapes,
+            "module": module,
             "operator": operator,
             "annotation": around,
             "step": step,

@@ -35,6 +35,7 @@ from stagedb.runs.kineto_events import (
     nanoseconds,
     recorded,
 )
+from stagedb.runs.module_paths import PREFIX
 from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
@@ -45,12 +46,13 @@ _DEVICE: Mapping[str | None, int] = {"kernel": 0, "mtia_ccp_events": 0, "gpu_mem
 _CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
 """Categories of the calls that launch it."""
 
-_CALL, _OPERATOR, _ANNOTATION = range(len(CATEGORIES), len(CATEGORIES) + 3)
+_CALL, _OPERATOR, _ANNOTATION, _PYTHON = range(len(CATEGORIES), len(CATEGORIES) + 4)
 _KEPT: Mapping[str | None, int] = {
     **{category: place + 1 for category, place in _DEVICE.items()},
     **dict.fromkeys(_CALLS, _CALL),
     "cpu_op": _OPERATOR,
     "user_annotation": _ANNOTATION,
+    "python_function": _PYTHON,
 }
 """Categories of the events that count: those of devices, from 1 on, and what is done with the others."""
 
@@ -113,6 +115,12 @@ class _Reading:
         spans = [event for event in events if event is not None and event.ph == "X"]
         categories = [event.cat for event in spans]
         wanted = [*map(_KEPT.get, categories)]
+        if _PYTHON in wanted:
+            # Of Python's calls those of modules count.
+            wanted = [
+                None if kind == _PYTHON and not _is_module(span) else kind
+                for kind, span in zip(wanted, spans, strict=True)
+            ]
         kept: list[Any] = [*compress(spans, wanted)]
         start = in_ns([event.ts for event in kept])
         length = in_ns([0 if event.dur is None else event.dur for event in kept])
@@ -131,7 +139,7 @@ class _Reading:
             if not isinstance(event, DecimalEvent) or event.ph != "X":
                 continue
             self.events[event.cat] += 1
-            if event.cat not in _KEPT:
+            if event.cat not in _KEPT or (_KEPT[event.cat] == _PYTHON and not _is_module(event)):
                 continue
             try:
                 times.append(decimal_times(event))
@@ -150,7 +158,7 @@ class _Reading:
         columns: dict[str, npt.NDArray[Any]] = {"start": start, "end": end, **self._places(kept, kinds)}
         columns["collective"] = np.full(len(kept), NONE, np.int32)
         for place in [place for place, each in enumerate(args) if each is not None and each.collective is not None]:
-            if kinds[place] not in (_CALL, _ANNOTATION):
+            if kinds[place] not in (_CALL, _ANNOTATION, _PYTHON):
                 columns["collective"][place] = self.rank.place(recorded(args[place] or _NOTHING))
         ops, calls, operators = kind < _CALL, kind == _CALL, kind == _OPERATOR
         numbers = (args[place] for place in np.flatnonzero(kind <= _CALL).tolist())
@@ -164,6 +172,9 @@ class _Reading:
             (self.rank.host, operators, "correlation", self._of_operators([*compress(args, operators.tolist())])),
         ):
             spans.extend(**{name: column[which] for name, column in columns.items() if name != left}, **more)
+        modules = kind == _PYTHON
+        if modules.any():
+            self.rank.modules.extend(**{name: columns[name][modules] for name in ("start", "end", "place", "name")})
         for place in np.flatnonzero(kind == _ANNOTATION).tolist():
             times, thread = (int(start[place]), int(end[place])), int(columns["place"][place])
             self.rank.annotations.append(Annotation(_text(kept[place].name), *times, thread))
@@ -191,7 +202,11 @@ class _Reading:
         for text in set(texts).difference(known):
             found = input_shapes(text)
             known[text] = NONE if found is None else self.rank.shapes[found]
-        return {"shapes": np.array([known[text] for text in texts], np.int32), "number": integers(numbers)}
+        return {
+            "shapes": np.array([known[text] for text in texts], np.int32),
+            "number": integers(numbers),
+            "sequence": integers([None if each is None else each.order for each in args]),
+        }
 
     def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
         """Places of names and threads, which are in the order of the file."""
@@ -253,6 +268,10 @@ class _Reading:
                 "activities CPU and CUDA"
             )
         return found
+
+
+def _is_module(event: Event) -> bool:
+    return type(event.name) is str and event.name.startswith(PREFIX)
 
 
 def _text(name: Scalar) -> str:

@@ -47,6 +47,7 @@ class Arguments(msgspec.Struct, gc=False):
     source: Scalar = msgspec.field(name="Src Rank", default=None)
     target: Scalar = msgspec.field(name="Dst Rank", default=None)
     number: Scalar = msgspec.field(name="Record function id", default=None)
+    order: Scalar = msgspec.field(name="Sequence number", default=None)
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
 
 

@@ -241,9 +241,8 @@ def _descriptions(trace: RankTrace, timeline: RankTimeline, fixed: Mapping[str, 
     block = np.array([blocks[each.name[:LONGEST_NAME]] for each in trace.annotations] or [0], np.int32)
     block = np.where(ops.annotation == NONE, np.int32(NONE), block[ops.annotation])
     communicates = (ops.collective != NONE).astype(np.int8)
-    alike = _combined(
-        ops.name, ops.launcher, block, ops.step, ops.phase, ops.stream, ops.category, ops.shapes, communicates
-    )
+    described = (ops.name, ops.launcher, ops.step, ops.phase, ops.stream, ops.category, ops.shapes, ops.module)
+    alike = _combined(*described, block, communicates)
     # The last text is that of `NONE`.
     texts = [*blocks, ""]
     made: dict[int, dict[str, Any]] = {}
@@ -280,6 +279,7 @@ def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
     """Properties of an op that computes, or that all ops have. block: the name of the annotation around it."""
     ops, layer = trace.ops, _LAYER.search(block)
     launcher, step, shapes = int(ops.launcher[index]), int(ops.step[index]), int(ops.shapes[index])
+    module = int(ops.module[index])
     values = {
         "name": short_name(trace.names[ops.name[index]]),
         "symbol": trace.names[ops.name[index]][:LONGEST_NAME],
@@ -291,6 +291,7 @@ def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
         "stream": trace.streams[ops.stream[index]],
         "launcher": None if launcher == NONE else trace.names[launcher][:LONGEST_NAME],
         "shapes": (trace.shapes[shapes] or None) if shapes != NONE else None,
+        "module": None if module == NONE else trace.modules[module],
         "step_number": None if step == NONE else step,
         "message": 0,
         "count": 1,

@@ -19,6 +19,7 @@ _TYPES = {
     "collective": "i",
     "shapes": "i",
     "number": "q",
+    "sequence": "q",
     "bytes": "q",
     "category": "b",
 }
@@ -64,7 +65,9 @@ class SpanColumns:
 
 @dataclass
 class RankSpans:
-    """Spans of one rank. table: of names, each with its place. threads, streams, numbers, shapes: places, too.
+    """Spans of one rank. table: of names, each with its place. threads, streams, numbers, shapes, paths: places, too.
+
+    modules: calls of modules; their paths are in `paths`.
 
     background: work of threads that are not the program's. asking, waiting: how names of operators begin that ask for
     such work, and that return when it is done.
@@ -82,6 +85,8 @@ class RankSpans:
     waiting: tuple[str, ...] = ()
     numbers: Numbering[RecordedCollective] = field(default_factory=Numbering)
     shapes: Numbering[str] = field(default_factory=Numbering)
+    modules: SpanColumns = field(default_factory=SpanColumns)
+    paths: Numbering[str] = field(default_factory=Numbering)
 
     def place(self, collective: RecordedCollective | None) -> int:
         """The place of a collective in `numbers`, or `NONE`."""

@@ -115,7 +115,8 @@ class DeviceOps:
     copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. synchronised:
     place of the op whose end the host had waited for last before that. launcher: the innermost operator around this
     call, as a place in `names`. operator: its number. shapes: those of the innermost operator around the call that has
-    some, as a place in `RankTrace.shapes`. annotation: the innermost annotation of the program around this call, as a
+    some, as a place in `RankTrace.shapes`. module: the innermost module that launched it, as a place in
+    `RankTrace.modules`. annotation: the innermost annotation of the program around this call, as a
     place in `RankTrace.annotations`. step: the profiler's number of the step. phase: place in `PHASES`. `NONE` where
     there is none.
     """
@@ -131,6 +132,7 @@ class DeviceOps:
     synchronised: Places
     launcher: Places
     shapes: Places
+    module: Places
     operator: Integers
     annotation: Places
     step: Integers
@@ -154,10 +156,10 @@ class RankTrace:
     rank, world: its number and the number of ranks, None if the file has neither. digest: sha256 of the file. tool:
     what recorded it, kineto or nsight. devices:
     names of the accelerators. streams: names, such as `stream 7`. names: of operators and kernels. shapes: of the
-    inputs of operators, as `input_shapes` writes them; empty: they are longer than it writes. events: how many
-    there are of each category of the file. left_out: what was not understood, as sentences. process: its number in the
-    system. groups: those that it is in, in the order in which they were made. numbered: whether numbers of operators
-    are those that execution traces have, and no others.
+    inputs of operators, as `input_shapes` writes them; empty: they are longer than it writes. modules: paths. events:
+    how many there are of each category of the file. left_out: what was not understood, as sentences. process: its
+    number in the system. groups: those that it is in, in the order in which they were made. numbered: whether numbers
+    of operators are those that execution traces have, and no others.
     """
 
     rank: int | None
@@ -175,4 +177,5 @@ class RankTrace:
     process: int | None = None
     groups: tuple[ProcessGroup, ...] = ()
     shapes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     numbered: bool = False

@@ -52,7 +52,14 @@ class RecordedRank(RankSpans):
     ) -> None:
         """An operator of a host, whose inputs have no known shapes."""
         place, number = self.threads[thread], self.place(collective)
-        columns = {"place": place, "name": self.table[name], "collective": number, "shapes": NONE, "number": NONE}
+        columns = {
+            "place": place,
+            "name": self.table[name],
+            "collective": number,
+            "shapes": NONE,
+            "number": NONE,
+            "sequence": NONE,
+        }
         self.host.add(start=times[0], end=times[1], **columns)
 
     def add_annotation(self, name: str, times: tuple[int, int], thread: Hashable) -> None:
@@ -94,6 +101,7 @@ class RecordedRank(RankSpans):
             process=process,
             groups=groups,
             shapes=tuple(self.shapes),
+            modules=tuple(self.paths),
             numbered=numbered,
         )
 

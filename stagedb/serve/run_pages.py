@@ -16,11 +16,13 @@ MOST = 12
 """Rows of a table of the page."""
 
 TABLES: Mapping[str, str] = {
+    "run_against_plan": "What differs from its plan",
     "late_ranks": "Ranks that the others wait for",
     "critical_breakdown": "What is on the critical path",
     "hotspots": "Communication that nothing hides",
     "idle_gaps": "Kernels after gaps of the critical path",
     "longest_operators": "The longest kernels",
+    "module_time": "Time by module",
     "bubble_by_stage": "How ranks spend the time",
 }
 """Named queries that the page answers, with their titles."""

@@ -108,6 +108,7 @@ RUN_LABELS = (
             Property("stream", "string", "the stream that it ran on"),
             Property("launcher", "string?", "the operator that launched it"),
             Property("shapes", "string?", "shapes of that operator's inputs, such as [[768,384],[384,96]]"),
+            Property("module", "string?", "path of the module that launched it, such as `ResNet_0/Conv2d_0`"),
             Property("step_number", "integer?", "the profiler's number of the step"),
             Property("dtype", "string?", "format of the elements on the wire, as PyTorch writes it"),
             Property("bytes", "integer?", "of a copy", "B"),
