@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import lookup, querying
+from stagedb.api import lookup, matching, querying
 from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
 from stagedb.errors import UsageError
@@ -51,6 +51,11 @@ def compare(store: Store, first: str, second: str, fail_above: str | float | Non
     runs = [run for word in (first, second) if (run := lookup.find_run(store, word)) is not None]
     if len(runs) == 2:
         return dataclasses.replace(_of_runs(store, *runs), limit=limit)
+    if runs:
+        if limit is not None:
+            raise UsageError(f"{Word('fail_above')} compares steps of two runs or two profiles: leave it out")
+        (word,) = (each for each in (first, second) if lookup.find_run(store, each) is None)
+        return _expected_and_seen(store, runs[0], _side(store, word))
     one, other = (_side(store, word) for word in (first, second))
     if (one.profile is None) != (other.profile is None):
         words = (first, second) if one.profile is None else (second, first)
@@ -88,6 +93,36 @@ def _of_runs(store: Store, one: RunInfo, other: RunInfo) -> Difference:
         longer=found.longer,
         grew=found.why if found.longer > 0 else "",
     )
+
+
+def _expected_and_seen(store: Store, run: RunInfo, plan: _Side) -> Difference:
+    """An instance, and a profile of it if there is one, against a run that is matched with it.
+
+    Work is findings, and time what calls take: expected first.
+    """
+    found = matching.match(store, run.id, plan.instance.id)
+    at = [found.findings.columns.index(name) for name in ("finding", "module", "phase", "ranks", "planned", "seen")]
+    time: tuple[tuple[Any, ...], ...] = ()
+    if plan.profile is not None:
+        rows = store.read(querying.find("seen_and_planned").name, run=run.id)
+        calls = [row for row in rows if row["system"] == plan.profile.system]
+        time = (
+            ("step", "ns", plan.profile.step, run.step, run.step / plan.profile.step if plan.profile.step else None),
+            *(
+                (part_name(None, row["kind"], row["phase"]), "ns a call", row["predicted"], row["seen"], row["ratio"])
+                for row in calls
+            ),
+        )
+    return Difference(
+        plan.profile or plan.instance,
+        run,
+        Rows((), ()),
+        Rows(("finding", "module", "phase", "ranks", "expected", "seen"),
+             tuple(tuple(row[each] for each in at) for row in found.findings.rows)),
+        Rows(COLUMNS, time),
+        f"{found}",
+        of_runs(store, [run], [shlex.join(["stagedb", "diff", plan.instance.id, run.id])]),
+    )  # fmt: skip
 
 
 MOST = 1000
@@ -160,11 +195,6 @@ def _side(store: Store, word: str) -> _Side:
         return _Side(found, None)
     if isinstance(found, ProfileInfo):
         return _Side(lookup.the_instance(store, found.instance), found)
-    if isinstance(found, RunInfo):
-        raise UsageError(
-            f"{shown(word)} is a run: name another run to compare it with, or {call('match', word, 'INSTANCE')} "
-            "compares it with a plan"
-        )
     kind = kind_of(found)
     raise UsageError(f"{shown(word)} is a {kind}: compare two instances or two profiles ({call('ls')} lists them)")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST = 24
 """Rows of a table on a terminal."""
 
-TITLES_OF_RUNS = {"work": "operators and calls, a rank and step", "time": "time of a rank in a step"}
+TITLES_OF_RUNS = {"work": "what differs", "time": "times"}
 
 TITLES = {
     "plan": "words of the plans",
@@ -64,7 +64,7 @@ def diff(
     output: Output,
     common: Common,
 ) -> None:
-    """Compare two instances, two profiles and their instances, or two runs.
+    """Compare two instances, profiles or runs.
 
     It begins with one sentence: which profile is faster, by how much, and what makes most of the difference. Only
     differences are printed.

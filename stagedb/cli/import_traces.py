@@ -67,8 +67,18 @@ def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
         *([_aligned(clocks)] if len(clocks) > 1 else []),
         f"a rank {run.spent} of the time",
         f"critical path: waits for launches {launching:.1%} of the time, and for what was not recorded {after:.1%}",
-        f"next: stagedb query hotspots --run {word}",
+        f"next: stagedb query {_first_question(run)} --run {word}",
     ]
+
+
+def _first_question(run: "RunInfo") -> str:
+    """The query about what takes the most time besides computing."""
+    waiting, rest = run.launching + run.unexplained, run.step - run.busy - run.exposed
+    if max(waiting, rest) > run.exposed:
+        return "idle_gaps"
+    if run.exposed == 0:
+        return "critical_breakdown"
+    return "late_ranks" if run.world > 1 and run.exposed > run.busy else "hotspots"
 
 
 def _aligned(clocks: Sequence[Mapping[str, Any]]) -> str:

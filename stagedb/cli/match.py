@@ -51,9 +51,13 @@ def match(
     if found.found is not None:
         write(f"found: {_words(found.found.words)}")
         for each in found.found.ties:
-            write(f"open: {each}")
+            write(f"undecided: {each}")
     write(f"run {found.run.id[:12]} and instance {found.instance.id[:12]}: {found}")
     rows = found.findings
+    word = found.run.names[0].rpartition("/")[2] if found.run.names else found.run.id[:12]
+    if not rows.rows:
+        write("the run does what is planned. If it is slow, ask where its time goes:")
+        write(f"next: stagedb query late_ranks --run {word}")
     if printed:
         chosen = [rows.columns.index(name) for name in PRINTED]
         if rows.rows:

@@ -85,12 +85,9 @@ class RankFindings:
 
     def _extra(self) -> Iterator[Finding]:
         before = _Before(self.match)
-        stopped = self.match.stopped(self.planned.stops_early)
-        for place in self.match.extra:
+        for place in self.match.beyond_plan(self.planned.stops_early):
             seen = self.match.seen[place]
             near = before.planned(place)
-            if seen.scalar or place in stopped:
-                continue
             module = "the begin of the step" if near is None else f"after {self.module(near)}"
             yield Finding("extra", (self.rank,), module, seen.phase if near is None else near.phase, "",
                           seen_text(seen), "the plan has no such op here")  # fmt: skip

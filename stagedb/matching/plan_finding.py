@@ -87,6 +87,11 @@ def find_plan(run: StoredRun) -> FoundPlan:
     """The plan of a run. Raises UsageError if its groups of ranks were not recorded."""
     calls = group_calls(run)
     if run.job_ranks > 1 and not any(calls.values()):
+        if "nsight" in run.tool:
+            raise UsageError(
+                "exports of Nsight Systems have no process groups, from which a plan is found: name an instance of the "
+                "plan that was run"
+            )
         raise UsageError(
             "no group of ranks was recorded, and a plan does not follow from anything else: record with a version of "
             "PyTorch that has process groups in profiles, or name an instance"
@@ -181,8 +186,7 @@ def card_of(sizes: ModelSizes) -> Card:
 
 
 def _left(match: RankMatch, stops: bool) -> int:
-    stopped = match.stopped(stops)
-    extra = sum(not match.seen[place].scalar and place not in stopped for place in match.extra)
+    extra = len(match.beyond_plan(stops))
     moved = sum(pair.moved for pair in match.matched)
     return len(match.missing) + extra + len(match.changed) + moved + match.reordered
 
@@ -201,8 +205,10 @@ def _tried(run: StoredRun, found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
                 left = trial.left({**words, **value})
                 if left is not None and left < best:
                     best, words, improved = left, {**words, **value}, True
-    ties = (*found.ties, *_ties(trial, words, best))
     of = sum(map(len, stages.values()))
+    if 2 * best > of:
+        return FoundPlan(found, sizes, None, words, best, of, (*found.ties, *_why_none_fits(stages, best)))
+    ties = (*found.ties, *_ties(trial, words, best))
     return FoundPlan(found, sizes, plan_of(sizes, words)[0], words, best, of, ties)
 
 
@@ -220,6 +226,12 @@ def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         f"no plan has tp {words['tp']}, pp {words['pp']}, dp {words['dp']}, cp {words['cp']} and ep {words['ep']} on a "
         f"model of {sum(trial.sizes.layers)} layers: name an instance of the plan that was run"
     )
+
+
+def _why_none_fits(stages: Mapping[int, Sequence[SeenOp]], best: int) -> Iterator[str]:
+    yield f"no plan fits: under the best one {best:,} ops differ"
+    if not any(op.phase == "backward" for seen in stages.values() for op in seen):
+        yield "no backward was recorded, and only steps of training are compared"
 
 
 def _batch(found: FoundDegrees, sizes: ModelSizes) -> dict[str, Any]:

@@ -82,6 +82,11 @@ class RankMatch:
         """All pairs, in the order of the run."""
         return sorted((*self.matched, *self.changed), key=lambda each: each.seen)
 
+    def beyond_plan(self, early_stop: bool) -> list[int]:
+        """Extra ops that count: no barriers and sums of one number, and no matmuls in which a recomputation stops."""
+        stopped = self.stopped(early_stop)
+        return [place for place in self.extra if not self.seen[place].scalar and place not in stopped]
+
     def stopped(self, early_stop: bool) -> set[int]:
         """Extra matmuls in which a recomputation stopped: a profiler has such an operator, and it computed nothing.
 

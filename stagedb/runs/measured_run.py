@@ -24,6 +24,9 @@ from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace, rows_of
 from stagedb.runs.sent_messages import received_by_then
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
+APART = 60_000_000_000
+"""Ns between recordings of one job at most, as far as clocks of hosts agree."""
+
 FORMAT = 4
 """Version of what a run consists of; part of its id."""
 
@@ -105,6 +108,7 @@ def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
     """The run of these ranks. Raises UsageError if they cannot be of one run."""
     ranks = numbered(traces)
     calls = calls_of(ranks)
+    _check_of_one_job(ranks, calls)
     clocks = clocks_of(ranks, calls)
     begin = min(int(trace.ops.start.min()) - clocks[rank].offset for rank, trace in ranks.items())
     timed = {rank: _timed(trace, begin + clocks[rank].offset) for rank, trace in ranks.items()}
@@ -116,6 +120,24 @@ def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
     ops = {rank: _rank_ops(trace, timed[rank], slack[rank], window) for rank, trace in ranks.items()}
     path = critical_path(timed, calls)
     return MeasuredRun(ranks, tuple(calls), clocks, begin, window, ops, _lanes(ranks, ops), path)
+
+
+def _check_of_one_job(ranks: Mapping[int, RankTrace], calls: Sequence[JointCollective]) -> None:
+    """Raise UsageError for a file that shares no collective with another one, and was recorded at another time."""
+    together = {ranks[rank].digest for call in calls if len(call.members) > 1 for rank in call.members}
+    spans = {trace.digest: (int(trace.ops.start.min()), int(trace.ops.end.max())) for trace in ranks.values()}
+    for digest, (begin, end) in spans.items():
+        others = [span for each, span in spans.items() if each != digest]
+        if (
+            others
+            and digest not in together
+            and not any(begin < last + APART and first < end + APART for first, last in others)
+        ):
+            rank = next(rank for rank, trace in ranks.items() if trace.digest == digest)
+            raise UsageError(
+                f"the trace of rank {rank} has no collective in common with the others, and was recorded at another "
+                "time: these files are not of one job. Import them one by one"
+            )
 
 
 def _timed(trace: RankTrace, begin: int) -> TimedOps:

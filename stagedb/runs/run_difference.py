@@ -174,21 +174,38 @@ class RunDifference:
     @cached_property
     def why(self) -> str:
         """What makes most of the difference of the step, by term and by operator; empty if nothing does."""
-        sign = 1 if self.longer > 0 else -1
-        grown = {what: (theirs - ours) * sign for what, _, ours, theirs in self.terms[1:]}
-        term = max(grown, key=lambda each: grown[each], default="")
+        changes = [(theirs - ours, what) for what, _, ours, theirs in self.terms[1:]]
+        changes.sort(key=lambda each: -abs(each[0]))
+        terms = [f"{what} {ns / 1e6:+,.3f} ms" for ns, what in changes[:3]]
         operators = [(name, theirs - ours) for name, unit, ours, theirs in self.operators if unit == "ns a rank"]
-        most = [f"{name} {ns / 1e6:+,.3f} ms" for name, ns in operators[:2] if ns * sign > 0]
-        parts = [f"most of this is {term}"] if term and grown[term] > 0 else []
+        most = [f"{name} {ns / 1e6:+,.3f} ms" for name, ns in operators[:3]]
+        parts = [", ".join(terms)] if terms else []
         return "; ".join([*parts, *([f"by operator {', '.join(most)}"] if most else [])])
+
+    @cached_property
+    def common(self) -> float:
+        """The share of the time of both runs that operators have which both know, the smaller one."""
+        ours, theirs = self._sums
+        both = ours.keys() & theirs.keys()
+        shares = []
+        for sums in self._sums:
+            every = sum(each.ns for each in sums.values())
+            shares.append(sum(sums[name].ns for name in both) / every if every else 1.0)
+        return min(shares)
 
     def verdict(self, first: str, second: str) -> str:
         """One sentence: which run is faster, by how much, and why. first, second: names."""
         more = self.longer
         if abs(more) < SAME:
             return f"{second} takes as long as {first}"
-        what = "a step of" if self.scale == 1 else "for as much work,"
-        text = f"{what} {second} is {abs(more):.2%} {'longer' if more > 0 else 'shorter'} than {first}"
+        numbered = self.one.numbers and self.other.numbers
+        what = "a step of" if numbered else "for as much work," if self.scale != 1 else "all of"
+        scaled = "" if self.scale == 1 else f" (its times are multiplied by {self.scale:.3f}, since it has fewer calls)"
+        if self.scale < 1:
+            scaled = f" (its times are multiplied by {self.scale:.3f}, since it has more calls)"
+        text = f"{what} {second}{scaled} is {abs(more):.2%} {'longer' if more > 0 else 'shorter'} than {first}"
+        if self.common < MOST_OF:
+            text += f" (only {self.common:.0%} of the time is of operators that both have: are these runs of one job?)"
         return f"{text}: {self.why}" if self.why else text
 
 

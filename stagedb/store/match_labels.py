@@ -37,7 +37,7 @@ MATCH_LABELS = (
             Property("seen", "string", "what the run has; empty: nothing"),
             Property("reason", "string", "why the plan has it"),
             Property("count", "integer", "ops of each rank"),
-            Property("ns", "integer", "time of each rank, of a finding about time", "ns"),
+            Property("ns", "integer?", "time of each rank, of a finding about time", "ns"),
         ),
         style=("#f16667", "kind"),
     ),

@@ -17,7 +17,7 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
         "clocks: up to 0 ns apart, aligned to within 0 ns by 1 or more collectives",
         "a rank computes or copies 46.2%, only communicates 50.8%, does nothing 3.1% of the time",
         "critical path: waits for launches 6.1% of the time, and for what was not recorded 0.0%",
-        "next: stagedb query hotspots --run base",
+        "next: stagedb query late_ranks --run base",
     ]
     again = run("import", str(tmp_path))
     assert again.out.splitlines()[0] == f"{lines[0]} (there already)"

@@ -2,13 +2,15 @@
 
 import pytest
 
+from stagedb.api.client import Stagedb
 from stagedb.lowering import program_of
 from stagedb.matching.plan_finding import FoundPlan, find_plan, plan_of
 from stagedb.matching.run_match import match_run
 from stagedb.models import Card
 from stagedb.plans import Plan
+from stagedb.store import Store
 from stagedb.validation.records import card_of
-from tests.matching.recorded import CLEAN, config_of, match_of, run_of
+from tests.matching.recorded import CLEAN, FOLDER, config_of, match_of, run_of
 from tests.matching.recorded import program_of as planned_program
 from tests.matching.test_gloo_matches import FAULTS
 from tests.runs.recordings import small_run
@@ -60,3 +62,18 @@ def test_what_stays_open_is_named() -> None:
     found = find_plan(run)
     assert found.card is None and "record with record_shapes=True" in " ".join(found.ties)
     assert (found.degrees.tp, found.degrees.dp) == (1, 2)
+
+
+def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> None:
+    """`diff` of a profile and a run: what differs between them, and the time of a call by what it is."""
+    db = Stagedb(embedded_store)
+    db.import_run(FOLDER / "fsdp-no-reduction", name="dropped")
+    found = db.match("dropped")
+    profile = db.profile(found.instance.id, system="h100", name="expected")
+    difference = db.diff("expected", "dropped")
+    assert (difference.first.id, difference.second.id) == (profile.info.id, found.run.id)
+    ((kind, module, phase, ranks, expected, seen),) = difference.work.rows
+    assert (kind, module, phase, ranks, seen) == ("missing", "layer.1", "backward", [0, 1, 2, 3], "")
+    assert expected.startswith("reduce_scatter of 7,080,960 B over dp")
+    assert {"step", "matmul forward", "all_gather backward"} <= {row[0] for row in difference.time.rows}
+    assert all(row[3] > row[2] for row in difference.time.rows)

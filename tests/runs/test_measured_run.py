@@ -259,6 +259,17 @@ def test_the_path_is_as_long_as_the_run(seed: int, tmp_path: Path) -> None:
     assert min(int(ops.slack.min()) for ops in run.ops.values()) == 0
 
 
+def test_traces_of_different_jobs_are_refused(tmp_path: Path) -> None:
+    """Without a collective in common, and minutes apart."""
+    ranks = [Recording(rank, 2, shift=rank * 600_000_000_000) for rank in range(2)]
+    for each in ranks:
+        each.kernel("gemm", 1_000, 500)
+    with pytest.raises(UsageError, match=r"the trace of rank 0 has no collective in common .* not of one job"):
+        run_of(tmp_path, *ranks)
+    ranks[1].shift = 0
+    assert run_of(tmp_path, *(Recording(rank, 2, events=ranks[0].events) for rank in range(2))).ranks.keys() == {0, 1}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_innermost_span_is_that_of_each_moment(seed: int) -> None:
     random_ = random.Random(seed)

@@ -11,7 +11,7 @@
 // column seen: string — what the run has; empty: nothing
 // column reason: string — why the plan has it
 // column count: integer — ops of each rank
-// column time: integer [ns] — of each rank, of a finding about time
+// column time: integer? [ns] — of each rank, of a finding about time
 // keep: finding, module, ranks, planned, seen
 MATCH (:Run {id: $run})-[:HAS_MATCH]->(m:Match)-[:AGAINST]->(i:Instance)
 MATCH (m)-[:HAS_FINDING]->(f:Finding)

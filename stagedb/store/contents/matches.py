@@ -46,7 +46,7 @@ def record_match(store: Store, instance: str, found: RunMatch, progress: Progres
             "seen": each.seen,
             "reason": each.reason,
             "count": each.count,
-            "ns": each.ns,
+            "ns": each.ns or None,
         }
         for number, each in enumerate(found.findings)
     ]
@@ -59,14 +59,17 @@ def record_match(store: Store, instance: str, found: RunMatch, progress: Progres
 
 
 def counts(found: RunMatch) -> dict[str, int]:
-    """How many ops are matched, changed, missing and extra; barriers and sums of one number do not count as extra."""
+    """How many ops are matched, changed, missing and extra.
+
+    Barriers, sums of one number and matmuls in which a recomputation stops do not count as extra.
+    """
     every = found.ranks.values()
     return {
         "planned": sum(len(each.planned) for each in every),
         "matched": sum(len(each.matched) for each in every),
         "changed": sum(len(each.changed) for each in every),
         "missing": sum(len(each.missing) for each in every),
-        "extra": sum(not each.seen[place].scalar for each in every for place in each.extra),
+        "extra": sum(len(each.beyond_plan(found.planned.stops_early)) for each in every),
     }
 
 
