@@ -22,6 +22,9 @@ from stagedb.store.contents.run_reading import read_run
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
 
+OF_OPERATORS = ("what", "first", "second", "change", "calls_first", "calls_second")
+"""Columns of the difference of two runs: times, of a rank and step, and calls."""
+
 WORK = (("calls", "calls"), ("flops", "FLOPs"), ("bytes", "bytes"))
 TIME = (("time", "ns a rank"), ("exposed", "ns exposed a rank"), ("critical", "ns on the critical path"))
 """Columns of the named queries that are compared, with their units."""
@@ -79,15 +82,13 @@ def compare(store: Store, first: str, second: str, fail_above: str | float | Non
 def _of_runs(store: Store, one: RunInfo, other: RunInfo) -> Difference:
     """The difference of two runs that were recorded."""
     found = difference(read_run(store, one.id), read_run(store, other.id))
-    terms, operators = (
-        tuple((*row, row[3] / row[2] if row[2] else None) for row in rows) for rows in (found.terms, found.operators)
-    )
+    times_in = dict.fromkeys(("first", "second", "change"), "ns")
     return Difference(
         one,
         other,
         Rows((), ()),
-        Rows(COLUMNS, operators),
-        Rows(COLUMNS, terms),
+        Rows(OF_OPERATORS, tuple(found.operators), keep=OF_OPERATORS[:4], units=times_in),
+        Rows(OF_OPERATORS[:4], tuple(found.terms), units=times_in),
         found.verdict(*names_of(one.name or one.id[:12], other.name or other.id[:12])),
         of_runs(store, [one, other], [shlex.join(["stagedb", "diff", one.id, other.id])]),
         longer=found.longer,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST = 24
 """Rows of a table on a terminal."""
 
-TITLES_OF_RUNS = {"work": "what differs", "time": "times"}
+TITLES_OF_RUNS = {"time": "times", "work": "what differs"}
 
 TITLES = {
     "plan": "words of the plans",
@@ -90,13 +90,14 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
         write(f"{found.verdict}.")
     same = ": nothing differs" if found.same else ""
     write(f"first {_description(found.first)}, second {_description(found.second)}{same}")
-    for part, title in TITLES.items():
+    titles = TITLES if found.plan.columns else TITLES_OF_RUNS
+    for part, title in titles.items():
         rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
         if chosen.value == part:
             output.write(rows.columns, rows.rows, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:
-            print_line(f"\n{title if found.plan.columns else TITLES_OF_RUNS[part]}")
-            output.write(rows.columns, rows.rows[:MOST])
+            print_line(f"\n{title}")
+            output.write(rows.columns, rows.rows[:MOST], keep=rows.keep, units=rows.units)
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
 

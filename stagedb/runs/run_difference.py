@@ -111,7 +111,7 @@ def _name(op: RunOpFacts, by_launcher: bool) -> str:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """What differs between two runs. Rows: what, unit, first, second."""
+    """What differs between two runs."""
 
     one: RunSums
     other: RunSums
@@ -149,36 +149,34 @@ class RunDifference:
         return self.other.step * self.scale / self.one.step - 1
 
     @cached_property
-    def terms(self) -> list[tuple[str, str, int, int]]:
-        """The step, and its terms where they differ."""
-        rows = [("step", "ns", round(self.one.step), round(self.other.step * self.scale))]
+    def terms(self) -> list[tuple[str, int, int, int]]:
+        """The step, and its terms where they differ: in the first and in the second run, and the change, in ns."""
+        rows = [("step", round(self.one.step), round(self.other.step * self.scale))]
         for name, what in TERMS.items():
-            rows.append((what, "ns a rank", round(self.one.terms[name]), round(self.other.terms[name] * self.scale)))
-        return [row for row in rows if row[2] != row[3]]
+            rows.append((what, round(self.one.terms[name]), round(self.other.terms[name] * self.scale)))
+        return [(what, ours, theirs, theirs - ours) for what, ours, theirs in rows if ours != theirs]
 
     @cached_property
-    def operators(self) -> list[tuple[str, str, int | float, int | float]]:
-        """Times and calls of operators, the largest difference of time first."""
+    def operators(self) -> list[tuple[str, int, int, int, int | float, int | float]]:
+        """Operators that differ, the largest change first: ns in both runs, the change, and calls in both."""
         ours, theirs = self._sums
         theirs = {name: OperatorTime(each.ns * self.scale, each.calls * self.scale) for name, each in theirs.items()}
         none = OperatorTime()
-        pairs = {name: (ours.get(name, none), theirs.get(name, none)) for name in ours | theirs}
-        rows: list[tuple[str, str, int | float, int | float]] = []
-        for name, (first, second) in sorted(pairs.items(), key=lambda row: (-abs(row[1][1].ns - row[1][0].ns), row[0])):
-            if round(first.ns) != round(second.ns):
-                rows.append((name, "ns a rank", round(first.ns), round(second.ns)))
-            if abs(first.calls - second.calls) > CALLS * max(first.calls, second.calls):
-                rows.append((name, "calls a rank", _count(first.calls), _count(second.calls)))
-        return rows
+        rows = []
+        for name in ours | theirs:
+            first, second = ours.get(name, none), theirs.get(name, none)
+            more = abs(first.calls - second.calls) > CALLS * max(first.calls, second.calls)
+            if more or round(first.ns) != round(second.ns):
+                times = round(first.ns), round(second.ns)
+                rows.append((name, *times, times[1] - times[0], _count(first.calls), _count(second.calls)))
+        return sorted(rows, key=lambda row: (-abs(row[3]), row[0]))
 
     @cached_property
     def why(self) -> str:
         """What makes most of the difference of the step, by term and by operator; empty if nothing does."""
-        changes = [(theirs - ours, what) for what, _, ours, theirs in self.terms[1:]]
-        changes.sort(key=lambda each: -abs(each[0]))
-        terms = [f"{what} {ns / 1e6:+,.3f} ms" for ns, what in changes[:3]]
-        operators = [(name, theirs - ours) for name, unit, ours, theirs in self.operators if unit == "ns a rank"]
-        most = [f"{name} {ns / 1e6:+,.3f} ms" for name, ns in operators[:3]]
+        changes = sorted(self.terms[1:], key=lambda row: -abs(row[3]))
+        terms = [f"{what} {change / 1e6:+,.3f} ms" for what, _, _, change in changes[:3]]
+        most = [f"{name} {change / 1e6:+,.3f} ms" for name, _, _, change, *_ in self.operators[:3] if change]
         parts = [", ".join(terms)] if terms else []
         return "; ".join([*parts, *([f"by operator {', '.join(most)}"] if most else [])])
 
