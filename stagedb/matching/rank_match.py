@@ -9,10 +9,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stagedb.matching.alignment import Alignment, Gap, align
 from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp
 from stagedb.matching.seen_ops import SeenOp
 from stagedb.matching.task_order import in_seen_order
+from stagedb.runs.alignment import Alignment, Gap, align
 from stagedb.runs.clocks import MESSAGES
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
 from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
-from stagedb.runs.module_paths import ModulePaths
+from stagedb.runs.module_paths import ModulePaths, of_step_before
 from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_spans import RankSpans, SpanColumns
 from stagedb.runs.rank_trace import (
@@ -168,7 +168,12 @@ class _LaunchedOps:
             "phase": np.where(named != NONE, named, phase).astype(np.int8),
         }
         order = np.lexsort((columns["end"], columns["start"]))
-        return {name: column[order] for name, column in columns.items()}
+        ordered = {name: column[order] for name, column in columns.items()}
+        if rank.paths:
+            computing = np.flatnonzero((ordered["category"] == _KERNEL) & (ordered["collective"] == NONE))
+            name, stream, launched = (ordered[each] for each in ("name", "stream", "launched"))
+            ordered["module"] = of_step_before(name, stream, launched, ordered["module"], computing)
+        return ordered
 
     def _collectives(self, inherited: Places) -> Places:
         """What each op recorded, or the operators around its launch, or else its name; no compute op is one."""

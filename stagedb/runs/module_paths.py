@@ -1,7 +1,8 @@
 """Modules of PyTorch around the launches of a rank, as profiles recorded with Python's calls have them (`with_stack`).
 
 A forward is inside the calls of its modules. A backward is not: autograd's nodes have the sequence number of the
-forward operator that they differentiate, and what they launch is of its module.
+forward operator that they differentiate, and what they launch is of its module. Kernels that were launched before the
+recording began are the end of the step before, and are compared with the end of the recorded one.
 """
 
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.runs.alignment import align
 from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_spans import Numbering, RankSpans
 from stagedb.runs.rank_trace import NONE, Integers, Places
@@ -68,3 +70,25 @@ class ModulePaths:
             outer = texts.get(above[place])
             texts[place] = (own if outer is None else f"{outer}/{own}")[-LONGEST_PATH:]
         return np.array([paths[texts[place]] for place in range(len(name))], np.int32)
+
+
+ALIKE = 0.9
+"""Kernels are those of the end of a step if this share of them is there in the same order."""
+
+
+def of_step_before(name: Places, stream: Places, launched: Integers, module: Places, chosen: Places) -> Places:
+    """Modules of kernels that were launched before the recording began, from those of the end of what was recorded.
+
+    They are the end of the step before. name, stream, launched, module: columns of the ops, by start. chosen: places of
+    kernels that compute. Returns the column of modules; those of kernels that are not alike stay `NONE`.
+    """
+    found = module.copy()
+    for each in np.unique(stream[chosen]).tolist():
+        mine = chosen[stream[chosen] == each]
+        before = mine[: int(np.argmax(launched[mine] != NONE)) if (launched[mine] != NONE).any() else 0]
+        last = mine[len(before) :][-len(before) :] if len(before) else mine[:0]
+        pairs = align(name[before].tolist(), name[last].tolist()).pairs
+        if len(before) and len(pairs) >= ALIKE * len(before):
+            ours, theirs = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
+            found[before[ours]] = module[last[theirs]]
+    return found

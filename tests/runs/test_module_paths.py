@@ -37,7 +37,7 @@ def read(recording: Recording, directory: Path) -> RankTrace:
 
 def modules(trace: RankTrace) -> list[str | None]:
     ops = trace.ops
-    order = sorted(range(len(ops)), key=lambda at: int(ops.launched[at]))
+    order = sorted(range(len(ops)), key=lambda at: (int(ops.launched[at]), at))
     return [None if ops.module[at] < 0 else trace.modules[int(ops.module[at])] for at in order]
 
 
@@ -49,6 +49,16 @@ def test_forward_and_backward_are_of_the_modules_that_were_called(tmp_path: Path
         "Net_0/Linear_0",
         None,
     ]
+
+
+def test_kernels_of_the_step_before_are_those_of_its_end(tmp_path: Path) -> None:
+    """Their launches were before the recording, and the same kernels end the recorded step."""
+    found = step()
+    for at, name in ((10, "gemm_kernel"), (60, "gemm_kernel"), (90, "adam_kernel")):
+        found.span("kernel", name, at, 20, (0, 7), device=0, stream=7)
+    assert modules(read(found, tmp_path))[:3] == ["Net_0/Linear_1", "Net_0/Linear_0", None]
+    found.span("kernel", "other_kernel", 95, 2, (0, 7), device=0, stream=7)
+    assert modules(read(found, tmp_path))[:4] == [None] * 4
 
 
 def test_a_trace_without_pythons_calls_has_no_modules(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.matching.alignment import align
+from stagedb.runs.alignment import align
 
 SEQUENCES = st.lists(st.sampled_from("abcd"), max_size=24)
 
