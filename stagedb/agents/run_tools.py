@@ -8,6 +8,7 @@ from stagedb import api
 from stagedb.agents.agent_tools import AgentTool, Name, PageArguments, ToolArguments
 from stagedb.agents.bounded_answers import AnswerLimits, PagedTable, ToolAnswer, paged
 from stagedb.api import ProfileInfo, Rows, RunInfo, Stagedb
+from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import call
@@ -52,7 +53,9 @@ class _RunRowsArguments(PageArguments, kw_only=True):
 
 class _RunOpsArguments(_RunRowsArguments, kw_only=True):
     rank: Annotated[int | None, Meta(description="Only ops of this rank.")] = None
-    kind: Annotated[Name | None, Meta(description="Only ops of this kind, such as matmul or all_reduce.")] = None
+    kind: Annotated[Name | None, Meta(description=f"Only ops of this kind, such as matmul or {ALL_REDUCE.name}.")] = (
+        None
+    )
     order: Annotated[
         Literal["start", "duration", "gap"], Meta(description="start: as they ran; else the largest first.")
     ] = "start"

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stagedb.collectives import KINDS
 from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp, PlannedRun
 from stagedb.matching.rank_match import OpPair, RankMatch
 from stagedb.matching.seen_ops import SeenOp
@@ -230,9 +231,7 @@ class _Before:
         return self.match.planned[near[-1].planned] if near else None
 
 
-_DOINGS = frozenset(
-    ("recompute", "weight_gradient", "input_gradient", "gradient_sum", "send", "recv", "forward")
-) | frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"))
+_DOINGS = frozenset(("recompute", "weight_gradient", "input_gradient", "gradient_sum", *MESSAGES, "forward", *KINDS))
 """Words of the name of an op for what it does in its module."""
 
 

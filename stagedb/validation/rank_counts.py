@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from stagedb.lowering import Program
+from stagedb.lowering.posted_order import issued
 from stagedb.plans import Mesh
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoded_class import rank_files
@@ -16,7 +17,6 @@ from stagedb.validation.op_order import Event, traced, work
 from stagedb.validation.records import FLOP_KINDS
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints
 from stagedb.workload.issue_order import sequence
-from stagedb.workload.posted_order import issued
 
 
 def class_of(program: Program, rank: int) -> ClassColumns:
