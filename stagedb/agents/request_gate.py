@@ -6,37 +6,18 @@ An agent has no cookies and visits no pages: the token comes in a header, and wh
 from typing import Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
-from stagedb.serve.access import HEADERS, AccessRules
+from stagedb.serve.access import RefusingGate
 
 PATH: Final = "/mcp"
 """The path of the tools."""
 
 
-class RequestGate:
-    """The middleware that refuses all other requests. rules: as of `stagedb serve`."""
-
-    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
-        self.app, self.rules = app, rules
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return  # the server closes a connection that nobody accepts
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message["headers"])
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await (self._refusal(scope) or self.app)(scope, receive, guarded)
+class RequestGate(RefusingGate):
+    """The gate that refuses all other requests. rules: as of `stagedb serve`."""
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         """What answers instead of the tools; None lets the request through."""

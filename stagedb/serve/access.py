@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -84,11 +85,11 @@ class AccessRules:
         return answer
 
 
-class AccessGate:
-    """The middleware that applies the rules, and adds the headers of `HEADERS`."""
+class RefusingGate(ABC):
+    """Middleware that answers some requests itself, and adds the headers of `HEADERS` to all answers."""
 
-    def __init__(self, app: ASGIApp, rules: AccessRules, login: ASGIApp) -> None:
-        self.app, self.rules, self.login = app, rules, login
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
+        self.app, self.rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -105,6 +106,18 @@ class AccessGate:
             await send(message)
 
         await (self._refusal(scope) or self.app)(scope, receive, guarded)
+
+    @abstractmethod
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """What answers instead of the application; None lets the request through."""
+
+
+class AccessGate(RefusingGate):
+    """The gate of the pages. login: the application that asks for the token."""
+
+    def __init__(self, app: ASGIApp, rules: AccessRules, login: ASGIApp) -> None:
+        super().__init__(app, rules)
+        self.login = login
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         """What answers instead of the application; None lets the request through."""
