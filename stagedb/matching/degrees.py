@@ -91,7 +91,7 @@ def degrees_of(calls: Calls, world: int) -> FoundDegrees:
     with_experts: set[Shape] = set()
     ties: list[str] = []
     for shape, family in families.items():
-        if len(family.groups) and any(len({stage_of[rank] for rank in group}) < len(group) for group in family.groups):
+        if any(len({stage_of[rank] for rank in group}) < len(group) for group in family.groups):
             axes[shape] = "embedding"
             continue
         axes[shape] = _axis(family, first_sent)

@@ -1,13 +1,14 @@
 """What differs between a rank's ops and its plan, as findings: what, where, on which ranks, and what the plan's reason
 for it is."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagedb.collectives import KINDS
-from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp, PlannedRun
-from stagedb.matching.rank_match import OpPair, RankMatch
+from stagedb.matching.planned_ops import WORK, PlannedOp, PlannedRun
+from stagedb.matching.rank_match import RankMatch
 from stagedb.matching.seen_ops import SeenOp
 from stagedb.runs.clocks import MESSAGES
 
@@ -25,8 +26,6 @@ FINDINGS: Mapping[str, str] = {
     "slow": "a rank computes longer than the others",
 }
 """Kinds of findings, and what each of them is."""
-
-WORK = (MATMUL, ATTENTION)
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class RankFindings:
             if pair.moved and planned.kind not in WORK:
                 near = before.planned(pair.seen)
                 seen = "at the begin of the step" if near is None else f"after {self.module(near)}, {near.phase}"
-                previous = next((each for each in reversed(self.match.planned[: pair.planned])), None)
+                previous = self.match.planned[pair.planned - 1] if pair.planned else None
                 wanted = "first" if previous is None else f"after {self.module(previous)}, {previous.phase}"
                 yield self._finding("moved", planned, f"{planned_text(planned)} {wanted}", seen)
 
@@ -222,13 +221,13 @@ class _Before:
     """The planned ops that are matched around a place of the run."""
 
     def __init__(self, match: RankMatch) -> None:
-        self.match = match
-        self.pairs: list[OpPair] = match.pairs
+        self.match, self.pairs = match, match.pairs
+        self.places = [each.seen for each in self.pairs]
 
     def planned(self, place: int) -> PlannedOp | None:
         """The last one that ran before."""
-        near = [each for each in self.pairs if each.seen < place]
-        return self.match.planned[near[-1].planned] if near else None
+        at = bisect_left(self.places, place)
+        return self.match.planned[self.pairs[at - 1].planned] if at else None
 
 
 _DOINGS = frozenset(("recompute", "weight_gradient", "input_gradient", "gradient_sum", *MESSAGES, "forward", *KINDS))

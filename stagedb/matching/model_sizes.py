@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.matching.degrees import FoundDegrees
-from stagedb.matching.planned_ops import ATTENTION, MATMUL
+from stagedb.matching.planned_ops import ATTENTION, WORK
 from stagedb.matching.seen_ops import SeenOp
 
 
@@ -47,7 +47,7 @@ def model_sizes(stages: Sequence[Sequence[SeenOp]], found: FoundDegrees) -> Mode
 
     Raises UnknownSizesError.
     """
-    work = [[op for op in ops if op.kind in (MATMUL, ATTENTION) and op.phase == "forward"] for ops in stages]
+    work = [[op for op in ops if op.kind in WORK and op.phase == "forward"] for ops in stages]
     if any(op.dims is None for ops in work for op in ops):
         raise UnknownSizesError("no shapes were recorded: record with record_shapes=True")
     cores = [op for op in work[0] if op.kind == ATTENTION]

@@ -97,25 +97,25 @@ def find_plan(run: StoredRun) -> FoundPlan:
             "PyTorch that has process groups in profiles, or name an instance"
         )
     found = degrees_of(calls, run.job_ranks)
-    stages = [seen_ops(run, rank) for rank in _firsts(run, found)]
-    if not all(stages):
+    stages = {rank: _first_step(seen_ops(run, rank)) for rank in _firsts(run, found) if rank is not None}
+    if len(stages) < found.pp or not all(stages.values()):
         return FoundPlan(
             found, None, None, _degree_words(found), 0, 0, (*found.ties, "no rank of some stage was recorded")
         )
     try:
-        sizes = model_sizes([_first_step(each) for each in stages], found)
+        sizes = model_sizes([*stages.values()], found)
     except UnknownSizesError as reason:
         return FoundPlan(
             found, None, None, _degree_words(found), 0, 0, (*found.ties, f"no sizes of the model: {reason}")
         )
     # Without experts, gradients that are reduced over fewer ranks are those of something else.
-    return _tried(run, found if sizes.experts else replace(found, ep=1), sizes)
+    return _tried(stages, found if sizes.experts else replace(found, ep=1), sizes)
 
 
-def _firsts(run: StoredRun, found: FoundDegrees) -> list[int]:
-    """A recorded rank of each stage."""
+def _firsts(run: StoredRun, found: FoundDegrees) -> list[int | None]:
+    """A recorded rank of each stage, None if there is none."""
     each = run.job_ranks // found.pp
-    return [next((rank for rank in sorted(run.timed) if rank // each == stage), -1) for stage in range(found.pp)]
+    return [next((rank for rank in sorted(run.timed) if rank // each == stage), None) for stage in range(found.pp)]
 
 
 def _first_step(seen: Sequence[SeenOp]) -> list[SeenOp]:
@@ -191,8 +191,7 @@ def _left(match: RankMatch, stops: bool) -> int:
     return len(match.missing) + extra + len(match.changed) + moved + match.reordered
 
 
-def _tried(run: StoredRun, found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
-    stages = {rank: _first_step(seen_ops(run, rank)) for rank in _firsts(run, found)}
+def _tried(stages: Mapping[int, Sequence[SeenOp]], found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
     tried = [each.values for each in TRIED if each.matters(found, sizes)]
     trial = _Trial(sizes, stages, Known.of([op for seen in stages.values() for op in seen]), tried)
     words = {**_degree_words(found), **_batch(found, sizes), **_uneven(sizes), **_copies(found), "recipe": "torch"}

@@ -1,7 +1,7 @@
 """What a plan expects of each rank, in the order of issue: its matmuls, its attentions and what it communicates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,9 @@ from stagedb.schedules import Task
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ints
 
 MATMUL, ATTENTION = "matmul", "attention"
+
+WORK = (MATMUL, ATTENTION)
+"""Kinds of what is computed and compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class PlannedRun:
         order = issued(self.program.plan, columns, stage)
         rows = {op: self._op(columns, op, stage, rank) for op in np.unique(order.op).tolist()}
         pairs = zip(order.op.tolist(), order.task.tolist(), strict=True)
-        return [_in_task(found, task) for op, task in pairs if (found := rows[op]) is not None]
+        return [replace(found, task=task) for op, task in pairs if (found := rows[op]) is not None]
 
     def _op(self, columns: ClassColumns, op: int, stage: int, rank: int) -> PlannedOp | None:
         ops, kind = columns.ops, columns.ops.kind[op]
@@ -106,7 +109,7 @@ class PlannedRun:
         if layer is not None:
             name = f"layer.{layer}.{name.split('.', 2)[2]}" if name.startswith("layer.") else name
         if ops.type[op] == COMPUTE:
-            if kind not in (MATMUL, ATTENTION):
+            if kind not in WORK:
                 return None
             dims = matmul_dims(ops.dims[op]) if kind == MATMUL else ops.dims[op]
             return PlannedOp(op, 0, kind, name, layer, ops.phase[op], dims, dtype=ops.dtype[op])
@@ -130,10 +133,3 @@ class PlannedRun:
             return rank, other
         table = ranks.next if onwards else ranks.previous
         return rank, int(table[rank])
-
-
-def _in_task(found: PlannedOp, task: int) -> PlannedOp:
-    return PlannedOp(
-        found.op, task, found.kind, found.name, found.layer, found.phase, found.dims, found.group, found.axis,
-        found.sent, found.received, found.dtype,
-    )  # fmt: skip

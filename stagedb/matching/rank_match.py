@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp
+from stagedb.matching.planned_ops import MATMUL, WORK, PlannedOp
 from stagedb.matching.seen_ops import SeenOp
 from stagedb.matching.task_order import in_seen_order
 from stagedb.runs.alignment import Alignment, Gap, align
@@ -27,7 +27,7 @@ class Known:
     @classmethod
     def of(cls, seen: Sequence[SeenOp]) -> "Known":
         """What some of these ops have."""
-        communicates = [each for each in seen if each.kind not in (MATMUL, ATTENTION)]
+        communicates = [each for each in seen if each.kind not in WORK]
         return cls(
             any(each.dims for each in seen),
             any(each.group for each in communicates),
@@ -36,13 +36,13 @@ class Known:
 
     def planned(self, op: PlannedOp) -> Hashable:
         """What must be the same in a recorded op."""
-        if op.kind in (MATMUL, ATTENTION):
+        if op.kind in WORK:
             return op.kind, op.dims if self.dims else None
         return op.kind, self._group(op.group), (op.sent if op.kind != "recv" else op.received) * self.sizes
 
     def seen(self, op: SeenOp) -> Hashable:
         """What must be the same in a planned op."""
-        if op.kind in (MATMUL, ATTENTION):
+        if op.kind in WORK:
             return op.kind, op.dims if self.dims else None
         return op.kind, self._group(op.group), (op.sent or 0) * self.sizes
 
@@ -107,7 +107,7 @@ class RankMatch:
 def match_rank(planned: Sequence[PlannedOp], seen: Sequence[SeenOp], known: Known) -> RankMatch:
     """Match the ops of a step of a rank, both in the order of issue."""
     keys = [known.planned(each) for each in planned], [known.seen(each) for each in seen]
-    work = [key for key, each in zip(keys[1], seen, strict=True) if each.kind in (MATMUL, ATTENTION)]
+    work = [key for key, each in zip(keys[1], seen, strict=True) if each.kind in WORK]
     order = in_seen_order(planned, keys[0], work)
     if order is not None:
         planned, keys = [planned[place] for place in order], ([keys[0][place] for place in order], keys[1])
@@ -160,7 +160,7 @@ class _Matching:
     def _replaced(self, one: int, other: int) -> bool:
         """Another collective on the same ranks."""
         planned, seen = self.found.planned[one], self.found.seen[other]
-        if seen.scalar or any(each.kind in (MATMUL, ATTENTION, *MESSAGES) for each in (planned, seen)):
+        if seen.scalar or any(each.kind in (*WORK, *MESSAGES) for each in (planned, seen)):
             return False
         return seen.group is None or sorted(planned.group) == sorted(seen.group)
 
@@ -188,18 +188,14 @@ class _Between:
     """How many aligned messages are before each place of both lists."""
 
     def __init__(self, found: RankMatch, aligned: Alignment) -> None:
-        messages = [pair for pair in aligned.pairs if found.planned[pair[0]].kind not in (MATMUL, ATTENTION)]
-        work = [pair for pair in aligned.pairs if found.planned[pair[0]].kind in (MATMUL, ATTENTION)]
+        messages = [pair for pair in aligned.pairs if found.planned[pair[0]].kind not in WORK]
+        work = [pair for pair in aligned.pairs if found.planned[pair[0]].kind in WORK]
         self.found = found
         self.ends = [[pair[side] for pair in messages] for side in (0, 1)]
         self.work_ends = [[pair[side] for pair in work] for side in (0, 1)]
 
     def differs(self, planned: int, seen: int) -> bool:
         """Whether an op is between other messages, or a message between other work, than planned."""
-        works = self.found.planned[planned].kind in (MATMUL, ATTENTION)
+        works = self.found.planned[planned].kind in WORK
         ends = self.ends if works else self.work_ends
-        return _before(ends[0], planned) != _before(ends[1], seen)
-
-
-def _before(ends: Sequence[int], place: int) -> int:
-    return sum(each < place for each in ends)
+        return bisect_left(ends[0], planned) != bisect_left(ends[1], seen)

@@ -39,11 +39,6 @@ class RunMatch:
                  for each in RankFindings(self.planned, rank, match).all()]  # fmt: skip
         return [*merged(found), *self._late(), *self._slow()]
 
-    @property
-    def pairs(self) -> int:
-        """How many ops are matched."""
-        return sum(len(each.matched) + len(each.changed) for each in self.ranks.values())
-
     def _late(self) -> list[Finding]:
         """Ranks that run nothing before an op for much longer than the others before theirs."""
         idle: dict[tuple[int | None, str, str, int], dict[int, tuple[int, PlannedOp]]] = defaultdict(dict)
@@ -60,7 +55,7 @@ class RunMatch:
                 last = max(last, seen.place)
         found = []
         for (step, *_), ranks in idle.items():
-            length = self._length(step)
+            length = self._lengths[step]
             for rank, (ns, op) in ranks.items():
                 others = [each for other, (each, _) in ranks.items() if other != rank]
                 if ns > LATE * length and others and ns > 2 * max(others):
@@ -77,7 +72,7 @@ class RunMatch:
         for (_, step), ranks in totals.items():
             usual = median(ranks.values())
             for rank, ns in ranks.items():
-                if len(ranks) > 2 and ns > SLOW * usual and ns - usual > LATE * self._length(step):
+                if len(ranks) > 2 and ns > SLOW * usual and ns - usual > LATE * self._lengths[step]:
                     text = f"its matmuls take {ns / usual:.2f} times the median of {len(ranks)} ranks"
                     found.append(Finding("slow", (rank,), "the step", "step", "", text, "all do the same", 1,
                                          int(ns - usual)))  # fmt: skip
@@ -87,10 +82,15 @@ class RunMatch:
         about = RankFindings(self.planned, rank, RankMatch((), ()))
         return Finding(kind, (rank,), about.module(op), op.phase, planned_text(op), seen, about.reason(op), 1, ns)
 
-    def _length(self, step: int | None) -> int:
-        """Ns of a step."""
-        ops = [match.seen for (_, each), match in self.ranks.items() if each == step and match.seen]
-        return max(each[-1].end for each in ops) - min(each[0].start for each in ops)
+    @cached_property
+    def _lengths(self) -> Mapping[int | None, int]:
+        """Ns of each step."""
+        ends: dict[int | None, tuple[int, int]] = {}
+        for (_, step), match in self.ranks.items():
+            if match.seen:
+                begin, end = ends.get(step, (match.seen[0].start, match.seen[-1].end))
+                ends[step] = min(begin, match.seen[0].start), max(end, match.seen[-1].end)
+        return {step: end - begin for step, (begin, end) in ends.items()}
 
     def _idle_before(self, rank: int) -> Integers:
         """For each op of a rank, by start, how long nothing of this rank has run when it begins."""

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from stagedb.matching.degrees import GroupCall
-from stagedb.matching.planned_ops import ATTENTION, MATMUL, matmul_dims
+from stagedb.matching.planned_ops import ATTENTION, WORK, matmul_dims
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.lane_rows import ELEMENT_BYTES
 from stagedb.runs.measured_path import TimedOps
@@ -36,21 +36,19 @@ class SeenOp:
 
     place: among the ops of its lane. kind: matmul, attention, all_gather, send … dims: as those of `PlannedOp`, None if
     no shapes were recorded. group: global ranks, ascending, None if they are not known; for a message this rank and
-    its peer. size: ranks of the group. sent: bytes of the operand, None if unknown. dtype: as plans write it. scalar:
+    its peer. sent: bytes of the operand, None if unknown. dtype: as plans write it. scalar:
     a barrier, or a collective of one element, by which programs agree on a number. name: of the kernel or operator.
-    block: the annotation around it. start, end: in ns from the begin of the run.
+    start, end: in ns from the begin of the run.
     """
 
     place: int
     kind: str
     dims: tuple[int, ...] | None
     group: tuple[int, ...] | None
-    size: int | None
     sent: int | None
     dtype: str
     scalar: bool
     name: str
-    block: str
     phase: str
     step: int | None
     start: int
@@ -61,11 +59,10 @@ def seen_ops(run: StoredRun, rank: int) -> list[SeenOp]:
     """The matmuls, attentions and communications of a rank, in the order of issue."""
     lane, timed = run.lane_of[rank], run.timed[rank]
     groups = run.groups_of[rank]
-    begins = np.where(timed.launched == NONE, timed.start, timed.launched).tolist()
     found = []
-    for place in sorted(range(len(lane.ops)), key=lambda each: (begins[each], each)):
+    for place in sorted(range(len(lane.ops)), key=_issued(timed).__getitem__):
         op = lane.ops[place]
-        if op.type == "compute" and op.kind in (MATMUL, ATTENTION):
+        if op.type == "compute" and op.kind in WORK:
             dims = _dims(op)
             if dims is None and op.shapes is not None:
                 continue
@@ -86,12 +83,10 @@ def _seen(
         kind=op.kind,
         dims=dims,
         group=group,
-        size=len(group) if group else None,
         sent=op.message or None,
         dtype=DTYPES.get(op.dtype or "", op.dtype or ""),
         scalar=_is_scalar(op),
         name=op.name,
-        block=op.block,
         phase=op.phase,
         step=op.step_number,
         start=start,
@@ -166,23 +161,23 @@ def group_calls(run: StoredRun) -> dict[int, list[GroupCall]]:
                      if lane.ops[place].type == "compute"]  # fmt: skip
         begins = np.array([begin for begin, _ in computing], np.int64)
         done = np.concatenate(([0], np.cumsum([length for _, length in computing])))
-        own = []
-        for place in sorted(ops, key=lambda each: _begin(timed, each)):
+        own, issued = [], _issued(timed)
+        for place in sorted(ops, key=issued.__getitem__):
             op = lane.ops[place]
             group = groups.get(place)
             if op.type not in ("collective", *MESSAGES) or group is None or _is_scalar(op):
                 continue
-            before = int(done[np.searchsorted(begins, _begin(timed, place))])
+            before = int(done[np.searchsorted(begins, issued[place])])
             begin = int(timed.start[place])
             own.append(GroupCall(op.kind, group, op.message, before / max(int(done[-1]), 1), begin))
         found[rank] = own
     return found
 
 
-def _begin(timed: TimedOps, place: int) -> int:
-    """When an op was issued."""
-    launched = int(timed.launched[place])
-    return int(timed.start[place]) if launched == NONE else launched
+def _issued(timed: TimedOps) -> list[int]:
+    """When each op of a rank was issued: launched, or begun where its launch is not known."""
+    found: list[int] = np.where(timed.launched == NONE, timed.start, timed.launched).tolist()
+    return found
 
 
 def _is_scalar(op: RunOpFacts) -> bool:

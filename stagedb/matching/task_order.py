@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
-from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp
+from stagedb.matching.planned_ops import WORK, PlannedOp
 
 
 def in_seen_order(planned: Sequence[PlannedOp], keys: Sequence[Hashable], seen: Sequence[Hashable]) -> list[int] | None:
@@ -14,7 +14,7 @@ def in_seen_order(planned: Sequence[PlannedOp], keys: Sequence[Hashable], seen: 
     """
     work: dict[int, list[Hashable]] = defaultdict(list)
     for op, key in zip(planned, keys, strict=True):
-        if op.kind in (MATMUL, ATTENTION):
+        if op.kind in WORK:
             work[op.task].append(key)
     waiting: dict[frozenset[tuple[Hashable, int]], list[int]] = defaultdict(list)
     for task in sorted(work):

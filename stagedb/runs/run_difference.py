@@ -198,9 +198,9 @@ class RunDifference:
             return f"{second} takes as long as {first}"
         numbered = self.one.numbers and self.other.numbers
         what = "a step of" if numbered else "for as much work," if self.scale != 1 else "all of"
-        scaled = "" if self.scale == 1 else f" (its times are multiplied by {self.scale:.3f}, since it has fewer calls)"
-        if self.scale < 1:
-            scaled = f" (its times are multiplied by {self.scale:.3f}, since it has more calls)"
+        calls, scaled = "fewer" if self.scale > 1 else "more", ""
+        if self.scale != 1:
+            scaled = f" (its times are multiplied by {self.scale:.3f}, since it has {calls} calls)"
         text = f"{what} {second}{scaled} is {abs(more):.2%} {'longer' if more > 0 else 'shorter'} than {first}"
         if self.common < MOST_OF:
             text += f" (only {self.common:.0%} of the time is of operators that both have: are these runs of one job?)"

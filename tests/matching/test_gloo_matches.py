@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from stagedb.matching.findings import WORK
+from stagedb.matching.planned_ops import WORK
 from stagedb.runs.rank_trace import NONE
 from tests.matching.recorded import CLEAN, FOLDER, match_of, run_of
 
