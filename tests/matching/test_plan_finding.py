@@ -3,11 +3,13 @@
 import pytest
 
 from stagedb.api.client import Stagedb
+from stagedb.api.importing import trace_files
 from stagedb.lowering import program_of
 from stagedb.matching.plan_finding import FoundPlan, find_plan, plan_of
 from stagedb.matching.run_match import match_run
 from stagedb.models import Card
 from stagedb.plans import Plan
+from stagedb.runs.run_files import RunFiles
 from stagedb.store import Store
 from stagedb.validation.records import card_of
 from tests.matching.recorded import CLEAN, FOLDER, config_of, match_of, run_of
@@ -77,3 +79,9 @@ def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> 
     assert expected.startswith("reduce_scatter of 7,080,960 B over dp")
     assert {"step", "matmul forward", "all_gather backward"} <= {row[0] for row in difference.time.rows}
     assert all(row[3] > row[2] for row in difference.time.rows)
+
+
+def test_a_stage_that_was_not_recorded_is_named() -> None:
+    files = [path for path in trace_files([FOLDER / "pp"]) if not path.name.startswith("rank3")]
+    found = find_plan(stored(RunFiles.of(files).read()))
+    assert found.card is None and "no rank of some stage was recorded" in found.ties
