@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts.recording.configurations import DEFAULTS
 from scripts.recording.run_requests import FAULTS, PROGRAMS, RunRequest, Sleep, SlowLink
 from scripts.recording.run_trimming import saved_run
 
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sleep", metavar="RANK:LAYER:SECONDS", help="a rank that sleeps before a layer")
     parser.add_argument("--slow-link", metavar="FROM:TO:RATE", help="a link with so many bytes per second")
     parser.add_argument("--fault", choices=tuple(FAULTS), help="what is wrong with the program")
+    parser.add_argument(
+        "--set", metavar="WORD=NUMBER", action="append", default=[], help="a number of its configuration, such as seq"
+    )
     parser.add_argument("--shapes", action="store_true", help="record the shapes of matmuls and attentions")
     parser.add_argument("--first", action="store_true", help="run before all other programs (as root)")
     parser.add_argument("--whole", action="store_true", help="leave traces as the profiler wrote them")
@@ -60,7 +64,14 @@ def requested(given: argparse.Namespace) -> RunRequest:
     if given.slow_link is not None:
         source, target, rate = (int(word) for word in given.slow_link.split(":"))
         slow = SlowLink(source, target, rate)
-    request = RunRequest(given.program, given.ranks, given.steps, sleep, slow, given.first, given.fault, given.shapes)
+    config = {}
+    for word, _, number in (each.partition("=") for each in given.set):
+        if type(DEFAULTS.get(word)) is not int:
+            raise ValueError(f"a configuration has no number {word}")
+        config[word] = int(number)
+    request = RunRequest(
+        given.program, given.ranks, given.steps, sleep, slow, given.first, given.fault, given.shapes, config
+    )
     request.completed()
     return request
 

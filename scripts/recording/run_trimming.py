@@ -35,6 +35,7 @@ def _expected(found: Path, request: RunRequest) -> str:
     about: dict[str, Any] = {
         "program": request.program,
         "steps": request.steps,
+        "config": request.config,
         "sleep": request.sleep and asdict(request.sleep),
         "slow_link": request.slow_link and asdict(request.slow_link),
         "fault": request.fault,

@@ -6,6 +6,7 @@ and each keeps the value under which most ops of the run are ops of the plan.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -147,6 +148,25 @@ class _Trial:
         stops = planned.stops_early
         return sum(_left(match_rank(planned.ops(rank), seen, self.known), stops) for rank, seen in self.stages.items())
 
+    def climbed(self, best: int, words: Words) -> tuple[int, Words]:
+        """The best words from some on: one word is changed, or two where none alone helps, as long as that helps."""
+        while best:
+            for changes in (self.tried, self._pairs()):
+                before = best
+                for value in (value for values in changes for value in values):
+                    left = self.left({**words, **value})
+                    if left is not None and left < best:
+                        best, words = left, {**words, **value}
+                if best < before:
+                    break
+            else:
+                break
+        return best, words
+
+    def _pairs(self) -> Iterator[list[Words]]:
+        for one, other in combinations(self.tried, 2):
+            yield [{**first, **second} for first in one for second in other]
+
 
 def plan_of(sizes: ModelSizes, words: Words) -> tuple[Card, Plan]:
     """The model and the plan of some words. Raises UsageError."""
@@ -194,16 +214,8 @@ def _left(match: RankMatch, stops: bool) -> int:
 def _tried(stages: Mapping[int, Sequence[SeenOp]], found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
     tried = [each.values for each in TRIED if each.matters(found, sizes)]
     trial = _Trial(sizes, stages, Known.of([op for seen in stages.values() for op in seen]), tried)
-    words = {**_degree_words(found), **_batch(found, sizes), **_uneven(sizes), **_copies(found), "recipe": "torch"}
-    best, words = _first(trial, words)
-    improved = True
-    while improved and best:
-        improved = False
-        for values in trial.tried:
-            for value in values:
-                left = trial.left({**words, **value})
-                if left is not None and left < best:
-                    best, words, improved = left, {**words, **value}, True
+    known = {**_degree_words(found), **_batch(found, sizes), **_uneven(sizes), **_copies(found), "recipe": "torch"}
+    best, words = trial.climbed(*_first(trial, known))
     of = sum(map(len, stages.values()))
     if 2 * best > of:
         return FoundPlan(found, sizes, None, words, best, of, (*found.ties, *_why_none_fits(stages, best)))

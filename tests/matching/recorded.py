@@ -16,14 +16,26 @@ from stagedb.validation.records import card_of, plan_words
 from tests.runs.stored_rows import stored
 
 FOLDER = Path(__file__).parent / "gloo"
+"""Runs of four ranks, and one step."""
+PAIRS = Path(__file__).parent / "pairs"
+"""Clean runs of two ranks, each with a core of its own, and three steps."""
+OF_TWO = (
+    *("two-ddp", "two-ddp-deep", "two-ep", "two-ep-long", "two-fsdp", "two-fsdp-long", "two-fsdp-recompute"),
+    *("two-pp", "two-pp-long", "two-tp", "two-tp-square", "two-tp-wide"),
+)
 CLEAN = ("ddp", "ep", "fsdp", "fsdp-mixed", "fsdp-recompute", "fsdp-tp", "hsdp", "pp", "pp-fsdp", "tp")
+
+
+def folder_of(name: str) -> Path:
+    return next(each / name for each in (FOLDER, PAIRS) if (each / name).is_dir())
 
 
 def config_of(name: str) -> dict[str, Any]:
     """The configuration of what trained: the faults are not in it."""
-    about = json.loads((FOLDER / name / "expected.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    ranks = len([*(FOLDER / name).glob("rank*.et.json.gz")])
-    return {**RunRequest(about["program"], ranks).completed(), "rank": 0}
+    folder = folder_of(name)
+    about = json.loads((folder / "expected.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    ranks = len([*folder.glob("rank*.et.json.gz")])
+    return {**RunRequest(about["program"], ranks, config=about.get("config", {})).completed(), "rank": 0}
 
 
 @cache
@@ -34,7 +46,7 @@ def program_of(name: str) -> Program:
 
 @cache
 def run_of(name: str) -> MeasuredRun:
-    return RunFiles.of(trace_files([FOLDER / name])).read()
+    return RunFiles.of(trace_files([folder_of(name)])).read()
 
 
 @cache

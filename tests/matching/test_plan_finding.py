@@ -12,7 +12,7 @@ from stagedb.plans import Plan
 from stagedb.runs.run_files import RunFiles
 from stagedb.store import Store
 from stagedb.validation.records import card_of
-from tests.matching.recorded import CLEAN, FOLDER, config_of, match_of, run_of
+from tests.matching.recorded import CLEAN, FOLDER, OF_TWO, config_of, match_of, run_of
 from tests.matching.recorded import program_of as planned_program
 from tests.matching.test_gloo_matches import FAULTS
 from tests.runs.recordings import small_run
@@ -27,7 +27,7 @@ def made(found: FoundPlan) -> tuple[Card, Plan]:
     return plan_of(found.sizes, found.words)
 
 
-@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("name", (*CLEAN, *OF_TWO))
 def test_the_plan_of_a_clean_run_is_found(name: str) -> None:
     found = find_plan(stored(run_of(name)))
     card, plan = made(found)
