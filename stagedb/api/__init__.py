@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
+    from stagedb.api.calibrating import CalibratedSystem
     from stagedb.api.checking import StoreProblem
     from stagedb.api.client import Stagedb, connect
     from stagedb.api.matching import MatchedRun
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Advised",
+    "CalibratedSystem",
     "Chart",
     "ComparedPlan",
     "Difference",
@@ -109,6 +111,7 @@ __all__ = [
 _MODULES = {
     "checking": ("StoreProblem",),
     "client": ("Stagedb", "connect"),
+    "calibrating": ("CalibratedSystem",),
     "matching": ("MatchedRun",),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
     "plan_texts": ("describe",),

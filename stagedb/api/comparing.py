@@ -106,9 +106,10 @@ def _expected_and_seen(store: Store, run: RunInfo, plan: _Side) -> Difference:
     time: tuple[tuple[Any, ...], ...] = ()
     if plan.profile is not None:
         rows = store.read(querying.find("seen_and_planned").name, run=run.id)
+        seen = round(run.step / (run.steps or 1))
         calls = [row for row in rows if row["system"] == plan.profile.system]
         time = (
-            ("step", "ns", plan.profile.step, run.step, run.step / plan.profile.step if plan.profile.step else None),
+            ("step", "ns", plan.profile.step, seen, seen / plan.profile.step if plan.profile.step else None),
             *(
                 (part_name(None, row["kind"], row["phase"]), "ns a call", row["predicted"], row["seen"], row["ratio"])
                 for row in calls

@@ -10,6 +10,7 @@ from stagedb.api.results import Rows, RunInfo
 from stagedb.store import Store
 
 if TYPE_CHECKING:
+    from stagedb.api.calibrating import CalibratedSystem
     from stagedb.api.matching import MatchedRun
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.runs.what_ifs import RunWhatIf
@@ -117,6 +118,29 @@ class RunVerbs:
         from stagedb.api import matching
 
         return matching.match(self.store, run, instance, progress)
+
+    def calibrate(
+        self,
+        runs: Sequence[str],
+        /,
+        *,
+        base: "str | Path | System | None" = None,
+        predict: Sequence[str] = (),
+        framework: str | None = None,
+        name: str = "calibrated",
+    ) -> "CalibratedSystem":
+        """Fit a system to runs that were imported and matched, and predict steps with it.
+
+        runs: their ids or names. base: the system, a preset's name or a file's path, whose other numbers and form of
+        curves it keeps; None: one with a flat network of one dimension, and no curves. predict: other runs, which are
+        predicted and not fitted. Without them each of several runs is predicted by a fit to the rest. framework: a name
+        of `stagedb.frameworks.profiles.FRAMEWORK_PROFILES` that made the runs, whose copies and casts are then known.
+        name: of the system. Raises UsageError for a run without a match or with fewer ops than its plan, for runs
+        without matmuls, and for runs that are faster than the base can be.
+        """
+        from stagedb.api import calibrating
+
+        return calibrating.calibrated(self.store, runs, base, predict, framework, name)
 
     def run_ops(self, run: str, /) -> Rows:
         """The ops of a run that was imported, a row for each op of each rank; times in ns from the run's begin.

@@ -1,15 +1,75 @@
-"""`systems`: the presets of accelerators and networks."""
+"""`systems`: the presets of accelerators and networks, and systems that are made from measurements."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from stagedb.cli import completion
 from stagedb.cli.curve_chart import draw_curves
+from stagedb.cli.help_groups import OWN
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
+from stagedb.frameworks.profiles import FRAMEWORK_NAMES
+from stagedb.inputs import shown
+from stagedb.mentions import Word
+from stagedb.outputs import path_text
+
+
+@dataclass(frozen=True)
+class Making:
+    """What `import` and `calibrate` take."""
+
+    PANEL: ClassVar[str] = OWN
+
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The accelerator to import, such as h100_sxm.  [all]", show_default=False),
+    ] = None
+    wheel: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The wheel aiconfigurator-core, or the folder that it was unpacked to.  [the installed one]",
+            show_default=False,
+        ),
+    ] = None
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Directory of the files that are made.", show_default=True)
+    ] = Path()
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYSTEM",
+            help="The system whose other numbers and curves `calibrate` keeps.  [a flat network, no curves]",
+            show_default=False,
+            autocompletion=completion.systems,
+        ),
+    ] = None
+    predict: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN",
+            help="A run that `calibrate` predicts and does not fit; repeatable.  [each run from the others]",
+            show_default=False,
+            autocompletion=completion.runs,
+        ),
+    ] = None
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"What made the runs: {', '.join(FRAMEWORK_NAMES)}.  [not known]",
+            show_default=False,
+        ),
+    ] = None
+    named: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The calibrated system's name.  [calibrated]", show_default=False),
+    ] = None
 
 
 @option_groups
@@ -18,45 +78,46 @@ def systems(
         str | None,
         typer.Argument(
             metavar="SYSTEM",
-            help="A preset's name, or the path of a system's file; `import`: make one.",
+            help="A preset's name, or the path of a system's file; `import`, `calibrate`: make one.",
             autocompletion=completion.systems,
         ),
     ] = None,
-    source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="What `import` reads: aiconfigurator.", show_default=False)
-    ] = None,
-    *,
-    gpu: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The accelerator to import, such as h100_sxm.  [all]", show_default=False),
-    ] = None,
-    wheel: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The wheel aiconfigurator-core, or the folder that it was unpacked to.  [the installed one]",
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE|RUN...",
+            help="What `import` reads: aiconfigurator. Of `calibrate`: ids or names of runs.",
             show_default=False,
+            autocompletion=completion.runs,
         ),
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Directory of the imported files.", show_default=True)
-    ] = Path(),
+    *,
+    making: Making,
     output: Output,
     common: Common,
 ) -> None:
-    """List the systems of the library, show one, or import one.
+    """List, show or import systems, or fit one to runs.
 
     One system is shown whole: accelerator, network, the sources of its numbers, and the curves of its tables.
     `stagedb systems import aiconfigurator` makes systems of the measured latencies in the wheel aiconfigurator-core.
+    `stagedb systems calibrate RUN...` makes one from runs that were imported and matched: the speed of matmuls and
+    attentions, memory bandwidth, launches, latency and bandwidth of the network, each with its spread over the runs. It
+    prints how well the steps are predicted, of the same runs and of runs that were left out. The file has the spreads.
     """
-    del common  # reads no store
     from stagedb import api
 
+    _check_options(name, making)
     if name == "import":
-        _import(source, gpu, wheel, out, output)
+        _import(sources, making, output)
         return
-    if source is not None or gpu is not None or wheel is not None:
-        raise UsageError("SOURCE, --gpu and --wheel go with `stagedb systems import aiconfigurator`")
+    if name == "calibrate":
+        _calibrate(sources or (), making, output, common)
+        return
+    if sources:
+        raise UsageError(
+            f"{' '.join(map(shown, sources))}: one system is shown at a time; a source goes with `stagedb systems "
+            "import`, and runs with `stagedb systems calibrate`"
+        )
     if name is None:
         output.write_records(
             api.systems(), keep=("name", "bf16_tflops", "memory_gb", "memory_gb_s", "network", "fp8_tflops")
@@ -68,12 +129,64 @@ def systems(
         typer.echo("\n" + draw_curves(curves))
 
 
-def _import(source: str | None, gpu: str | None, wheel: Path | None, out: Path, output: Output) -> None:
+def _check_options(action: str | None, making: Making) -> None:
+    """Raises UsageError for options of an action that was not asked for."""
+    of_import = {"--gpu": making.gpu, "--wheel": making.wheel}
+    of_fit = {
+        "--base": making.base,
+        "--predict": making.predict,
+        "--framework": making.framework,
+        "--name": making.named,
+    }
+    for usage, options in (("import aiconfigurator", of_import), ("calibrate RUN...", of_fit)):
+        given = [option for option, value in options.items() if value]
+        if given and action != usage.partition(" ")[0]:
+            raise UsageError(f"{', '.join(given)}: only `stagedb systems {usage}` takes that")
+
+
+def _calibrate(runs: Sequence[str], making: Making, output: Output, common: Common) -> None:
+    """Fit a system, write its file, and print its numbers and the steps that it predicts."""
+    with common.connect() as db:
+        made = db.calibrate(
+            runs,
+            base=making.base,
+            predict=making.predict or (),
+            framework=making.framework,
+            name=making.named or "calibrated",
+        )
+    out = making.out
+    path = out / f"{made.system.name}.yaml"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {path_text(out)}: {error.strerror} ({Word('out')})") from None
+    made.write(path)
+    if output.format is not RowFormat.TABLE or output.output is not None:
+        output.write(made.steps.columns, made.steps.rows)
+        return
+    output.write(made.numbers.columns, [_short(row) for row in made.numbers.rows])
+    typer.echo("")
+    output.write(made.steps.columns, made.steps.rows, units=made.steps.units)
+    left_out = [abs(row["error"]) for row in made.steps if row["fitted"] == "no"]
+    if left_out:
+        mean, worst = sum(left_out) / len(left_out), max(left_out)
+        common.line(f"steps of runs that were left out: {mean:.1%} off on average, {worst:.1%} at most")
+    else:
+        common.line("no run was left out: name some with --predict to see how far the numbers carry")
+    common.line(f"wrote {path_text(path)}; next: stagedb profile INSTANCE --system {path_text(path)}")
+
+
+def _short(row: Sequence[object]) -> list[object]:
+    """A row whose numbers have four digits."""
+    return [f"{each:,.4g}" if isinstance(each, float) else each for each in row]
+
+
+def _import(sources: list[str] | None, making: Making, output: Output) -> None:
     from stagedb import api
 
-    if source != "aiconfigurator":
+    if sources != ["aiconfigurator"]:
         raise UsageError("`stagedb systems import` takes the source aiconfigurator")
-    output.write_records(api.import_systems(gpu, wheel, out))
+    output.write_records(api.import_systems(making.gpu, making.wheel, making.out))
 
 
 def register(app: typer.Typer) -> None:

@@ -296,7 +296,7 @@ def _overlap(value: Value) -> Overlap:
     }
     named = () if chunked is None else tuple(_name(each) for each in chunked.items("a list of mesh axes, such as [tp]"))
     stretch = fields["stretch"].mapping((), STRETCHED) if "stretch" in fields else {}
-    factor = "how many times its measured time a kernel takes, from 1 to 10"
+    factor = "how many times its measured time a kernel takes, from 0.1 to 10"
     return Overlap(
         compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
@@ -306,7 +306,7 @@ def _overlap(value: Value) -> Overlap:
         casts=fields["casts"].choice(CASTS) if "casts" in fields else "",
         sums=fields["sums"].choice(SUMS) if "sums" in fields else "",
         stretch=tuple(
-            (operator, Fraction(stretch[operator].number(factor, lambda number: 1 <= number <= 10)))
+            (operator, Fraction(stretch[operator].number(factor, lambda number: Fraction(1, 10) <= number <= 10)))
             for operator in STRETCHED
             if operator in stretch
         ),
