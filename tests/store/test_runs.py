@@ -103,6 +103,42 @@ def test_answers_about_a_run_are_those_of_its_traces(store: Store, tmp_path: Pat
         db.query("RETURN 1 AS one", run="mine")
 
 
+@pytest.mark.parametrize("query", ["hotspots", "hotspots_by_layer", "exposed_communication"])
+def test_bytes_that_were_not_recorded_are_null(query: str, store: Store, tmp_path: Path) -> None:
+    """A size of none is one that was recorded, a barrier has no operand, and a sum needs all sizes."""
+    db = Stagedb(store)
+    unknown: dict[str, Any] = {"In msg nelems": None, "Out msg nelems": None}
+    for rank in range(2):
+        made = Recording(rank, 2)
+        for place, (kind, more) in enumerate(
+            [("allreduce", {}), ("allgather", {}), ("allgather", unknown), ("reduce_scatter", unknown),
+             ("all_to_all", {"In msg nelems": 0}), ("barrier", unknown)]
+        ):  # fmt: skip
+            made.collective(kind, 1_000 * (place + 1), 100, (0, 1), **more)
+        # Ranks of two lanes.
+        made.kernel("ampere_sgemm", 10_000 + rank, 500, operator=f"aten::mm{rank}")
+        made.write(tmp_path)
+    db.import_run(tmp_path, name="mine")
+    answer = db.query(query, run="mine")
+    sizes = {row["kind"]: row["bytes"] for row in answer}
+    assert sizes == {
+        "all_reduce": 2_048,
+        "all_gather": None,
+        "reduce_scatter": None,
+        "all_to_all": 0,
+        "barrier": 0,
+    }
+    assert any("ExecutionTraceObserver" in hint for hint in answer.hints)
+    asked = db.query(
+        "MATCH (:Run {id: $run})-[:HAS_COLLECTIVE]->(c)-[:HAS_MEMBER]->(o) "
+        "RETURN c.kind AS kind, c.message AS all, o.message AS own ORDER BY c.number"
+    )
+    assert all(row["all"] == row["own"] for row in asked)
+    assert {row["all"] for row in asked if row["kind"] == "all_gather"} == {2_048, None}
+    shown = db.run_collectives("mine")
+    assert {row["message"] for row in shown if row["kind"] == "reduce_scatter"} == {None}
+
+
 def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     db.import_run(*three(tmp_path))
