@@ -144,7 +144,7 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     db.import_run(*three(tmp_path))
     (late,) = db.query("late_ranks")
     assert (late["rank"], late["calls"], late["waited"], late["longest"]) == (2, 1, 28_000, 14_000)
-    assert late["share"] == pytest.approx(28_000 / 3 / 65_000)
+    assert late["share"] == pytest.approx(28_000 / 3 / 65_000) and late["clock_error"] == 0
     found = Recording()
     found.kernel("ampere_sgemm", 1_000, 500)
     found.kernel("ampere_sgemm", 2_500, 500, launched=2_200, operator="aten::linear")
@@ -152,6 +152,19 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     (gap,) = db.query("idle_gaps", run=run.id)
     assert (gap["launcher"], gap["gaps"], gap["idle"], gap["launching"]) == ("aten::linear", 1, 1_000, 700)
     assert (run.launching, run.unexplained) == (700, 300)
+
+
+def test_waits_have_the_error_of_the_clocks(store: Store, tmp_path: Path) -> None:
+    """Members leave collectives up to 700 ns apart, so that their clocks are aligned to within that."""
+    for rank, apart in enumerate([(0, 0, 0), (0, 300, 700), (0, 100, 200)]):
+        made = Recording(rank, 3)
+        for place, more in enumerate(apart):
+            made.collective("allreduce", 100_000 * place + rank, 50_000 + more, (0, 1, 2))
+        made.write(tmp_path)
+    db = Stagedb(store)
+    db.import_run(tmp_path, name="mine")
+    spreads = [row["spread"] for row in db.query("clocks", run="mine")]
+    assert {row["clock_error"] for row in db.query("late_ranks", run="mine")} == {max(spreads)} == {300}
 
 
 def test_everything_that_a_store_can_do_knows_runs(store: Store, tmp_path: Path) -> None:
