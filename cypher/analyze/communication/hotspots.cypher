@@ -17,7 +17,7 @@
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
 // column critical: integer [ns] — their part of the critical path, which is on one rank at a time
 // column share: float [ratio] — share of the step that is exposed
-// keep: axis, kind, phase, bytes, time, exposed, share, block
+// keep: axis, kind, exposed, share, block, phase, bytes, time, calls
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send']
 WITH p, l, t.axis AS axis, t.kind AS kind, t.phase AS phase, t.block AS block, t.dimension AS dimension,
