@@ -154,6 +154,28 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     assert (run.launching, run.unexplained) == (700, 300)
 
 
+def test_the_longest_operators_of_a_run_have_all_their_calls(store: Store, tmp_path: Path) -> None:
+    """Each is one row a phase, however long its calls are, with the annotation that most of its time is in."""
+    for rank in range(2):
+        made = Recording(rank, 2)
+        for layer, lengths in enumerate([(500, 700), (900, 100), (300, 300)]):
+            made.span("user_annotation", f"layer {layer}", 10_000 * layer, 9_000)
+            for place, length in enumerate(lengths):
+                start = 10_000 * layer + 1_000 + 2_000 * place
+                made.kernel("ampere_sgemm", start, length + rank, operator="aten::linear")
+        # The second rank is a lane of its own.
+        made.kernel("softmax" if rank else "elementwise", 40_000, 50)
+        made.write(tmp_path)
+    db = Stagedb(store)
+    db.import_run(tmp_path, name="mine")
+    first, *others = db.query("longest_operators", run="mine")
+    assert (first["operator"], first["launcher"], first["kind"]) == ("ampere_sgemm", "aten::linear", "matmul")
+    assert (first["calls"], first["total"], first["longest"]) == (6.0, 2_803, 901)
+    assert (first["module"], first["modules"]) == ("layer 0", 3)
+    assert sorted(each["operator"] for each in others) == ["elementwise", "softmax"]
+    assert [(each["calls"], each["total"], each["module"]) for each in others] == [(0.5, 25, None)] * 2
+
+
 def test_waits_have_the_error_of_the_clocks(store: Store, tmp_path: Path) -> None:
     """Members leave collectives up to 700 ns apart, so that their clocks are aligned to within that."""
     for rank, apart in enumerate([(0, 0, 0), (0, 300, 700), (0, 100, 200)]):
