@@ -690,7 +690,7 @@ def label_of(info: InstanceInfo | ProfileInfo | RunInfo) -> Literal["Instance", 
     return "Profile" if isinstance(info, ProfileInfo) else "Instance"
 
 
-_OF_CALL = ("new", "usual_length", "padding")
+_OF_CALL = ("new", "known_as", "usual_length", "padding")
 """Fields that describe a call, not what the store has."""
 
 
