@@ -41,10 +41,21 @@ class MatchedRun:
 
     def __str__(self) -> str:
         found = len(self.findings)
-        return (
+        text = (
             f"{self.matched:,} of {self.planned:,} planned ops are in the run, {self.changed:,} changed, "
             f"{self.missing:,} missing, {self.extra:,} extra: {found or 'no'} finding{'' if found == 1 else 's'}"
         )
+        if self.odd_rank is None:
+            return text
+        rank, count = self.odd_rank
+        return f"{text}, {'' if count == found else f'{count} of them '}on rank {rank} alone"
+
+    @property
+    def odd_rank(self) -> tuple[int, int] | None:
+        """The only rank that differs from the others, and how many findings it alone has."""
+        at = self.findings.columns.index("ranks")
+        alone = [ranks[0] for row in self.findings.rows if len(ranks := row[at]) == 1]
+        return (alone[0], len(alone)) if self.run.world > 1 and len({*alone}) == 1 else None
 
 
 COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "reason", "time")

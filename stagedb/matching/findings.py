@@ -48,10 +48,9 @@ class Finding:
     ns: int = 0
 
     def __str__(self) -> str:
-        ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
         times = f" ({self.count} of them)" if self.count > 1 else ""
-        return f"{self.kind}, {self.module}, {self.phase}, {ranks}: planned {self.planned or 'nothing'}, seen " \
-            f"{self.seen or 'nothing'}{times}; {self.reason}"  # fmt: skip
+        both = f"planned {self.planned or 'nothing'}, seen {self.seen or 'nothing'}{times}"
+        return f"{self.kind}, {self.module}, {self.phase}, {ranks_text(self.ranks)}: {both}; {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -206,15 +205,17 @@ def _difference(planned: PlannedOp, seen: SeenOp) -> tuple[str, str, str]:
     if planned.kind in WORK:
         return "shape", planned_text(planned), seen_text(seen)
     if seen.group is not None and sorted(planned.group) != sorted(seen.group):
-        return "group", f"{planned.kind} over {_ranks(planned.group)}", f"over {_ranks(seen.group)}"
+        return "group", f"{planned.kind} over {ranks_text(planned.group)}", f"over {ranks_text(seen.group)}"
     if seen.dtype and planned.dtype and seen.dtype != planned.dtype:
         return "format", f"{planned.kind} of {planned.dtype}", seen.dtype
     return "size", planned_text(planned), seen_text(seen)
 
 
-def _ranks(group: Sequence[int]) -> str:
+def ranks_text(group: Sequence[int]) -> str:
+    """Ranks in words: `ranks 0, 1, 3`, the first eight."""
     shown = ", ".join(map(str, sorted(group)[:8]))
-    return f"ranks {shown}" + (f" and {len(group) - 8} more" if len(group) > 8 else "")
+    more = f" and {len(group) - 8} more" if len(group) > 8 else ""
+    return f"rank{'' if len(group) == 1 else 's'} {shown}{more}"
 
 
 class _Before:

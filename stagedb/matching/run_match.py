@@ -10,7 +10,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.lowering import Program
-from stagedb.matching.findings import Finding, RankFindings, merged, planned_text
+from stagedb.matching.findings import Finding, RankFindings, merged, ranks_text
 from stagedb.matching.planned_ops import MATMUL, PlannedOp, PlannedRun
 from stagedb.matching.rank_match import Known, RankMatch, match_rank
 from stagedb.matching.seen_ops import SeenOp, seen_ops
@@ -22,6 +22,16 @@ LATE = 0.1
 
 SLOW = 1.5
 """A rank is slow if its matmuls take so many times the median of the ranks."""
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """How long a rank runs nothing between two planned ops, in ns, and the op of its lane that runs then."""
+
+    ns: int
+    place: int
+    previous: PlannedOp | None
+    op: PlannedOp
 
 
 @dataclass(frozen=True)
@@ -41,26 +51,51 @@ class RunMatch:
 
     def _late(self) -> list[Finding]:
         """Ranks that run nothing before an op for much longer than the others before theirs."""
-        idle: dict[tuple[int | None, str, str, int], dict[int, tuple[int, PlannedOp]]] = defaultdict(dict)
+        gaps: dict[tuple[int | None, str, str, int], dict[int, _Gap]] = defaultdict(dict)
         for (rank, step), match in self.ranks.items():
             before = self._idle_before(rank)
             turn: dict[tuple[str, str], int] = defaultdict(int)
-            last = -1
+            last, previous = -1, None
             for pair in match.pairs:
                 op, seen = match.planned[pair.planned], match.seen[pair.seen]
-                key = op.name, op.phase
-                waited = int(before[last + 1 : seen.place + 1].max(initial=0)) if last >= 0 else 0
-                idle[step, *key, turn[key]][rank] = waited, op
-                turn[key] += 1
-                last = max(last, seen.place)
+                between = before[last + 1 : seen.place + 1] if last >= 0 else before[:0]
+                at = int(between.argmax()) if len(between) else 0
+                ns = int(between[at]) if len(between) else 0
+                gaps[step, op.name, op.phase, turn[op.name, op.phase]][rank] = _Gap(ns, last + 1 + at, previous, op)
+                turn[op.name, op.phase] += 1
+                last, previous = max(last, seen.place), op
         found = []
-        for (step, *_), ranks in idle.items():
-            length = self._lengths[step]
-            for rank, (ns, op) in ranks.items():
-                others = [each for other, (each, _) in ranks.items() if other != rank]
-                if ns > LATE * length and others and ns > 2 * max(others):
-                    found.append(self._finding("late", rank, op, ns, f"nothing runs for {ns / 1e6:.1f} ms before it"))
+        for (step, *_), ranks in gaps.items():
+            for rank, gap in ranks.items():
+                others = [each.ns for other, each in ranks.items() if other != rank]
+                if gap.ns > LATE * self._lengths[step] and others and gap.ns > 2 * max(others):
+                    found.append(self._late_finding(rank, step, gap, max(others)))
         return found
+
+    def _late_finding(self, rank: int, step: int | None, gap: "_Gap", others: int) -> Finding:
+        """A gap: where it is, what runs after it, and who waits for that. others: ns of theirs at most."""
+        about = RankFindings(self.planned, rank, self.ranks[rank, step])
+        op = self.run.lane_of[rank].ops[gap.place]
+        where = f" ({op.block})" if op.block else ""
+        seen = f"rank {rank} runs nothing for {gap.ns / 1e6:.1f} ms before {op.name}{where}; "
+        previous = None if gap.previous is None else about.module(gap.previous)
+        reason = f"the others run nothing there for {others / 1e6:.1f} ms at most"
+        return Finding("late", (rank,), _between(previous, about.module(gap.op)), gap.op.phase, "",
+                       seen + self._waiting(rank, gap.place, about), reason, 1, gap.ns)  # fmt: skip
+
+    def _waiting(self, rank: int, place: int, about: RankFindings) -> str:
+        """Who waits for a rank in the first collective or message that it comes last to, from an op on."""
+        after = int(self.run.timed[rank].start[place])
+        for each in sorted(self.run.collectives, key=lambda each: each.ready):
+            members = each.joint.members
+            if each.last == rank and each.ready >= after and each.waited > 0 and len(members) > 1:
+                waits = each.ready - min(int(self.run.timed[other].start[at]) for other, at in members.items())
+                planned = next((pair.planned for pair in about.match.pairs
+                                if about.match.seen[pair.seen].place == members[rank]), None)  # fmt: skip
+                of = f"over {each.axis}" if planned is None else f"of {about.module(about.match.planned[planned])}"
+                names = ranks_text([other for other in members if other != rank])
+                return f"{names} wait for it in {each.joint.collective.kind} {of}, {waits / 1e6:.1f} ms at most"
+        return "nobody waits for it"
 
     def _slow(self) -> list[Finding]:
         """Ranks whose matmuls take longer than those of the others with the same ones."""
@@ -78,10 +113,6 @@ class RunMatch:
                                          int(ns - usual)))  # fmt: skip
         return found
 
-    def _finding(self, kind: str, rank: int, op: PlannedOp, ns: int, seen: str) -> Finding:
-        about = RankFindings(self.planned, rank, RankMatch((), ()))
-        return Finding(kind, (rank,), about.module(op), op.phase, planned_text(op), seen, about.reason(op), 1, ns)
-
     @cached_property
     def _lengths(self) -> Mapping[int | None, int]:
         """Ns of each step."""
@@ -98,6 +129,23 @@ class RunMatch:
         latest = np.maximum.accumulate(timed.end)
         found: Integers = np.maximum(timed.start - np.concatenate(([timed.start[0]], latest[:-1])), 0)
         return found
+
+
+def _between(previous: str | None, module: str) -> str:
+    """The module in which a gap before an op of a module is: the one that both ops around it are in.
+
+    Without one it is the layer of the op, or the part of the model outside layers.
+    """
+    if " " in module:
+        # A bucket of several layers.
+        return module
+    words = module.split(".")
+    common = 0
+    for one, other in zip(words, (previous or "").split("."), strict=False):
+        if one != other:
+            break
+        common += 1
+    return ".".join(words[: max(common, 2 if words[0] == "layer" else 1)])
 
 
 def match_run(run: StoredRun, program: Program) -> RunMatch:

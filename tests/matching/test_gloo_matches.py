@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from stagedb.matching.planned_ops import WORK
+from stagedb.matching.run_match import _between
 from stagedb.runs.rank_trace import NONE
 from tests.matching.recorded import CLEAN, FOLDER, match_of, run_of
 
@@ -59,7 +60,28 @@ def test_a_fault_is_named_with_its_module_and_ranks(name: str) -> None:
 def test_a_rank_that_sleeps_is_late() -> None:
     (found,) = match_of("fsdp-sleep").findings
     assert (found.kind, found.ranks, found.phase) == ("late", (2,), "forward")
-    assert found.module.startswith("layer.1") and found.ns > 150_000_000
+    assert (found.module, found.planned) == ("layer.1", "") and found.ns > 150_000_000
+    assert found.seen == (
+        "rank 2 runs nothing for 150.7 ms before FusedRMSNorm (layer 1); ranks 0, 1, 3 wait for it in all_gather of "
+        "layer.1, 102.3 ms at most"
+    )
+    assert found.reason == "the others run nothing there for 7.7 ms at most"
+
+
+@pytest.mark.parametrize(
+    ("previous", "module", "between"),
+    [
+        ("layer.0.ffn.w2", "layer.1.attn.wq", "layer.1"),
+        ("layer.1.attn.wo", "layer.1.ffn.w1", "layer.1"),
+        ("layer.1.attn.wq", "layer.1.attn.wo", "layer.1.attn"),
+        ("layer.1.attn.wq", "layer.1.attn.wq", "layer.1.attn.wq"),
+        ("layer.1.ffn.w2", "head", "head"),
+        (None, "embedding", "embedding"),
+        ("layer.0.ffn.w2", "layer.0 and layer.1", "layer.0 and layer.1"),
+    ],
+)
+def test_a_gap_is_in_the_module_that_is_around_it(previous: str | None, module: str, between: str) -> None:
+    assert _between(previous, module) == between
 
 
 def test_a_layer_in_another_format_is_named() -> None:

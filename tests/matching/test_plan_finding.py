@@ -81,6 +81,16 @@ def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> 
     assert all(row[3] > row[2] for row in difference.time.rows)
 
 
+def test_a_rank_that_differs_alone_is_named(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    db.import_run(FOLDER / "fsdp-sleep", name="slow")
+    found = db.match("slow")
+    assert found.odd_rank == (2, 1) and str(found).endswith("1 finding, on rank 2 alone")
+    assert db.diff(found.instance.id, "slow").verdict == str(found)
+    db.import_run(FOLDER / "fsdp-no-reduction", name="dropped")
+    assert db.match("dropped").odd_rank is None
+
+
 def test_a_stage_that_was_not_recorded_is_named() -> None:
     files = [path for path in trace_files([FOLDER / "pp"]) if not path.name.startswith("rank3")]
     found = find_plan(stored(RunFiles.of(files).read()))
