@@ -58,7 +58,11 @@ class MatchedRun:
         return (alone[0], len(alone)) if self.run.world > 1 and len({*alone}) == 1 else None
 
 
-COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "reason", "time")
+COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "reason", "time", "critical")
+
+
+KEEP = ("finding", "seen", "module", "ranks", "planned", "critical")
+UNITS = {"time": "ns", "critical": "ns"}
 
 
 def match(store: Store, run: str, instance: str | None, progress: Progress | None = None) -> MatchedRun:
@@ -75,10 +79,10 @@ def match(store: Store, run: str, instance: str | None, progress: Progress | Non
     record_match(store, against.id, found, progress or (lambda done, of: None))
     rows = tuple(
         (each.kind, each.module, each.phase, list(each.ranks), each.count, each.planned, each.seen, each.reason,
-         each.ns or None)
+         each.ns or None, each.critical)
         for each in found.findings
     )  # fmt: skip
-    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, units={"time": "ns"}), found=plan)
+    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, keep=KEEP, units=UNITS), found=plan)
 
 
 def _made(store: Store, run: RunInfo, plan: FoundPlan) -> InstanceInfo:

@@ -10,7 +10,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 
-PRINTED = ("finding", "module", "ranks", "planned", "seen")
+PRINTED = ("finding", "module", "ranks", "critical", "planned", "seen")
 """Columns of a table on a terminal."""
 
 
@@ -63,7 +63,8 @@ def match(
     if printed:
         chosen = [rows.columns.index(name) for name in PRINTED]
         if rows.rows:
-            output.write(PRINTED, [tuple(row[at] for at in chosen) for row in rows.rows])
+            shown = [tuple(row[at] for at in chosen) for row in rows.rows]
+            output.write(PRINTED, shown, keep=rows.keep, units=rows.units)
     else:
         output.write(rows.columns, rows.rows)
 

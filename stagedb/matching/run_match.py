@@ -14,7 +14,7 @@ from stagedb.matching.findings import Finding, RankFindings, merged, ranks_text
 from stagedb.matching.planned_ops import MATMUL, PlannedOp, PlannedRun
 from stagedb.matching.rank_match import Known, RankMatch, match_rank
 from stagedb.matching.seen_ops import SeenOp, seen_ops
-from stagedb.runs.rank_trace import Integers
+from stagedb.runs.rank_trace import Integers, rows_of
 from stagedb.runs.stored_run import StoredRun
 
 LATE = 0.1
@@ -44,10 +44,30 @@ class RunMatch:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """All that differs, those of several ranks as one."""
-        found = [each for (rank, _), match in self.ranks.items()
-                 for each in RankFindings(self.planned, rank, match).all()]  # fmt: skip
-        return [*merged(found), *self._late(), *self._slow()]
+        """All that differs, those of several ranks as one: what costs most on the critical path first."""
+        found = [each for rank, step in self.ranks for each in self._about(rank, step).all()]
+        every = [*merged(found), *self._late(), *self._slow()]
+        return sorted(every, key=lambda each: -(each.critical or 0))
+
+    def _about(self, rank: int, step: int | None) -> RankFindings:
+        return RankFindings(self.planned, rank, self.ranks[rank, step], self._on_path[rank])
+
+    @cached_property
+    def _on_path(self) -> Mapping[int, Mapping[int, int]]:
+        """By rank, ns of each op on the critical path."""
+        path = self.run.path
+        return self._sums_of_path(path.end - path.start)
+
+    @cached_property
+    def _gaps_on_path(self) -> Mapping[int, Mapping[int, int]]:
+        """By rank, ns of the gap of the critical path before each op."""
+        return self._sums_of_path(self.run.path.idle)
+
+    def _sums_of_path(self, ns: Integers) -> Mapping[int, Mapping[int, int]]:
+        found: dict[int, dict[int, int]] = {rank: defaultdict(int) for rank in self.run.timed}
+        for rank, op, each in rows_of(self.run.path.rank, self.run.path.op, ns):
+            found[rank][op] += each
+        return found
 
     def _late(self) -> list[Finding]:
         """Ranks that run nothing before an op for much longer than the others before theirs."""
@@ -74,14 +94,15 @@ class RunMatch:
 
     def _late_finding(self, rank: int, step: int | None, gap: "_Gap", others: int) -> Finding:
         """A gap: where it is, what runs after it, and who waits for that. others: ns of theirs at most."""
-        about = RankFindings(self.planned, rank, self.ranks[rank, step])
+        about = self._about(rank, step)
         op = self.run.lane_of[rank].ops[gap.place]
         where = f" ({op.block})" if op.block else ""
         seen = f"rank {rank} runs nothing for {gap.ns / 1e6:.1f} ms before {op.name}{where}; "
         previous = None if gap.previous is None else about.module(gap.previous)
         reason = f"the others run nothing there for {others / 1e6:.1f} ms at most"
         return Finding("late", (rank,), _between(previous, about.module(gap.op)), gap.op.phase, "",
-                       seen + self._waiting(rank, gap.place, about), reason, 1, gap.ns)  # fmt: skip
+                       seen + self._waiting(rank, gap.place, about), reason, 1, gap.ns,
+                       self._gaps_on_path[rank].get(gap.place, 0))  # fmt: skip
 
     def _waiting(self, rank: int, place: int, about: RankFindings) -> str:
         """Who waits for a rank in the first collective or message that it comes last to, from an op on."""
@@ -101,16 +122,16 @@ class RunMatch:
         """Ranks whose matmuls take longer than those of the others with the same ones."""
         totals: dict[tuple[tuple[int, int], int | None], dict[int, int]] = defaultdict(dict)
         for (rank, step), match in self.ranks.items():
-            work = [match.seen[each.seen] for each in match.matched if match.seen[each.seen].kind == MATMUL]
-            totals[self.planned.alike(rank), step][rank] = sum(each.end - each.start for each in work)
+            totals[self.planned.alike(rank), step][rank] = sum(each.end - each.start for each in _matmuls(match))
         found = []
         for (_, step), ranks in totals.items():
             usual = median(ranks.values())
             for rank, ns in ranks.items():
                 if len(ranks) > 2 and ns > SLOW * usual and ns - usual > LATE * self._lengths[step]:
                     text = f"its matmuls take {ns / usual:.2f} times the median of {len(ranks)} ranks"
+                    on_path = sum(self._on_path[rank].get(each.place, 0) for each in _matmuls(self.ranks[rank, step]))
                     found.append(Finding("slow", (rank,), "the step", "step", "", text, "all do the same", 1,
-                                         int(ns - usual)))  # fmt: skip
+                                         int(ns - usual), on_path))  # fmt: skip
         return found
 
     @cached_property
@@ -129,6 +150,11 @@ class RunMatch:
         latest = np.maximum.accumulate(timed.end)
         found: Integers = np.maximum(timed.start - np.concatenate(([timed.start[0]], latest[:-1])), 0)
         return found
+
+
+def _matmuls(match: RankMatch) -> list[SeenOp]:
+    """The recorded matmuls of a rank that are as planned."""
+    return [seen for each in match.matched if (seen := match.seen[each.seen]).kind == MATMUL]
 
 
 def _between(previous: str | None, module: str) -> str:
