@@ -7,7 +7,7 @@
 // column sequence: integer? — number of the collective in its group
 // column group_size: integer? [ranks] — ranks of the group
 // column group: string? — global ranks of the group, or both of a message
-// column message: integer [B] — operand on one rank
+// column message: integer? [B] — operand on one rank; null: not recorded
 // column by_order: boolean — members were found by their order alone
 // column ready: integer [ns] — when its last member begins
 // column last: integer — the rank that begins last

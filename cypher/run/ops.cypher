@@ -12,7 +12,7 @@
 // column launcher: string? — the operator that launched it
 // column shapes: string? — shapes of that operator's inputs
 // column dtype: string? — format of the elements on the wire
-// column message: integer [B] — operand of a communication on one rank
+// column message: integer? [B] — operand of a communication on one rank; null: not recorded
 // column bytes: integer? [B] — of a copy
 // column stream: string — the stream that it ran on
 // column processor: string? — device, host or background

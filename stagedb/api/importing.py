@@ -11,7 +11,7 @@ from stagedb.inputs import is_directory, is_there
 from stagedb.outputs import path_text
 from stagedb.runs.run_files import RunFiles
 from stagedb.runs.trace_files import ENDINGS
-from stagedb.store import Store
+from stagedb.store import Store, current_user
 from stagedb.store.contents.runs import has_run, known_ranks, record_run
 from stagedb.store.naming import set_name, wanted_name
 
@@ -40,9 +40,12 @@ def import_run(
             lambda done, of: _report(progress, done, of, "writing"),
         )
         found = run.id
+    known_as = () if new else lookup.made_run(store, found).names
     if wanted is not None:
         set_name(store, "Run", found, wanted)
-    return replace(lookup.made_run(store, found), new=new)
+    info = replace(lookup.made_run(store, found), new=new, known_as=known_as)
+    # It goes by the name that was asked for, where it has others.
+    return info if wanted is None else replace(info, name=str(wanted).removeprefix(f"{current_user()}/"))
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:

@@ -41,13 +41,28 @@ class MatchedRun:
 
     def __str__(self) -> str:
         found = len(self.findings)
-        return (
+        text = (
             f"{self.matched:,} of {self.planned:,} planned ops are in the run, {self.changed:,} changed, "
             f"{self.missing:,} missing, {self.extra:,} extra: {found or 'no'} finding{'' if found == 1 else 's'}"
         )
+        if self.odd_rank is None:
+            return text
+        rank, count = self.odd_rank
+        return f"{text}, {'' if count == found else f'{count} of them '}on rank {rank} alone"
+
+    @property
+    def odd_rank(self) -> tuple[int, int] | None:
+        """The only rank that differs from the others, and how many findings it alone has."""
+        at = self.findings.columns.index("ranks")
+        alone = [ranks[0] for row in self.findings.rows if len(ranks := row[at]) == 1]
+        return (alone[0], len(alone)) if self.run.world > 1 and len({*alone}) == 1 else None
 
 
-COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "reason", "time")
+COLUMNS = ("finding", "module", "phase", "ranks", "count", "planned", "seen", "reason", "time", "critical")
+
+
+KEEP = ("finding", "seen", "module", "ranks", "planned", "critical")
+UNITS = {"time": "ns", "critical": "ns"}
 
 
 def match(store: Store, run: str, instance: str | None, progress: Progress | None = None) -> MatchedRun:
@@ -64,10 +79,10 @@ def match(store: Store, run: str, instance: str | None, progress: Progress | Non
     record_match(store, against.id, found, progress or (lambda done, of: None))
     rows = tuple(
         (each.kind, each.module, each.phase, list(each.ranks), each.count, each.planned, each.seen, each.reason,
-         each.ns or None)
+         each.ns or None, each.critical)
         for each in found.findings
     )  # fmt: skip
-    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, units={"time": "ns"}), found=plan)
+    return MatchedRun(info, against, **counts(found), findings=Rows(COLUMNS, rows, keep=KEEP, units=UNITS), found=plan)
 
 
 def _made(store: Store, run: RunInfo, plan: FoundPlan) -> InstanceInfo:

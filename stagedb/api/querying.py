@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from stagedb.api import catalog, lookup
@@ -228,7 +228,17 @@ def _about_run(
     places = [answer.columns.index(name) for name in kept]
     rows = tuple(tuple(row[place] for place in places) for row in answer.rows)
     units = {field.name: field.unit for field in asked.columns if field.unit is not None}
-    return Rows(tuple(kept), rows, cut=answer.cut, keep=tuple(n for n in asked.keep if n in kept), units=units)
+    keep = tuple(name for name in asked.keep if name in kept)
+    return Rows(tuple(kept), rows, hints=tuple(_without_bytes(kept, rows)), cut=answer.cut, keep=keep, units=units)
+
+
+def _without_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """How to record what is missing in an answer about a run."""
+    if "bytes" in columns and any(row[columns.index("bytes")] is None for row in rows):
+        yield (
+            "rows without bytes: the traces do not have the size of every such message. The execution traces of the "
+            "ranks have them (ExecutionTraceObserver): record both, and import them together"
+        )
 
 
 def _of_runs(statement: Statement) -> bool:

@@ -360,7 +360,8 @@ class RunInfo:
     its last one. steps: those that the profiler counted; 0 without. ops: their number. devices: names of the
     accelerators. busy: ns of computing and copying, exposed: ns of communication that nothing hides, means of the
     ranks. unexplained, launching: ns of gaps of the critical path, after and before the launch of what
-    comes next. left_out: what of the files was not understood. new: this call imported it.
+    comes next. left_out: what of the files was not understood. new: this call imported it. known_as: names that it had
+    before this call imported it again.
     """
 
     id: str
@@ -385,6 +386,7 @@ class RunInfo:
     notes: tuple[str, ...] = ()
     loaded: tuple[str, ...] = ()
     new: bool = False
+    known_as: tuple[str, ...] = ()
 
     @property
     def extent(self) -> str:
@@ -688,7 +690,7 @@ def label_of(info: InstanceInfo | ProfileInfo | RunInfo) -> Literal["Instance", 
     return "Profile" if isinstance(info, ProfileInfo) else "Instance"
 
 
-_OF_CALL = ("new", "usual_length", "padding")
+_OF_CALL = ("new", "known_as", "usual_length", "padding")
 """Fields that describe a call, not what the store has."""
 
 

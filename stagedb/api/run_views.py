@@ -18,11 +18,10 @@ from stagedb.reports.run_trace import trace_run
 from stagedb.runs.chakra_traces import run_traces
 from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import StoredRun
-from stagedb.runs.what_ifs import RUN_SELECTORS, RunWhatIf, what_if
+from stagedb.runs.what_ifs import RunWhatIf, scaling_of, what_if
 from stagedb.store import Store
 from stagedb.store.contents.run_reading import read_run
 from stagedb.systems.system import System
-from stagedb.timing.whatif import Scaling
 from stagedb.traces import Request
 from stagedb.traces.set_output import Counter, WriteClock, write_set
 
@@ -115,8 +114,8 @@ def _made(store: Store, info: RunInfo) -> dict[str, str]:
 
 def replay_run(store: Store, word: str, scale: Sequence[str], without: Sequence[str]) -> RunWhatIf:
     """See `Stagedb.replay_run`."""
-    scalings = [Scaling.parse(each, tuple(RUN_SELECTORS)) for each in scale]
-    return what_if(read_run(store, lookup.the_run(store, word).id), scalings, without)
+    run = read_run(store, lookup.the_run(store, word).id)
+    return what_if(run, [scaling_of(each, run) for each in scale], without)
 
 
 def run_ops(store: Store, word: str) -> Rows:

@@ -61,14 +61,23 @@ def import_(
 def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was recorded, where the time goes, and what to ask next. clocks: the rows of the query of that name."""
     launching, after = run.launching / run.step, run.unexplained / run.step
-    word = run.names[0].rpartition("/")[2] if run.names else run.id[:12]
     return [
         str(run) if run.new else f"{run} (there already)",
+        *([_renamed(run)] if run.known_as and {*run.names} != {*run.known_as} else []),
         *([_aligned(clocks)] if len(clocks) > 1 else []),
         f"a rank {run.spent} of the time",
         f"critical path: waits for launches {launching:.1%} of the time, and for what was not recorded {after:.1%}",
-        f"next: stagedb query {_first_question(run)} --run {word}",
+        f"next: stagedb query {_first_question(run)} --run {run.name or run.id[:12]}",
     ]
+
+
+def _renamed(run: "RunInfo") -> str:
+    """What a run is called that was there under another name."""
+    new = [name for name in run.names if name not in run.known_as]
+    text = f"these files were imported before: the run is {', '.join(run.known_as)}, and now {', '.join(new)} too"
+    spaces = {name.partition("/")[0] for name in new}
+    own = next((name for name in run.known_as if name.partition("/")[0] in spaces), None)
+    return text if own is None else f"{text}. `stagedb rm {own}` takes off the earlier name, and the run stays"
 
 
 def _first_question(run: "RunInfo") -> str:

@@ -10,7 +10,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 
-PRINTED = ("finding", "module", "ranks", "planned", "seen")
+PRINTED = ("finding", "module", "ranks", "critical", "planned", "seen")
 """Columns of a table on a terminal."""
 
 
@@ -49,9 +49,11 @@ def match(
     printed = output.format is RowFormat.TABLE and output.output is None
     write = common.line if printed else common.note
     if found.found is not None:
-        write(f"found: {_words(found.found.words)}")
+        write(f"found: {_words(_unusual(found.found.words))}")
         for each in found.found.ties:
             write(f"undecided: {each}")
+        for open_ in found.found.undecided:
+            write(f"undecided: {_words(open_.chosen)} may be {', or '.join(map(_words, open_.others))}")
     write(f"run {found.run.id[:12]} and instance {found.instance.id[:12]}: {found}")
     rows = found.findings
     word = found.run.names[0].rpartition("/")[2] if found.run.names else found.run.id[:12]
@@ -61,16 +63,27 @@ def match(
     if printed:
         chosen = [rows.columns.index(name) for name in PRINTED]
         if rows.rows:
-            output.write(PRINTED, [tuple(row[at] for at in chosen) for row in rows.rows])
+            shown = [tuple(row[at] for at in chosen) for row in rows.rows]
+            output.write(PRINTED, shown, keep=rows.keep, units=rows.units)
     else:
         output.write(rows.columns, rows.rows)
 
 
+def _unusual(words: Mapping[str, object]) -> Mapping[str, object]:
+    """Words without the switches that are as they are without an option."""
+    from stagedb.plans.aspects import PLAN_WORDS
+
+    usual = {word: PLAN_WORDS[word].default if word in PLAN_WORDS else False for word in words}
+    return {word: value for word, value in words.items() if not isinstance(value, bool) or value != usual[word]}
+
+
 def _words(words: Mapping[str, object]) -> str:
-    """Words of a plan as options, without those that are off."""
-    shown = {word: value for word, value in words.items() if value not in (False, None)}
+    """Words of a plan as options. A word of the model has none."""
+    from stagedb.plans.aspects import PLAN_WORDS
+
     return " ".join(
-        f"--{word.replace('_', '-')}" + ("" if value is True else f" {value}") for word, value in shown.items()
+        str(PLAN_WORDS[word].mention(value)) if word in PLAN_WORDS else f"a model with {word} {str(value).lower()}"
+        for word, value in words.items()
     )
 
 

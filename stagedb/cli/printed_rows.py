@@ -16,7 +16,7 @@ import typer
 
 from stagedb.cli.help_groups import ROWS
 from stagedb.cli.shown_units import shown_column
-from stagedb.cli.table_layout import GAP, fit
+from stagedb.cli.table_layout import GAP, fit, wrapped
 from stagedb.errors import UsageError
 from stagedb.outputs import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
 
@@ -153,6 +153,9 @@ def _table(
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=style)
     for at, width in zip(layout.kept, layout.widths, strict=True):
         justify: Literal["left", "right"] = "right" if numeric[at] else "left"
+        if layout.in_parts and not numeric[at]:
+            for row in cells:
+                row[at] = wrapped(row[at], width)
         table.add_column(Text(heads[at]), justify=justify, overflow="fold", no_wrap=numeric[at], width=width)
     for row in cells:
         table.add_row(*(Text(row[at]) for at in layout.kept))

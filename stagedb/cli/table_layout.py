@@ -1,10 +1,12 @@
 """The columns of a table that fit into a terminal, and their widths.
 
-Numbers, headers and words are never broken. Columns of texts get narrower first, and wrap between words. If that is not
-enough, columns are left out: those that hold the answer of the table remain longest, and the first column always, with
-a second one if its texts can be broken.
+Numbers and headers are never broken. Columns of texts get narrower first, and wrap between words. If that is not
+enough, columns are left out: those that hold the answer of the table remain longest. Before one of the most important
+is left out, long names such as `FSDP::post_backward_reduce` are broken after `::`, `/` and `_`. The first column
+always remains, with a second one if its texts can be broken.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,12 +20,23 @@ _NARROWEST = 8
 """Characters of a column whose words are broken so that it can be there."""
 
 
+_MOST_IMPORTANT = 6
+"""Columns for which names are broken: rows with many broken ones are hard to read."""
+
+_PART = re.compile(r"\s+|[^\s:/_]*[:/_]+|[^\s:/_]+")
+"""A part of a text after which a line may end."""
+
+
 @dataclass(frozen=True)
 class TableLayout:
-    """kept: numbers of the columns that are shown. widths: the characters of each of them."""
+    """kept: numbers of the columns that are shown. widths: the characters of each of them.
+
+    in_parts: whether their names are broken after `::`, `/` and `_`.
+    """
 
     kept: tuple[int, ...]
     widths: tuple[int, ...]
+    in_parts: bool = False
 
 
 def fit(
@@ -46,7 +59,14 @@ def fit(
     # A cell may have a megabyte: a column never needs more than the terminal has.
     most = [max(need, min(width, room)) for need, width in zip(least, most, strict=True)]
     kept = list(range(len(columns)))
+    in_parts = False
     while len(kept) > 1 and _total([least[at] for at in kept]) > room:
+        if not in_parts and {columns[at] for at in kept[1:]} <= {*keep[:_MOST_IMPORTANT]}:
+            in_parts = True
+            for at in kept:
+                if not numeric[at]:
+                    least[at] = max([len(columns[at]), *(_longest_part(row[at]) for row in cells)])
+            continue
         if len(kept) == 2 and not numeric[kept[1]] and room - least[0] - GAP >= max(_NARROWEST, len(columns[kept[1]])):
             # A first column alone is no answer: the long words of the other are broken.
             least[kept[1]] = room - least[0] - GAP
@@ -58,7 +78,19 @@ def fit(
         if widths[widest] == least[widest]:
             break
         widths[widest] -= 1
-    return TableLayout(tuple(kept), tuple(widths[at] for at in kept))
+    return TableLayout(tuple(kept), tuple(widths[at] for at in kept), in_parts)
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text in lines of a width, which end between words and after the marks in names."""
+    lines = [""]
+    for part in _PART.findall(text):
+        if lines[-1] and len(lines[-1].rstrip()) + len(part.rstrip()) > width:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+            part = part.lstrip()
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _dispensable(name: str, at: int, keep: Sequence[str]) -> tuple[bool, int]:
@@ -72,3 +104,7 @@ def _total(widths: Sequence[int]) -> int:
 
 def _longest_word(text: str) -> int:
     return min(_LONGEST_WORD, max(map(len, text.split()), default=0))
+
+
+def _longest_part(text: str) -> int:
+    return min(_LONGEST_WORD, max((len(part.rstrip()) for part in _PART.findall(text)), default=0))

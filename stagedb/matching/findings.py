@@ -2,9 +2,9 @@
 for it is."""
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from stagedb.collectives import KINDS
 from stagedb.matching.planned_ops import WORK, PlannedOp, PlannedRun
@@ -34,7 +34,8 @@ class Finding:
 
     kind: of `FINDINGS`. ranks: that have it, ascending. module: where, as a path such as `layer.1.attn.wq`. phase:
     forward, backward … planned, seen: in words; empty if there is none. reason: why the plan has it. count: of ops on
-    each rank. ns: time of each rank, where the finding is about time.
+    each rank. ns: time of each rank, where the finding is about time. critical: ns of its ops, or of its gap, on the
+    critical path of the run, which is on one rank at a time; None: nothing of it ran.
     """
 
     kind: str
@@ -46,21 +47,25 @@ class Finding:
     reason: str
     count: int = 1
     ns: int = 0
+    critical: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        ranks = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {', '.join(map(str, self.ranks))}"
         times = f" ({self.count} of them)" if self.count > 1 else ""
-        return f"{self.kind}, {self.module}, {self.phase}, {ranks}: planned {self.planned or 'nothing'}, seen " \
-            f"{self.seen or 'nothing'}{times}; {self.reason}"  # fmt: skip
+        both = f"planned {self.planned or 'nothing'}, seen {self.seen or 'nothing'}{times}"
+        return f"{self.kind}, {self.module}, {self.phase}, {ranks_text(self.ranks)}: {both}; {self.reason}"
 
 
 @dataclass(frozen=True)
 class RankFindings:
-    """The findings of one rank, in the order of the run."""
+    """The findings of one rank, in the order of the run.
+
+    on_path: by op of its lane, ns of it on the critical path; ops that are not on it may be absent.
+    """
 
     planned: PlannedRun
     rank: int
     match: RankMatch
+    on_path: Mapping[int, int]
 
     def all(self) -> list[Finding]:
         """All of them. Several of one kind in one module, phase and of one kind of op are one."""
@@ -72,11 +77,11 @@ class RankFindings:
         for pair in self.match.changed:
             planned, seen = self.match.planned[pair.planned], self.match.seen[pair.seen]
             kind, wanted, found = _difference(planned, seen)
-            yield self._finding(kind, planned, wanted, found)
+            yield self._finding(kind, planned, wanted, found, seen)
         for pair in self.match.matched:
             planned, seen = self.match.planned[pair.planned], self.match.seen[pair.seen]
             if planned.kind not in WORK and seen.dtype and planned.dtype and seen.dtype != planned.dtype:
-                yield self._finding("format", planned, planned.dtype, seen.dtype)
+                yield self._finding("format", planned, planned.dtype, seen.dtype, seen)
 
     def _missing(self) -> Iterator[Finding]:
         for place in self.match.missing:
@@ -90,7 +95,7 @@ class RankFindings:
             near = before.planned(place)
             module = "the begin of the step" if near is None else f"after {self.module(near)}"
             yield Finding("extra", (self.rank,), module, seen.phase if near is None else near.phase, "",
-                          seen_text(seen), "the plan has no such op here")  # fmt: skip
+                          seen_text(seen), "the plan has no such op here", critical=self._cost(seen))  # fmt: skip
 
     def _moved(self) -> Iterator[Finding]:
         before = _Before(self.match)
@@ -98,10 +103,11 @@ class RankFindings:
             planned = self.match.planned[pair.planned]
             if pair.moved and planned.kind not in WORK:
                 near = before.planned(pair.seen)
-                seen = "at the begin of the step" if near is None else f"after {self.module(near)}, {near.phase}"
+                after = "at the begin of the step" if near is None else f"after {self.module(near)}, {near.phase}"
                 previous = self.match.planned[pair.planned - 1] if pair.planned else None
                 wanted = "first" if previous is None else f"after {self.module(previous)}, {previous.phase}"
-                yield self._finding("moved", planned, f"{planned_text(planned)} {wanted}", seen)
+                yield self._finding("moved", planned, f"{planned_text(planned)} {wanted}", after,
+                                    self.match.seen[pair.seen])  # fmt: skip
 
     def _order(self) -> list[Finding]:
         """The order of the tasks of micro-batches, where it is another one."""
@@ -111,8 +117,14 @@ class RankFindings:
         stage, plan = self.planned.stage_of(self.rank), self.planned.program.plan
         return [Finding("order", (self.rank,), f"stage {stage}", "step", wanted, seen, f"schedule {plan.schedule}")]
 
-    def _finding(self, kind: str, planned: PlannedOp, wanted: str, seen: str) -> Finding:
-        return Finding(kind, (self.rank,), self.module(planned), planned.phase, wanted, seen, self.reason(planned))
+    def _finding(self, kind: str, planned: PlannedOp, wanted: str, found: str, seen: SeenOp | None = None) -> Finding:
+        """A finding about a planned op. seen: the op that is there instead."""
+        about = self.module(planned), planned.phase, wanted, found, self.reason(planned)
+        return Finding(kind, (self.rank,), *about, critical=None if seen is None else self._cost(seen))
+
+    def _cost(self, seen: SeenOp) -> int:
+        """Ns of an op on the critical path."""
+        return self.on_path.get(seen.place, 0)
 
     def module(self, op: PlannedOp) -> str:
         """The module of an op, without what it does there; of a bucket, the layers of its weights."""
@@ -153,11 +165,22 @@ class RankFindings:
 
 def merged(found: Sequence[Finding]) -> list[Finding]:
     """Findings that differ only in ranks as one, and those of one rank that are alike with their number."""
-    counts: Counter[Finding] = Counter(found)
-    ranks: dict[tuple[Finding, int], list[int]] = defaultdict(list)
-    for each, count in counts.items():
-        ranks[replace(each, ranks=(), count=each.count * count), 0] += each.ranks
-    return [replace(each, ranks=tuple(sorted(set(members)))) for (each, _), members in ranks.items()]
+    alike: dict[Finding, list[Finding]] = defaultdict(list)
+    for each in found:
+        alike[each].append(each)
+    ranks: dict[Finding, list[Finding]] = defaultdict(list)
+    for each, several in alike.items():
+        ranks[replace(each, ranks=(), count=each.count * len(several))] += several
+    return [
+        replace(each, ranks=tuple(sorted({rank for own in several for rank in own.ranks})), critical=_sum(several))
+        for each, several in ranks.items()
+    ]
+
+
+def _sum(found: Iterable[Finding]) -> int | None:
+    """Their time on the critical path; None if nothing of them ran."""
+    known = [each.critical for each in found if each.critical is not None]
+    return sum(known) if known else None
 
 
 MOST_OF_A_LAYER = 3
@@ -177,7 +200,7 @@ def of_layers(found: Sequence[Finding]) -> list[Finding]:
             count = sum(each.count for each in several)
             first = several[0]
             more = f"{first.planned} and {count - 1} more"
-            done.append(replace(first, module=layer, planned=more, count=count))
+            done.append(replace(first, module=layer, planned=more, count=count, critical=_sum(several)))
     return done
 
 
@@ -206,15 +229,17 @@ def _difference(planned: PlannedOp, seen: SeenOp) -> tuple[str, str, str]:
     if planned.kind in WORK:
         return "shape", planned_text(planned), seen_text(seen)
     if seen.group is not None and sorted(planned.group) != sorted(seen.group):
-        return "group", f"{planned.kind} over {_ranks(planned.group)}", f"over {_ranks(seen.group)}"
+        return "group", f"{planned.kind} over {ranks_text(planned.group)}", f"over {ranks_text(seen.group)}"
     if seen.dtype and planned.dtype and seen.dtype != planned.dtype:
         return "format", f"{planned.kind} of {planned.dtype}", seen.dtype
     return "size", planned_text(planned), seen_text(seen)
 
 
-def _ranks(group: Sequence[int]) -> str:
+def ranks_text(group: Sequence[int]) -> str:
+    """Ranks in words: `ranks 0, 1, 3`, the first eight."""
     shown = ", ".join(map(str, sorted(group)[:8]))
-    return f"ranks {shown}" + (f" and {len(group) - 8} more" if len(group) > 8 else "")
+    more = f" and {len(group) - 8} more" if len(group) > 8 else ""
+    return f"rank{'' if len(group) == 1 else 's'} {shown}{more}"
 
 
 class _Before:

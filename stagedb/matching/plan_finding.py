@@ -72,7 +72,7 @@ class FoundPlan:
     """What a run was run under.
 
     card, words: model and plan, None if no sizes were found. left: ops of one rank of each stage that differ; of: of
-    how many. ties: what stays open, as sentences.
+    how many. ties: what stays open, as sentences. undecided: words whose other values fit as well.
     """
 
     degrees: FoundDegrees
@@ -82,6 +82,15 @@ class FoundPlan:
     left: int
     of: int
     ties: tuple[str, ...]
+    undecided: tuple["Undecided", ...] = ()
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Words of a plan, and other values under which as many ops of the run are as planned."""
+
+    chosen: Words
+    others: tuple[Words, ...]
 
 
 def find_plan(run: StoredRun) -> FoundPlan:
@@ -219,8 +228,8 @@ def _tried(stages: Mapping[int, Sequence[SeenOp]], found: FoundDegrees, sizes: M
     of = sum(map(len, stages.values()))
     if 2 * best > of:
         return FoundPlan(found, sizes, None, words, best, of, (*found.ties, *_why_none_fits(stages, best)))
-    ties = (*found.ties, *_ties(trial, words, best))
-    return FoundPlan(found, sizes, plan_of(sizes, words)[0], words, best, of, ties)
+    undecided = tuple(_undecided(trial, words, best))
+    return FoundPlan(found, sizes, plan_of(sizes, words)[0], words, best, of, found.ties, undecided)
 
 
 def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -267,7 +276,7 @@ def _copies(found: FoundDegrees) -> dict[str, Any]:
     return {}
 
 
-def _ties(trial: _Trial, words: Words, best: int) -> Iterator[str]:
+def _undecided(trial: _Trial, words: Words, best: int) -> Iterator[Undecided]:
     """Words whose other values fit as well."""
     for values in trial.tried:
         names = {word for value in values for word in value}
@@ -275,8 +284,4 @@ def _ties(trial: _Trial, words: Words, best: int) -> Iterator[str]:
         others = {word: value for word, value in words.items() if word not in names}
         same = [value for value in values if value != own and trial.left({**others, **value}) == best]
         if same:
-            yield f"{_text(own)} may be {', or '.join(map(_text, same))}"
-
-
-def _text(words: Words) -> str:
-    return " ".join(f"{word} {value}" for word, value in words.items())
+            yield Undecided(own, tuple(same))

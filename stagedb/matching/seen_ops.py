@@ -9,7 +9,7 @@ import numpy as np
 
 from stagedb.matching.degrees import GroupCall
 from stagedb.matching.planned_ops import ATTENTION, WORK, matmul_dims
-from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.clocks import BARRIER, MESSAGES
 from stagedb.runs.lane_rows import ELEMENT_BYTES
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import NONE
@@ -169,7 +169,7 @@ def group_calls(run: StoredRun) -> dict[int, list[GroupCall]]:
                 continue
             before = int(done[np.searchsorted(begins, issued[place])])
             begin = int(timed.start[place])
-            own.append(GroupCall(op.kind, group, op.message, before / max(int(done[-1]), 1), begin))
+            own.append(GroupCall(op.kind, group, op.message or 0, before / max(int(done[-1]), 1), begin))
         found[rank] = own
     return found
 
@@ -183,4 +183,4 @@ def _issued(timed: TimedOps) -> list[int]:
 def _is_scalar(op: RunOpFacts) -> bool:
     """Whether it is a barrier, or a collective of one element."""
     element = ELEMENT_BYTES.get(op.dtype or "", 0)
-    return op.kind == "barrier" or (op.type == "collective" and 0 < op.message <= element)
+    return op.kind == BARRIER or (op.type == "collective" and 0 < (op.message or 0) <= element)

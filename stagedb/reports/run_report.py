@@ -1,5 +1,6 @@
 """The report of a run that was recorded: one HTML file, with the parts of that of a step."""
 
+import math
 import re
 from collections import defaultdict
 from html import escape
@@ -230,7 +231,8 @@ def _communication_section(run: StoredRun) -> str:
         for place in np.flatnonzero(talks).tolist():
             op = facts[place]
             sums = found.setdefault((op.axis or "", op.kind, op.phase, _place(op)), [0, 0, 0, 0])
-            values = (int(exposed[place]), int(ops.end[place] - ops.start[place]), op.message, 1)
+            size = math.nan if op.message is None else op.message
+            values = (int(exposed[place]), int(ops.end[place] - ops.start[place]), size, 1)
             for at, value in enumerate(values):
                 sums[at] += value
     if not found:
@@ -244,15 +246,20 @@ def _communication_section(run: StoredRun) -> str:
     ]  # fmt: skip
     cells: list[list[Cell]] = [
         [axis, kind.replace("_", "-"), (span(shown / ranks), shown / ranks), (f"{shown / ranks / step:.1%}", shown),
-         phase, block, (span(took / ranks), took / ranks), (f"{size:,.0f}", size), (f"{calls:,.0f}", calls)]
+         phase, block, (span(took / ranks), took / ranks), _bytes_cell(size), (f"{calls:,.0f}", calls)]
         for (axis, kind, phase, block), (shown, took, size, calls) in rows
     ]  # fmt: skip
     most = rows[0][1][0] or 1
     return (
         '<section class="long"><h2>Communication</h2><p>Bytes (operands) and calls are sums over the ranks; times are '
-        "means of them. Exposed is what no computing hides. Bytes are 0 where none were recorded.</p>"
+        "means of them. Exposed is what no computing hides. Bytes are empty where not all were recorded.</p>"
         f"{table(columns, cells, [sums[0] / most for _, sums in rows])}</section>"
     )
+
+
+def _bytes_cell(size: float) -> Cell:
+    """Bytes, empty where they are not known: NaN."""
+    return ("", -1) if math.isnan(size) else (f"{size:,.0f}", size)
 
 
 def _longest_section(run: StoredRun) -> str:

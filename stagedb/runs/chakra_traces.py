@@ -112,7 +112,7 @@ class _RunWriter:
         """Number the group of a collective, or the message."""
         kind, members = found.joint.collective.kind, found.joint.members
         types = {rank: self._fact(rank, place).type for rank, place in members.items()}
-        size = max(self._fact(rank, place).message for rank, place in members.items())
+        size = max(self._fact(rank, place).message or 0 for rank, place in members.items())
         if kind in MESSAGES and sorted(types.values()) == sorted(MESSAGES) and size:
             source, target = sorted(members, key=lambda rank: types[rank] != MESSAGES[0])
             tags[source, target] = tag = tags.get((source, target), 0) + 1

@@ -16,8 +16,9 @@ from stagedb.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATT
 from stagedb.runs.rank_trace import NONE, Integers, RankTrace, RecordedCollective
 
 MESSAGES = ("send", "recv")
+BARRIER = "barrier"
 
-MEETINGS = frozenset((ALL_REDUCE.name, ALL_GATHER.name, REDUCE_SCATTER.name, ALL_TO_ALL.name, "barrier"))
+MEETINGS = frozenset((ALL_REDUCE.name, ALL_GATHER.name, REDUCE_SCATTER.name, ALL_TO_ALL.name, BARRIER))
 """Kinds of collectives that no member leaves before all have begun."""
 
 SHARE = 10

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.runs.clocks import BARRIER
 from stagedb.runs.kernel_names import short_name
 from stagedb.runs.measured_path import next_of_stream
 from stagedb.runs.measured_run import MeasuredLane, MeasuredRun, RankTimeline
@@ -54,10 +55,13 @@ Edge = tuple[str, str, dict[str, Any]]
 """A relationship: the ids of its source and its target, and its properties."""
 
 
-def message_bytes(collective: RecordedCollective) -> int:
-    """Bytes of the operand on one rank; 0 if they were not recorded."""
+def message_bytes(collective: RecordedCollective) -> int | None:
+    """Bytes of the operand on one rank; None if they were not recorded. A barrier has no operand."""
+    if collective.kind == BARRIER:
+        return 0
     elements = collective.received if collective.kind == "recv" else collective.sent
-    return (elements or 0) * ELEMENT_BYTES.get(collective.dtype, 0)
+    size = ELEMENT_BYTES.get(collective.dtype)
+    return None if elements is None or size is None else elements * size
 
 
 def axis_of(collective: RecordedCollective) -> str | None:
@@ -254,7 +258,7 @@ def _descriptions(trace: RankTrace, timeline: RankTimeline, fixed: Mapping[str, 
             found = made[key] = {**fixed, **_described(trace, index, texts[block[index]])}
             found["type"], found["kind"] = types[index], kinds[index]
         if collective != NONE:
-            found = {**found, **_communication(trace.collectives[collective])}
+            found = known({**found, **_communication(trace.collectives[collective])})
             found["type"], found["kind"] = types[index], kinds[index]
         yield found
 
@@ -301,11 +305,11 @@ def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
 
 
 def _communication(collective: RecordedCollective) -> dict[str, Any]:
-    values = {
+    """Properties of what it communicates; None where nothing was recorded."""
+    return {
         "axis": axis_of(collective),
         "dtype": collective.dtype or None,
         "message": message_bytes(collective),
         "group_size": collective.size,
         "sequence": collective.sequence,
     }
-    return known(values)

@@ -84,7 +84,7 @@ def _own(run: MeasuredRun) -> dict[str, Any]:
     for trace in traces:
         for place, count in zip(*np.unique(trace.ops.collective, return_counts=True), strict=True):
             if place != NONE and trace.collectives[place].dtype:
-                formats[trace.collectives[place].dtype] += message_bytes(trace.collectives[place]) * int(count)
+                formats[trace.collectives[place].dtype] += (message_bytes(trace.collectives[place]) or 0) * int(count)
     idle, launching = int(run.path.idle.sum()), int(run.path.launching.sum())
     return {
         "tool": ", ".join(sorted({trace.tool for trace in traces})),

@@ -22,7 +22,7 @@ class RunOpFacts:
     launcher: str | None
     shapes: str | None
     dtype: str | None
-    message: int
+    message: int | None
     bytes: int | None
     stream: str
     step_number: int | None

@@ -1,12 +1,15 @@
 """What a run would have taken if some of it were faster or slower, or if ops did not wait for something."""
 
-from collections.abc import Collection, Mapping, Sequence
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.dependencies import Floats, retimed
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
@@ -39,6 +42,43 @@ class RunWhatIf:
     base: int
     step: int
     gaps: int
+
+
+_FORM = re.compile(r"[^:=]+(:[^=]+)?=[0-9]+(\.[0-9]+|/[0-9]+)?")
+"""What looks like a scaling."""
+
+
+def scaling_of(text: str, run: StoredRun) -> Scaling:
+    """The scaling of `WHAT[:WHICH]=FACTOR` for a run. Raises UsageError, with an example that the run has."""
+    text = text.strip()
+    head, _, factor = text.partition("=")
+    what = head.partition(":")[0]
+    known = ", ".join(RUN_SELECTORS)
+    if _FORM.fullmatch(text) is None:
+        raise UsageError(
+            f"{shown(text)} is no what-if: write WHAT[:WHICH]=FACTOR, such as {_example(run)}, with one of {known} "
+            "and a factor of 0 or more"
+        )
+    if what not in RUN_SELECTORS:
+        way = next((f"write {each}:{what}={factor}" for each in _choosing(run, what)), None)
+        near = difflib.get_close_matches(what, RUN_SELECTORS, n=1)
+        hint = way or (f"did you mean {near[0]}?" if near else f"write for example {_example(run)}")
+        raise UsageError(f"{shown(text)} chooses by {shown(what)}, and it must be one of {known}: {hint}")
+    return Scaling.parse(text, tuple(RUN_SELECTORS))
+
+
+def _example(run: StoredRun) -> str:
+    """A scaling that chooses something in the run."""
+    for what in ("collective", "compute"):
+        words = _words(run, what)
+        if words:
+            return f"{what}:{words[0]}=0.5"
+    return "host=0.5"
+
+
+def _choosing(run: StoredRun, word: str) -> Iterator[str]:
+    """The selectors under which a run has a word."""
+    return (what for what in (*_OWN_TYPES, "phase", "op") if word in _words(run, what))
 
 
 def what_if(run: StoredRun, scalings: Sequence[Scaling], without: Collection[str] = ()) -> RunWhatIf:
@@ -101,15 +141,19 @@ def _host_factor(rank: int, scalings: Sequence[Scaling], used: set[Scaling]) -> 
 
 def _there(run: StoredRun, scaling: Scaling) -> str:
     """What a selector could choose, in words."""
+    words = _words(run, scaling.what)
+    first = words[:12]
+    more = f" and {len(words) - len(first)} more" if len(words) > len(first) else ""
+    return f"it has {', '.join(first) or 'none'}{more}"
+
+
+def _words(run: StoredRun, what: str) -> list[str]:
+    """What may be behind the colon of a selector in a run, sorted."""
     ops = [op for lane in run.lanes for op in lane.ops]
-    if scaling.what in ("rank", "host", "stage"):
-        stages = {lane.stage for lane in run.lanes}
-        words = {str(each) for each in (stages if scaling.what == "stage" else run.timed)}
-    elif scaling.what in ("phase", "op"):
-        words = {op.phase if scaling.what == "phase" else op.name for op in ops}
-    else:
-        chosen = [op for op in ops if op.type in _OWN_TYPES[scaling.what]]
-        words = {word for op in chosen for word in (op.kind, op.axis) if word}
-    shown = sorted(words)[:12]
-    more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
-    return f"it has {', '.join(shown) or 'none'}{more}"
+    if what in ("rank", "host", "stage"):
+        numbers = {lane.stage for lane in run.lanes} if what == "stage" else {*run.timed}
+        return [str(each) for each in sorted(numbers)]
+    if what in ("phase", "op"):
+        return sorted({op.phase if what == "phase" else op.name for op in ops})
+    chosen = [op for op in ops if op.type in _OWN_TYPES[what]]
+    return sorted({word for op in chosen for word in (op.kind, op.axis) if word})

@@ -28,7 +28,11 @@ MATCH_LABELS = (
         (
             id_of("match id, `/`, number"),
             _RUN,
-            Property("number", "integer", "its place among those of the match, from 0"),
+            Property(
+                "number",
+                "integer",
+                "its place among those of the match, from 0: what costs most on the critical path is first",
+            ),
             Property("kind", "string", "missing, extra, size, format, group, kind, shape, moved, order, late or slow"),
             Property("ranks", "integer[]", "ranks that have it"),
             Property("module", "string", "where, such as `layer.1.attn.wq`"),
@@ -38,6 +42,7 @@ MATCH_LABELS = (
             Property("reason", "string", "why the plan has it"),
             Property("count", "integer", "ops of each rank"),
             Property("ns", "integer?", "time of each rank, of a finding about time", "ns"),
+            Property("critical", "integer?", "of its ops, or its gap, on the critical path; absent: none ran", "ns"),
         ),
         style=("#f16667", "kind"),
     ),

@@ -1,14 +1,15 @@
 """Questions about the time of a profile, asked about a run that was recorded: the same Cypher, with a run's labels.
 
 The relationships and columns of a run are those of a profile (`run_labels`), so that only the labels differ. A question
-that needs what a recording does not have, such as the instance or the bytes into each network, has no such form.
+that needs what a recording does not have, such as the instance or the bytes into each network, has no such form. One
+about what a recording has otherwise has a statement of its own (`OTHERWISE`).
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stagedb.store.statements import Statement
+from stagedb.store.statements import Statement, load
 
 LABELS: Mapping[str, str] = {
     "Profile": "Run",
@@ -25,6 +26,9 @@ _OF_PROFILES = re.compile(r"\.(?:peak|bandwidth|dimensions|dimension_bandwidths|
 """Properties that only a profile can have: they come from the model and the system."""
 
 
+OTHERWISE: Mapping[str, str] = {"analyze/time/longest_operators": "run/longest_operators"}
+"""Named queries whose form for a run is another statement: each call of a recorded operator takes another time."""
+
 NOT_RECORDED = ("dimension", "wire_bytes")
 """Columns of profiles that a recording does not have."""
 
@@ -32,8 +36,10 @@ NOT_RECORDED = ("dimension", "wire_bytes")
 def of_run(statement: Statement) -> Statement | None:
     """A named query for a run, whose id is its parameter `profile`; None if the query needs what no run has.
 
-    The answer has the columns `NOT_RECORDED` too, which the statement does not declare: leave them out.
+    The answer may have the columns `NOT_RECORDED` too, which the statement does not declare: leave them out.
     """
+    if statement.name in OTHERWISE:
+        return load(OTHERWISE[statement.name])
     if "profile" not in {field.name for field in statement.params} or _OF_PROFILES.search(statement.text):
         return None
     found = {match[1] for match in _LABEL.finditer(_RELATIONSHIP.sub("[]", statement.text))}

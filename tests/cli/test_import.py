@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stagedb.store import current_user
 from tests.runs.recordings import step, training_step
 
 
@@ -28,6 +29,22 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     (row,) = json.loads(run("ls", "runs", "-f", "json").out)
     assert (row["name"], row["ranks"], row["plan"]) == ("base", 2, "2 ranks, 1 step, 6 ops")
     assert "kind" in run("show", "base").out
+
+
+def test_a_run_that_is_there_has_a_new_name_next_to_its_old_one(run: Any, tmp_path: Path) -> None:
+    step(0, 1).write(tmp_path)
+    run("import", str(tmp_path), "--name", "zebra")
+    first, renamed, *_, following = run("import", str(tmp_path), "--name", "other").out.splitlines()
+    assert " other: 1 rank, " in first and first.endswith("(there already)")
+    assert following.endswith(" --run other")
+    old, new = (f"{current_user()}/{name}" for name in ("zebra", "other"))
+    assert renamed == (
+        f"these files were imported before: the run is {old}, and now {new} too. `stagedb rm {old}` takes off the "
+        "earlier name, and the run stays"
+    )
+    assert f"stays ({new})" in run("rm", old).out
+    again = run("import", str(tmp_path), "--name", "other").out.splitlines()
+    assert again[0] == first and "imported before" not in again[1]
 
 
 def test_execution_traces_are_imported_with_their_profiles(run: Any) -> None:

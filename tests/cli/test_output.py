@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from stagedb.cli.printed_rows import Output, RowFormat, render
 from stagedb.cli.shown_units import shown_column
+from stagedb.cli.table_layout import wrapped
 from stagedb.errors import StagedbError, UsageError
+from stagedb.store import load
 
 COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
 ROWS = [("tp", 12_345_678, [0, 1], True, None), ("dp, pp", -1, [], False, 'call "hi"')]
@@ -205,6 +207,52 @@ def test_the_columns_of_the_answer_remain(monkeypatch: pytest.MonkeyPatch) -> No
     assert "No room for layers, calls" in " ".join(text.split())
     narrow = render(RowFormat.TABLE, columns, [row], 16, ("share", "time", "block"), units)
     assert narrow.splitlines()[0] == "axis  share %"
+
+
+AT_80: dict[str, tuple[dict[str, Any], str]] = {
+    "communication/hotspots": (
+        {"axis": "default_pg", "kind": "reduce_scatter", "phase": "backward", "layers": 1, "ranks": 4, "calls": 1,
+         "block": "FSDP::post_backward_reduce (layers.1)", "bytes": 7_080_960, "time": 30_764_000,
+         "exposed": 27_785_000, "critical": 0, "share": 0.032},
+        "axis        kind            phase     block                 exposed ms  share %",
+    ),
+    "runs/idle_gaps": (
+        {"name": "gloo:all_reduce", "launcher": "c10d::_reduce_scatter_base_", "gaps": 1, "idle": 5_234_000,
+         "block": "FSDP::post_backward_reduce (layers.1)", "launching": 1_075_000, "longest": 5_234_000,
+         "share": 0.006},
+        "name             launcher         block             idle ms  launching ms  share %",
+    ),
+    "runs/late_ranks": (
+        {"rank": 2, "axis": "default_pg", "kind": "reduce_scatter", "calls": 2, "waited": 78_261_026,
+         "longest": 39_222_958, "share": 0.0227, "clock_error": 130_754},
+        "rank  axis        kind            calls  waited ms  share %  clock_error us",
+    ),
+}  # fmt: skip
+"""Rows of queries about a run, and the columns that have the answer in a terminal of 80 characters."""
+
+
+@pytest.mark.parametrize("query", AT_80)
+def test_answers_about_runs_fit_into_80_characters(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are broken before a column of the answer is left out."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    row, heads = AT_80[query]
+    statement = load(f"analyze/{query}")
+    columns = [field.name for field in statement.columns if field.name in row]
+    units = {field.name: field.unit for field in statement.columns if field.unit is not None}
+    text = render(RowFormat.TABLE, columns, [[row[name] for name in columns]], 80, statement.keep, units)
+    lines = text.partition("\n\n")[0].splitlines()
+    assert lines[0].split() == heads.split() and max(map(len, lines)) <= 80
+    assert all(part in text for part in ("post_", "reduce", "(layers.1)") if "block" in row)
+
+
+def test_a_name_is_broken_after_its_marks() -> None:
+    assert wrapped("FSDP::post_backward_reduce (layers.1)", 14).split("\n") == [
+        "FSDP::post_",
+        "backward_",
+        "reduce",
+        "(layers.1)",
+    ]
+    assert wrapped("all", 2) == "all" and wrapped("", 2) == ""
 
 
 UNITS = {

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from stagedb.matching.planned_ops import WORK
+from stagedb.matching.run_match import _between
 from stagedb.runs.rank_trace import NONE
 from tests.matching.recorded import CLEAN, FOLDER, match_of, run_of
 
@@ -13,20 +14,20 @@ ALL = (0, 1, 2, 3)
 FAULTS: dict[str, list[tuple[str, tuple[int, ...], str, str, str]]] = {
     "fsdp-extra-gather": [("extra", ALL, "after layer.1.ffn.w2", "forward", "all_gather of 393,216 B over 4 ranks")],
     "ddp-small-buckets": [
+        ("extra", ALL, "after layer.0.ffn.w3", "backward", "all_reduce of 5,508,096 B over 4 ranks"),
         ("size", ALL, "head to embedding", "backward", "all_reduce of 5,508,096 B over 4 ranks"),
         ("extra", ALL, "after layer.1.ffn.w1", "backward", "all_reduce of 4,720,128 B over 4 ranks"),
-        ("extra", ALL, "after layer.0.ffn.w3", "backward", "all_reduce of 5,508,096 B over 4 ranks"),
     ],
     "hsdp-wide-group": [
-        ("group", (0, 2), "layer.1", "backward", "over ranks 0, 1, 2, 3"),
         ("group", (1, 3), "layer.1", "backward", "over ranks 0, 1, 2, 3"),
+        ("group", (0, 2), "layer.1", "backward", "over ranks 0, 1, 2, 3"),
     ],
     "fsdp-no-prefetch": [("moved", ALL, "layer.1", "backward", "after layer.1, backward")],
     "fsdp-all-reduce": [("kind", ALL, "layer.1", "backward", "all_reduce of 7,080,960 B over 4 ranks")],
     "fsdp-recompute-no-checkpoint": [("missing", ALL, "layer.1", "recompute", "")],
     "fsdp-no-reduction": [("missing", ALL, "layer.1", "backward", "")],
 }
-"""What each fault is found as: kind, ranks, module, phase and what was seen."""
+"""What each fault is found as: kind, ranks, module, phase and what was seen; what costs most is first."""
 
 
 @pytest.mark.parametrize("name", CLEAN)
@@ -56,10 +57,52 @@ def test_a_fault_is_named_with_its_module_and_ranks(name: str) -> None:
     assert found == FAULTS[name]
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_finding_has_its_time_on_the_critical_path(name: str) -> None:
+    """That of the recorded ops, as the import counts it."""
+    match = match_of(name)
+    differing = {
+        (match.run.lane_of[rank].number, found.seen[at].place)
+        for (rank, _), found in match.ranks.items()
+        for at in (
+            *found.beyond_plan(match.planned.stops_early),
+            *(pair.seen for pair in found.changed),
+            *(pair.seen for pair in found.matched if pair.moved and found.seen[pair.seen].kind not in WORK),
+        )
+    }
+    counted = sum(match.run.lanes[lane].ops[place].critical for lane, place in differing)
+    costs = [each.critical for each in match.findings]
+    assert sum(each or 0 for each in costs) == counted
+    assert costs == sorted(costs, key=lambda each: -(each or 0))
+    assert [each is None for each in costs] == [found.kind == "missing" for found in match.findings]
+
+
 def test_a_rank_that_sleeps_is_late() -> None:
     (found,) = match_of("fsdp-sleep").findings
     assert (found.kind, found.ranks, found.phase) == ("late", (2,), "forward")
-    assert found.module.startswith("layer.1") and found.ns > 150_000_000
+    assert (found.module, found.planned) == ("layer.1", "") and found.ns > 150_000_000
+    assert found.seen == (
+        "rank 2 runs nothing for 150.7 ms before FusedRMSNorm (layer 1); ranks 0, 1, 3 wait for it in all_gather of "
+        "layer.1, 102.3 ms at most"
+    )
+    assert found.reason == "the others run nothing there for 7.7 ms at most"
+    assert found.critical == found.ns
+
+
+@pytest.mark.parametrize(
+    ("previous", "module", "between"),
+    [
+        ("layer.0.ffn.w2", "layer.1.attn.wq", "layer.1"),
+        ("layer.1.attn.wo", "layer.1.ffn.w1", "layer.1"),
+        ("layer.1.attn.wq", "layer.1.attn.wo", "layer.1.attn"),
+        ("layer.1.attn.wq", "layer.1.attn.wq", "layer.1.attn.wq"),
+        ("layer.1.ffn.w2", "head", "head"),
+        (None, "embedding", "embedding"),
+        ("layer.0.ffn.w2", "layer.0 and layer.1", "layer.0 and layer.1"),
+    ],
+)
+def test_a_gap_is_in_the_module_that_is_around_it(previous: str | None, module: str, between: str) -> None:
+    assert _between(previous, module) == between
 
 
 def test_a_layer_in_another_format_is_named() -> None:

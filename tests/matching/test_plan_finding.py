@@ -5,7 +5,7 @@ import pytest
 from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
 from stagedb.lowering import program_of
-from stagedb.matching.plan_finding import FoundPlan, find_plan, plan_of
+from stagedb.matching.plan_finding import FoundPlan, Undecided, find_plan, plan_of
 from stagedb.matching.run_match import match_run
 from stagedb.models import Card
 from stagedb.plans import Plan
@@ -59,7 +59,7 @@ def test_faults_are_found_against_the_plan_that_was_found(name: str) -> None:
 
 def test_what_stays_open_is_named() -> None:
     found = find_plan(stored(run_of("fsdp")))
-    assert any("recompute none may be recompute pointwise" in tie for tie in found.ties)
+    assert Undecided({"recompute": "none"}, ({"recompute": "pointwise"},)) in found.undecided
     run = stored(small_run())
     found = find_plan(run)
     assert found.card is None and "record with record_shapes=True" in " ".join(found.ties)
@@ -79,6 +79,16 @@ def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> 
     assert expected.startswith("reduce_scatter of 7,080,960 B over dp")
     assert {"step", "matmul forward", "all_gather backward"} <= {row[0] for row in difference.time.rows}
     assert all(row[3] > row[2] for row in difference.time.rows)
+
+
+def test_a_rank_that_differs_alone_is_named(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    db.import_run(FOLDER / "fsdp-sleep", name="slow")
+    found = db.match("slow")
+    assert found.odd_rank == (2, 1) and str(found).endswith("1 finding, on rank 2 alone")
+    assert db.diff(found.instance.id, "slow").verdict == str(found)
+    db.import_run(FOLDER / "fsdp-no-reduction", name="dropped")
+    assert db.match("dropped").odd_rank is None
 
 
 def test_a_stage_that_was_not_recorded_is_named() -> None:

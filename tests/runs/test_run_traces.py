@@ -121,7 +121,14 @@ def test_a_run_timed_again(store: Store, tmp_path: Path) -> None:
     assert db.replay_run("r", without=["member"]).step <= run.step
     for wrong, why in (
         ("collective:mesh_dp=0", "chooses nothing in the run: it has all_reduce, mesh_tp"),
-        ("class:1=2", "'class:1=2' chooses by 'class'; known are compute, copy, collective"),
+        ("class:1=2", "chooses by 'class', and it must be one of compute, copy, collective.*collective:all_reduce=0.5"),
+        ("matmul=2", "write compute:matmul=2$"),
+        ("mesh_tp=2/3", "write collective:mesh_tp=2/3$"),
+        ("backward=0.5", "write phase:backward=0.5$"),
+        ("collectives=2", "did you mean collective"),
+        ("collective=fast", "such as collective:all_reduce=0.5, with one of compute, copy"),
+        ("collective:=2", "such as collective:all_reduce=0.5"),
+        ("compute=1/0", "divides by zero"),
         ("rank=2", "does not name the rank"),
         ("rank:9=2", "chooses nothing in the run: it has 0, 1, 2, 3"),
     ):

@@ -48,8 +48,8 @@ def test_a_match_joins_recorded_ops_to_planned_ones(store: Store, made: str) -> 
     (row,) = rows(store, "MATCH (:Run)-[:HAS_MATCH]->(m:Match)-[:AGAINST]->(i:Instance) RETURN properties(m), i.id")
     assert row[1] == made
     assert {name: row[0][name] for name in counts(match)} == counts(match)
-    kinds = rows(store, "MATCH (:Match)-[:HAS_FINDING]->(f:Finding) RETURN f.kind ORDER BY f.number")
-    assert [kind for (kind,) in kinds] == [each.kind for each in match.findings]
+    kinds = rows(store, "MATCH (:Match)-[:HAS_FINDING]->(f:Finding) RETURN f.kind, f.critical ORDER BY f.number")
+    assert kinds == [(each.kind, each.critical) for each in match.findings]
     assert len(kinds) == row[0]["findings"] > 0
 
 

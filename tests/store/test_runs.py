@@ -103,12 +103,48 @@ def test_answers_about_a_run_are_those_of_its_traces(store: Store, tmp_path: Pat
         db.query("RETURN 1 AS one", run="mine")
 
 
+@pytest.mark.parametrize("query", ["hotspots", "hotspots_by_layer", "exposed_communication"])
+def test_bytes_that_were_not_recorded_are_null(query: str, store: Store, tmp_path: Path) -> None:
+    """A size of none is one that was recorded, a barrier has no operand, and a sum needs all sizes."""
+    db = Stagedb(store)
+    unknown: dict[str, Any] = {"In msg nelems": None, "Out msg nelems": None}
+    for rank in range(2):
+        made = Recording(rank, 2)
+        for place, (kind, more) in enumerate(
+            [("allreduce", {}), ("allgather", {}), ("allgather", unknown), ("reduce_scatter", unknown),
+             ("all_to_all", {"In msg nelems": 0}), ("barrier", unknown)]
+        ):  # fmt: skip
+            made.collective(kind, 1_000 * (place + 1), 100, (0, 1), **more)
+        # Ranks of two lanes.
+        made.kernel("ampere_sgemm", 10_000 + rank, 500, operator=f"aten::mm{rank}")
+        made.write(tmp_path)
+    db.import_run(tmp_path, name="mine")
+    answer = db.query(query, run="mine")
+    sizes = {row["kind"]: row["bytes"] for row in answer}
+    assert sizes == {
+        "all_reduce": 2_048,
+        "all_gather": None,
+        "reduce_scatter": None,
+        "all_to_all": 0,
+        "barrier": 0,
+    }
+    assert any("ExecutionTraceObserver" in hint for hint in answer.hints)
+    asked = db.query(
+        "MATCH (:Run {id: $run})-[:HAS_COLLECTIVE]->(c)-[:HAS_MEMBER]->(o) "
+        "RETURN c.kind AS kind, c.message AS all, o.message AS own ORDER BY c.number"
+    )
+    assert all(row["all"] == row["own"] for row in asked)
+    assert {row["all"] for row in asked if row["kind"] == "all_gather"} == {2_048, None}
+    shown = db.run_collectives("mine")
+    assert {row["message"] for row in shown if row["kind"] == "reduce_scatter"} == {None}
+
+
 def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     db.import_run(*three(tmp_path))
     (late,) = db.query("late_ranks")
     assert (late["rank"], late["calls"], late["waited"], late["longest"]) == (2, 1, 28_000, 14_000)
-    assert late["share"] == pytest.approx(28_000 / 3 / 65_000)
+    assert late["share"] == pytest.approx(28_000 / 3 / 65_000) and late["clock_error"] == 0
     found = Recording()
     found.kernel("ampere_sgemm", 1_000, 500)
     found.kernel("ampere_sgemm", 2_500, 500, launched=2_200, operator="aten::linear")
@@ -116,6 +152,41 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     (gap,) = db.query("idle_gaps", run=run.id)
     assert (gap["launcher"], gap["gaps"], gap["idle"], gap["launching"]) == ("aten::linear", 1, 1_000, 700)
     assert (run.launching, run.unexplained) == (700, 300)
+
+
+def test_the_longest_operators_of_a_run_have_all_their_calls(store: Store, tmp_path: Path) -> None:
+    """Each is one row a phase, however long its calls are, with the annotation that most of its time is in."""
+    for rank in range(2):
+        made = Recording(rank, 2)
+        for layer, lengths in enumerate([(500, 700), (900, 100), (300, 300)]):
+            made.span("user_annotation", f"layer {layer}", 10_000 * layer, 9_000)
+            for place, length in enumerate(lengths):
+                start = 10_000 * layer + 1_000 + 2_000 * place
+                made.kernel("ampere_sgemm", start, length + rank, operator="aten::linear")
+        # The second rank is a lane of its own.
+        made.kernel("softmax" if rank else "elementwise", 40_000, 50)
+        made.write(tmp_path)
+    db = Stagedb(store)
+    db.import_run(tmp_path, name="mine")
+    first, *others = db.query("longest_operators", run="mine")
+    assert (first["operator"], first["launcher"], first["kind"]) == ("ampere_sgemm", "aten::linear", "matmul")
+    assert (first["calls"], first["total"], first["longest"]) == (6.0, 2_803, 901)
+    assert (first["module"], first["modules"]) == ("layer 0", 3)
+    assert sorted(each["operator"] for each in others) == ["elementwise", "softmax"]
+    assert [(each["calls"], each["total"], each["module"]) for each in others] == [(0.5, 25, None)] * 2
+
+
+def test_waits_have_the_error_of_the_clocks(store: Store, tmp_path: Path) -> None:
+    """Members leave collectives up to 700 ns apart, so that their clocks are aligned to within that."""
+    for rank, apart in enumerate([(0, 0, 0), (0, 300, 700), (0, 100, 200)]):
+        made = Recording(rank, 3)
+        for place, more in enumerate(apart):
+            made.collective("allreduce", 100_000 * place + rank, 50_000 + more, (0, 1, 2))
+        made.write(tmp_path)
+    db = Stagedb(store)
+    db.import_run(tmp_path, name="mine")
+    spreads = [row["spread"] for row in db.query("clocks", run="mine")]
+    assert {row["clock_error"] for row in db.query("late_ranks", run="mine")} == {max(spreads)} == {300}
 
 
 def test_everything_that_a_store_can_do_knows_runs(store: Store, tmp_path: Path) -> None:

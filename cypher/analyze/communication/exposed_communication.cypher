@@ -7,7 +7,7 @@
 // column kind: string — all_reduce, all_gather, reduce_scatter, all_to_all or send
 // column phase: string — forward, backward, recompute or optimizer
 // column calls: float — messages of a rank in a step
-// column bytes: integer [B] — operands of these messages together
+// column bytes: integer? [B] — operands of these messages together; null: a recording does not have them all
 // column wire_bytes: integer [B] — bytes that the rank sends into the network for them, all dimensions together
 // column time: integer [ns] — time of these messages together
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
@@ -17,7 +17,7 @@
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send']
 WITH p, t.axis AS axis, t.kind AS kind, t.phase AS phase, toFloat(sum(l.ranks * t.count)) AS calls,
-  sum(l.ranks * t.count * t.message) AS bytes,
+  CASE WHEN count(t.message) = count(t) THEN sum(l.ranks * t.count * t.message) END AS bytes,
   sum(l.ranks * t.count * reduce(sent = 0, each IN coalesce(t.wire_bytes, []) | sent + each)) AS wire_bytes,
   sum(l.ranks * t.total) AS time, sum(l.ranks * t.exposed) AS exposed
 WITH p.step AS step, p.world AS world, axis, kind, phase, calls, bytes, wire_bytes, time, exposed

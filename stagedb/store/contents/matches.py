@@ -47,6 +47,7 @@ def record_match(store: Store, instance: str, found: RunMatch, progress: Progres
             "reason": each.reason,
             "count": each.count,
             "ns": each.ns or None,
+            "critical": each.critical,
         }
         for number, each in enumerate(found.findings)
     ]

@@ -1,0 +1,28 @@
+"""`stagedb match`: what is found and open, in the words of the command line."""
+
+from typing import Any
+
+import pytest
+
+from stagedb.plans.aspects import PLAN_WORDS
+from tests.matching.recorded import FOLDER
+
+FLAGS = {flag for word in PLAN_WORDS.values() for flag in "/".join(word.flags).split("/")}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "open_"),
+    [
+        ("tp", ["--tp 4", "--sp", "--gather-logits"], ["a model with tied false may be a model with tied true"]),
+        ("pp", ["--pp 4", "--schedule 1f1b", "--grad-sync"],
+         ["--grad-sync may be --no-grad-sync", "--no-clip-norm may be --clip-norm"]),
+    ],
+)  # fmt: skip
+def test_words_of_a_plan_are_options(run: Any, name: str, options: list[str], open_: list[str]) -> None:
+    run("import", str(FOLDER / name), "--name", name)
+    lines = run("match", name).out.splitlines()
+    found = lines[0].removeprefix("found: ")
+    undecided = [line.removeprefix("undecided: ") for line in lines if line.startswith("undecided: ")]
+    assert all(f" {option} " in f" {found} " for option in options)
+    assert {word for line in (found, *undecided) for word in line.replace(",", "").split() if word[0] == "-"} <= FLAGS
+    assert [each for each in undecided if "recompute" not in each] == open_
