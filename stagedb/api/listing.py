@@ -156,7 +156,7 @@ def _profiles(content: _Content) -> list[_Row]:
                 "mfu": each.mfu,
                 "peak": row["peak"] if each.memory is None else each.memory,
                 "system": each.system,
-                "timing": _timing(each),
+                "timing": timing_of(each),
                 "instance": each.instance,
                 **_made(each),
             }
@@ -253,7 +253,7 @@ def _made(each: InstanceInfo | ProfileInfo | RunInfo) -> _Row:
     }
 
 
-def _timing(info: ProfileInfo) -> str | None:
+def timing_of(info: ProfileInfo) -> str | None:
     """What makes a profile differ from a plain one: scalings, blocking axes, measured durations."""
     words = [f"scale {each}" for each in info.scalings]
     words += [f"blocking {','.join(info.blocking)}"] if info.blocking else []
