@@ -1,7 +1,7 @@
 """Instances and profiles as lists: the columns, the order and the filters that somebody chose, all in the address."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -14,6 +14,7 @@ from stagedb.api.listing import KINDS
 from stagedb.api.plan_lists import SORTS, WORDS, Kind, ListedPlan, PlanFilter
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.reports.plans_chart import FIGURES, PlanMark, plans_chart
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.list_pages import number_of
@@ -22,6 +23,12 @@ from stagedb.serve.team_pages import plan_words
 
 SIZE = 50
 """Rows of a page."""
+DRAWN = 1_000
+"""Marks of a chart, at most: those of the first rows."""
+DEGREES = ("tp", "pp", "cp", "ep", "dp")
+"""Words that the text of a mark has."""
+COLORS = (*WORDS, "ranks", "system", "model", "made_by")
+"""What the colours of a chart may mean."""
 
 HEADS: Mapping[str, str] = {
     "name": "name",
@@ -67,7 +74,8 @@ _FITS: Mapping[bool | None, str] = {True: "yes", False: "no", None: ""}
 class AskedList:
     """What an address asks for. plan: words such as `tp=8 schedule=1f1b`. show: columns; empty: the usual ones.
 
-    order: `asc` or `desc`; None: what is usual for the column.
+    order: `asc` or `desc`; None: what is usual for the column. chart: the figure of `FIGURES` that is drawn against the
+    memory. color: what its colours mean, of `COLORS`.
     """
 
     kind: Kind
@@ -81,22 +89,25 @@ class AskedList:
     sort: str = "created"
     order: str | None = None
     show: tuple[str, ...] = ()
+    chart: str = next(iter(FIGURES))
+    color: str = COLORS[0]
     page: int = 1
 
     @classmethod
     def of(cls, kind: Kind, words: QueryParams) -> Self:
         """What a request asks for. Raises UsageError for a column, an order or a page that cannot be."""
-        texts = {name: named(words, name) for name in (*FILTERS, "order")}
+        texts: dict[str, Any] = {name: named(words, name) for name in (*FILTERS, "order")}
         show = tuple(dict.fromkeys(each for each in words.getlist("show") if each and each != "name"))
         unknown = next((each for each in show if each not in HEADS), None)
         if unknown is not None:
             raise UsageError(f"there is no column {shown(unknown)}: the columns are {', '.join(HEADS)}")
         if texts["order"] not in (None, "asc", "desc"):
             raise UsageError("order in the address is asc or desc")
-        sort = named(words, "sort") or "created"
-        if sort not in SORTS:
-            raise UsageError(f"sort={shown(sort)} is not possible: it is one of {', '.join(SORTS)}")
-        return cls(kind, sort=sort, show=show, page=number_of(words, "page", 1), **texts)
+        chosen = {name: named(words, name) or getattr(cls, name) for name in _ONE_OF}
+        for name, text in chosen.items():
+            if text not in _ONE_OF[name]:
+                raise UsageError(f"{name}={shown(text)} is not possible: it is one of {', '.join(_ONE_OF[name])}")
+        return cls(kind, show=show, page=number_of(words, "page", 1), **texts, **chosen)
 
     @property
     def falls(self) -> bool:
@@ -107,7 +118,7 @@ class AskedList:
         """The address of this list with changes, without what is usual."""
         asked = dataclasses.replace(self, **{"page": 1, **changes})
         usual = type(self)(self.kind)
-        words = {name: getattr(asked, name) for name in (*FILTERS, "sort", "order", "show", "page")}
+        words = {name: getattr(asked, name) for name in (*FILTERS, *_ONE_OF, "order", "show", "page")}
         if asked.order == ("desc" if SORTS[asked.sort] else "asc"):
             words["order"] = None
         if set(asked.show) == set(USUAL):
@@ -140,6 +151,9 @@ class AskedList:
             )
         return found
 
+
+_ONE_OF: Mapping[str, Collection[str]] = {"sort": SORTS, "chart": FIGURES, "color": COLORS}
+"""Words of the address with one value of several."""
 
 FILTERS: Mapping[str, str] = {
     "text": "text",
@@ -185,6 +199,9 @@ def plans(request: Request) -> Response:
         },
         kinds=[each for each in KINDS if each != "unfinished"],
         choices=_choices(asked, found.every),
+        chart=chart_of(asked, found.rows),
+        figures=FIGURES,
+        colors=[(name, HEADS[name]) for name in COLORS],
         every_column=[(name, HEADS[name], name in (asked.show or USUAL)) for name in HEADS if name != "name"],
         sorts=[(name, HEADS[name]) for name in HEADS if name in SORTS],
     )
@@ -203,6 +220,36 @@ def find_plans(db: Stagedb, asked: AskedList) -> FoundList:
     if asked.page > pages:
         raise UsageError(f"there is no page {asked.page}: the pages are 1 to {pages}")
     return FoundList(every, rows, pages)
+
+
+def chart_of(asked: AskedList, rows: Sequence[ListedPlan]) -> str:
+    """The chart of a list: a mark leads to its row, on this page or on another one."""
+    there = [
+        (at, each)
+        for at, each in enumerate(rows)
+        if (each.memory or 0) > 0 and (each.step or 0) > 0 and (each.tokens or 0) > 0
+    ]
+    marks, rooms = list[PlanMark](), dict[int, set[str]]()
+    for at, each in there[:DRAWN]:
+        page = at // SIZE + 1
+        here = page == asked.page
+        if each.room is not None:
+            rooms.setdefault(each.room, set()).add(each.system or "")
+        marks.append(
+            PlanMark(
+                name=each.name or each.id[:SHORT_ID],
+                plan=" ".join(f"{word} {each.words[word]}" for word in DEGREES if each.words[word] != 1),
+                memory=each.memory or 0,
+                step=each.step or 0,
+                tokens=each.tokens or 0.0,
+                fits=bool(each.fits),
+                value=each.value(asked.color),
+                to=f"{'' if here else asked.to(page=page)}#row-{each.id}",
+                here=here,
+            )
+        )
+    named_rooms = {", ".join(sorted(systems)): room for room, systems in rooms.items()}
+    return plans_chart(marks, asked.chart, HEADS[asked.color], named_rooms, len(there) - len(marks))
 
 
 def columns_of(asked: AskedList, rows: Sequence[ListedPlan]) -> list[str]:

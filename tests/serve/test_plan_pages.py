@@ -150,6 +150,23 @@ def test_what_is_ticked_is_compared(made: Made, served: Served) -> None:
     assert served.get(f"/compare?of={ids[0]}").status == 200
 
 
+def test_marks_of_the_chart_lead_to_rows(embedded_store: Store) -> None:
+    one = Stagedb(embedded_store).profile(model=card("llama"), tp=2, dp=2)
+    copies(embedded_store, one.instance.id, 60)
+    with serving(embedded_store) as served:
+        page = unescape(served.get("/list/profiles?sort=step&color=dp&page=2").text)
+        assert served.get("/list/profiles?color=secret").status == 400
+        assert "further plans" not in page
+        tokens = served.get("/list/profiles?sort=step&chart=step").text
+    marks = re.findall(r'<a href="([^"#]*)#row-(\w+)"', page)
+    rows = re.findall(r'<tr id="row-(\w+)"', page)
+    assert len(marks) == 61
+    assert [id for to, id in marks if not to] == rows
+    assert {to for to, _ in marks} == {"", "/list/profiles?sort=step&color=dp"}
+    assert '<option value="dp" selected>' in page
+    assert '<p class="unit">step, ms</p>' in tokens
+
+
 def test_a_thousand_instances_take_as_many_statements_as_one(
     embedded_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
