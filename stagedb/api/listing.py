@@ -70,10 +70,12 @@ def listing(
 
 def check_names(store: Store, model: str | None, system: str | None) -> None:
     """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
-    for name, word, known in (
-        ("model", model, [graph.name for graph in catalog.graphs(store)]),
-        ("system", system, _systems(store)),
-    ):
+    readers: tuple[tuple[str, str | None, Callable[[Store], list[str]]], ...] = (
+        ("model", model, lambda store: [graph.name for graph in catalog.graphs(store)]),
+        ("system", system, _systems),
+    )
+    for name, word, read in readers:
+        known = [] if word is None else read(store)
         if word is not None and word not in known:
             names = ", ".join(sorted(set(known))) or "nothing"
             raise UsageError(

@@ -7,7 +7,7 @@ made for the rows that need it.
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from stagedb.api import catalog, finding, listing, plan_texts
 from stagedb.api.results import ProfileInfo
@@ -25,6 +25,9 @@ WORDS = (
     "seq_len",
 )
 """Words of plans that rows have."""
+
+DEGREES = WORDS[:5]
+"""The words that short texts of plans have."""
 
 SORTS: Mapping[str, bool] = {
     "created": True,
@@ -54,8 +57,8 @@ class ListedPlan:
     """An instance with the figures of its newest profile, or a profile with the plan of its instance.
 
     plan: its words as JSON; words: those of `WORDS`. instance, profile: ids; an instance may have no profile. system,
-    timing, step [ns], mfu, tokens (a second and accelerator), memory and room [bytes]: of the profile. An instance
-    without one has the memory that was computed for it. made_by: the user.
+    timing, scaled, step [ns], mfu, tokens (a second and accelerator), memory and room [bytes]: of the profile. An
+    instance without one has the memory that was computed for it. made_by: the user.
     """
 
     id: str
@@ -65,9 +68,11 @@ class ListedPlan:
     words: Mapping[str, Any]
     ranks: int
     instance: str
+    instance_name: str
     profile: str | None
     system: str | None
     timing: str | None
+    scaled: bool
     step: int | None
     mfu: float | None
     tokens: float | None
@@ -116,19 +121,42 @@ def plans(store: Store, kind: Kind, words: Mapping[str, Any], system: str | None
     are of its newest profile without scaled durations. Damaged rows are left out with a warning. Raises UsageError for
     words that no plan has.
     """
-    marks = catalog.user_marks(store)
-    rows = store.read_sound("catalog/plans", words=finding.properties(typed_words(words)))
-    profiles = catalog.profile_infos(store.read_sound("catalog/profiles"), marks)
-    if kind == "profiles":
-        known = {row["id"]: row for row in rows}
-        return [_profile(each, known[each.instance]) for each in profiles if each.instance in known]
-    newest: dict[str, ProfileInfo] = {}
-    for each in sorted(profiles, key=lambda each: (each.created, each.id)):
-        if not each.scalings and system in (None, each.system):
-            newest[each.instance] = each
-    peaks = {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
-    own_first = sorted(rows, key=lambda row: catalog.own_first_key(row, marks))
-    return [_instance(row, marks, newest.get(row["id"]), peaks.get(row["id"])) for row in own_first]
+    content = _ReadPlans.read(store, words)
+    return content.profile_rows() if kind == "profiles" else content.instance_rows(store, system)
+
+
+def both(store: Store, words: Mapping[str, Any]) -> tuple[list[ListedPlan], list[ListedPlan]]:
+    """The rows of `plans` for instances and for profiles, read once."""
+    content = _ReadPlans.read(store, words)
+    return content.instance_rows(store, None), content.profile_rows()
+
+
+@dataclass(frozen=True)
+class _ReadPlans:
+    """What is read for a list. rows: of `catalog/plans`."""
+
+    marks: catalog.UserMarks
+    rows: Sequence[Mapping[str, Any]]
+    profiles: Sequence[ProfileInfo]
+
+    @classmethod
+    def read(cls, store: Store, words: Mapping[str, Any]) -> Self:
+        marks = catalog.user_marks(store)
+        rows = store.read_sound("catalog/plans", words=finding.properties(typed_words(words)))
+        return cls(marks, rows, catalog.profile_infos(store.read_sound("catalog/profiles"), marks))
+
+    def profile_rows(self) -> list[ListedPlan]:
+        known = {row["id"]: row for row in self.rows}
+        return [_profile(each, known[each.instance]) for each in self.profiles if each.instance in known]
+
+    def instance_rows(self, store: Store, system: str | None) -> list[ListedPlan]:
+        newest: dict[str, ProfileInfo] = {}
+        for each in sorted(self.profiles, key=lambda each: (each.created, each.id)):
+            if not each.scalings and system in (None, each.system):
+                newest[each.instance] = each
+        peaks = {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
+        own_first = sorted(self.rows, key=lambda row: catalog.own_first_key(row, self.marks))
+        return [_instance(row, self.marks, newest.get(row["id"]), peaks.get(row["id"])) for row in own_first]
 
 
 def chosen(rows: Iterable[ListedPlan], wanted: PlanFilter) -> list[ListedPlan]:
@@ -172,7 +200,17 @@ def _key(each: ListedPlan, sort: str) -> Any:
 def _contains(each: ListedPlan, words: Sequence[str]) -> bool:
     if not words:
         return True
-    texts = [each.id, each.name, each.model, each.system, each.timing, each.made_by, *each.names, *each.tags]
+    texts = [
+        each.id,
+        each.name,
+        each.instance_name,
+        each.model,
+        each.system,
+        each.timing,
+        each.made_by,
+        *each.names,
+        *each.tags,
+    ]
     text = " ".join(filter(None, (*texts, each.described()))).casefold()
     return all(word in text for word in words)
 
@@ -193,10 +231,12 @@ def _instance(
 ) -> ListedPlan:
     computed = peak[1] if peak is not None and peak[0] == row["classes"] else None
     names = tuple(marks.names.get(row["id"], ()))
+    name = catalog.called(names, row["name"], marks.spaces)
     return ListedPlan(
         id=row["id"],
-        name=catalog.called(names, row["name"], marks.spaces),
+        name=name,
         instance=row["id"],
+        instance_name=name,
         created=catalog.time_of(row["created"]),
         made_by=user_of(row["builder"]),
         names=names,
@@ -211,6 +251,7 @@ def _profile(info: ProfileInfo, row: Mapping[str, Any]) -> ListedPlan:
         id=info.id,
         name=info.name or info.instance_name,
         instance=info.instance,
+        instance_name=info.instance_name,
         created=info.created,
         made_by=info.made_by,
         names=info.names,
@@ -228,12 +269,13 @@ def _plan(row: Mapping[str, Any]) -> dict[str, Any]:
 def _figures(profile: ProfileInfo | None, computed: int | None) -> dict[str, Any]:
     if profile is None:
         nothing = ("profile", "system", "timing", "step", "mfu", "tokens", "room")
-        return {**dict.fromkeys(nothing), "memory": computed}
+        return {**dict.fromkeys(nothing), "scaled": False, "memory": computed}
     a_second = profile.tokens_per_second
     return {
         "profile": profile.id,
         "system": profile.system,
         "timing": listing.timing_of(profile),
+        "scaled": bool(profile.scalings),
         "step": profile.step,
         "mfu": profile.mfu,
         "tokens": None if a_second is None else a_second / profile.ranks,

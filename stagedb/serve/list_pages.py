@@ -20,8 +20,6 @@ from stagedb.store import unfinished
 
 SIZE = 50
 """Rows of a page."""
-NEWEST = 8
-"""Rows of each kind on the first page."""
 
 HEADS: Mapping[str, str] = {
     "name": "name",
@@ -60,22 +58,6 @@ _BY_KIND: Mapping[str, tuple[str, ...]] = {
     "runs": ("name", "id", "ranks", "plan", "system", "step", "tags", "made_by", "created"),
     "unfinished": ("name", "id", "state", "made_by", "created"),
 }
-
-
-def home(request: Request) -> Response:
-    """The newest content of the store."""
-
-    def read(db: Stagedb) -> list[tuple[str, int, Rows]]:
-        found = []
-        for kind in ("instances", "profiles", "searches", "runs", "graphs"):
-            rows = db.ls(kind)
-            some = Rows(rows.columns, rows.rows[:NEWEST])
-            found.append((kind, len(rows), with_searches(db, some) if kind == "searches" else some))
-        return found
-
-    found = request.app.state.shared.read(read)
-    parts = [(kind, count, *table(kind, rows)) for kind, count, rows in found]
-    return page_frames.page(request, "home.html", parts=parts, heads=HEADS, empty=not any(part[1] for part in parts))
 
 
 def listing(request: Request) -> Response:

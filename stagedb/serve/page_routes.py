@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    home_pages,
     instance_pages,
     list_pages,
     page_frames,
@@ -59,7 +60,8 @@ class Limits:
 
 
 PAGES: tuple[tuple[str, Page], ...] = (
-    ("/", list_pages.home),
+    ("/", home_pages.home),
+    ("/lookup", home_pages.lookup),
     ("/models", list_pages.models),
     ("/models/{name}", list_pages.model),
     ("/list/instances", plan_pages.plans),

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from stagedb.api import Stagedb, listing, plan_lists
 from stagedb.api.listing import KINDS
-from stagedb.api.plan_lists import SORTS, WORDS, Kind, ListedPlan, PlanFilter
+from stagedb.api.plan_lists import DEGREES, SORTS, WORDS, Kind, ListedPlan, PlanFilter
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.reports.plans_chart import FIGURES, PlanMark, plans_chart
@@ -25,8 +25,6 @@ SIZE = 50
 """Rows of a page."""
 DRAWN = 1_000
 """Marks of a chart, at most: those of the first rows."""
-DEGREES = ("tp", "pp", "cp", "ep", "dp")
-"""Words that the text of a mark has."""
 COLORS = (*WORDS, "ranks", "system", "model", "made_by")
 """What the colours of a chart may mean."""
 
