@@ -187,7 +187,7 @@ def plans(request: Request) -> Response:
         asked=asked,
         columns=columns,
         heads=asked.heads(columns),
-        rows=[(each.id, row_of(asked, each, columns)) for each in rows],
+        rows=[(each.id, each.star, row_of(asked, each, columns)) for each in rows],
         count=len(found.rows),
         pages=found.pages,
         turns={
