@@ -37,7 +37,8 @@ def shown(served: Served, kind: str = "instances", **words: object) -> list[dict
     """The rows of a list, by the headers of its columns."""
     page = served.get(f"/list/{kind}?{urlencode(words, doseq=True)}")
     assert page.status == 200, page.text
-    plain = [unescape(re.sub(r"<[^>]+>", "", each)).rstrip("↑↓ ") for each in re.findall(r"<th.*?</th>", page.text)]
+    heads = [unescape(re.sub(r"<[^>]+>", "", each)) for each in re.findall(r"<th.*?</th>", page.text)]
+    plain = [each.rstrip("↑↓ \u00a0") for each in heads]
     rows = re.findall(r'<tr id="row-.*?</tr>', page.text, re.DOTALL)
     cells = [[unescape(re.sub(r"<[^>]+>", "", each)) for each in re.findall(r"<td.*?</td>", row)] for row in rows]
     return [dict(zip(plain, row, strict=True)) for row in cells]
