@@ -38,8 +38,8 @@ class UserMarks:
     spaces: Sequence[str]
 
 
-def _marks(store: Store) -> UserMarks:
-    """Read as lists of their own: a pattern for each row of a catalog is slow with thousands of rows."""
+def user_marks(store: Store) -> UserMarks:
+    """What users wrote: lists of their own, as a pattern for each row of a catalog is slow with thousands of rows."""
     user = current_user()
     rows = {kind: store.read_sound(f"catalog/{kind}s") for kind in ("name", "tag", "note")}
     loaded: dict[str, list[str]] = {}
@@ -73,31 +73,31 @@ def _by_id(rows: Iterable[Mapping[str, Any]], column: str) -> dict[str, list[Any
 
 def graphs(store: Store) -> list[GraphInfo]:
     """All complete graphs, the newest first."""
-    marks = _marks(store)
+    marks = user_marks(store)
     return graph_infos(store.read_sound("catalog/graphs"), marks)
 
 
 def instances(store: Store) -> list[InstanceInfo]:
     """All complete instances: the caller's own, then all others; the newest first."""
-    marks = _marks(store)
+    marks = user_marks(store)
     return instance_infos(store.read_sound("catalog/instances"), marks)
 
 
 def profiles(store: Store) -> list[ProfileInfo]:
     """All complete profiles: the caller's own, then all others; the newest first."""
-    marks = _marks(store)
+    marks = user_marks(store)
     return profile_infos(store.read_sound("catalog/profiles"), marks)
 
 
 def searches(store: Store) -> list[SearchInfo]:
     """All complete searches, the newest first."""
-    marks = _marks(store)
+    marks = user_marks(store)
     return search_infos(store.read_sound("catalog/searches"), marks)
 
 
 def runs(store: Store) -> list[RunInfo]:
     """All complete runs: the caller's own, then all others; the newest first."""
-    marks = _marks(store)
+    marks = user_marks(store)
     return run_infos(store.read_sound("catalog/runs"), marks)
 
 
@@ -108,13 +108,13 @@ def graph_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[Gra
 
 def instance_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[InstanceInfo]:
     """The instances of some rows, which have the newest first: the caller's own, then all others."""
-    own_first = sorted(rows, key=lambda row: _own_first(row, marks))
+    own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*_infos("instance", lambda row: _instance(row, marks), own_first)]
 
 
 def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[ProfileInfo]:
     """The profiles of some rows, in the same order."""
-    own_first = sorted(rows, key=lambda row: _own_first(row, marks))
+    own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*_infos("profile", lambda row: _profile(row, marks), own_first)]
 
 
@@ -125,12 +125,12 @@ def search_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[Se
 
 def run_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[RunInfo]:
     """The runs of some rows: the caller's own, then all others."""
-    own_first = sorted(rows, key=lambda row: _own_first(row, marks))
+    own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*_infos("run", lambda row: _run(row, marks), own_first)]
 
 
-def _own_first(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
-    """The order of what somebody made or asked for: the caller's own first, by the newest request."""
+def own_first_key(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
+    """The key that sorts what somebody made or asked for: the caller's own first, by the newest request."""
     made = marks.user in (user_of(row["builder"]), user_of(row["claim"]))
     times = [*marks.asked.get(row["id"], ()), *([row["created"]] if made else [])]
     return not times, -max(times or [row["created"]])

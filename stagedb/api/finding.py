@@ -32,7 +32,7 @@ def find(store: Store, model: str | None, system: str | None, words: Mapping[str
     """
     if limit < 1:
         raise UsageError(f"{Word('limit', limit)} is not possible: it is at least 1")
-    wanted = _properties(words)
+    wanted = properties(words)
     asked: dict[str, Any] = {"words": wanted, "fits": fits, "limit": limit}
     if model is not None:
         rows = store.read("team/find_of_model", model=model, system=system, **asked)
@@ -50,7 +50,7 @@ def find(store: Store, model: str | None, system: str | None, words: Mapping[str
     return Rows(COLUMNS, tuple(tuple(row[name] for name in COLUMNS) for row in found), hints=_hints(unknown, fits))
 
 
-def _properties(words: Mapping[str, Any]) -> dict[str, Any]:
+def properties(words: Mapping[str, Any]) -> dict[str, Any]:
     """The words of a plan as properties of `Instance` nodes. Raises UsageError for a word that names a file."""
     found = {}
     for word, value in words.items():

@@ -70,10 +70,12 @@ def listing(
 
 def check_names(store: Store, model: str | None, system: str | None) -> None:
     """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
-    for name, word, known in (
-        ("model", model, [graph.name for graph in catalog.graphs(store)]),
-        ("system", system, _systems(store)),
-    ):
+    readers: tuple[tuple[str, str | None, Callable[[Store], list[str]]], ...] = (
+        ("model", model, lambda store: [graph.name for graph in catalog.graphs(store)]),
+        ("system", system, _systems),
+    )
+    for name, word, read in readers:
+        known = [] if word is None else read(store)
         if word is not None and word not in known:
             names = ", ".join(sorted(set(known))) or "nothing"
             raise UsageError(
@@ -156,7 +158,7 @@ def _profiles(content: _Content) -> list[_Row]:
                 "mfu": each.mfu,
                 "peak": row["peak"] if each.memory is None else each.memory,
                 "system": each.system,
-                "timing": _timing(each),
+                "timing": timing_of(each),
                 "instance": each.instance,
                 **_made(each),
             }
@@ -253,7 +255,7 @@ def _made(each: InstanceInfo | ProfileInfo | RunInfo) -> _Row:
     }
 
 
-def _timing(info: ProfileInfo) -> str | None:
+def timing_of(info: ProfileInfo) -> str | None:
     """What makes a profile differ from a plain one: scalings, blocking axes, measured durations."""
     words = [f"scale {each}" for each in info.scalings]
     words += [f"blocking {','.join(info.blocking)}"] if info.blocking else []

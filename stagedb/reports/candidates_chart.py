@@ -36,6 +36,9 @@ MANY = 4.0
 FEWEST = 4
 """Numbers of an axis."""
 
+MOST_NUMBERS = 12
+"""Numbers from which an axis over several powers of ten has only those that begin with 1, 2 or 5, or with 1."""
+
 MS = 1e6
 """Nanoseconds."""
 
@@ -178,9 +181,9 @@ def colorings_of(view: SearchView, marks: Sequence[Mark]) -> list[Coloring]:
     chosen = [*(word for word in PLAN_WORDS if word in there), *sorted(there - PLAN_WORDS.keys())]
     words |= {word: [each.words.get(word) for _, each in marks] for word in chosen}
     for word, values in words.items():
-        texts = [NONE if value is None else _text(value) for value in values]
+        texts = [NONE if value is None else value_text(value) for value in values]
         if len(set(texts)) > 1:
-            found.append(_by_value(word, texts, dict(zip(texts, values, strict=True))))
+            found.append(coloring_by(word, texts, dict(zip(texts, values, strict=True))))
     return found
 
 
@@ -192,7 +195,12 @@ def _by_code(codes: Sequence[str]) -> Coloring:
     return Coloring(WHY, "why it loses", names, colors, _places(codes, names))
 
 
-def _by_value(word: str, texts: Sequence[str], values: Mapping[str, Any]) -> Coloring:
+def coloring_by(word: str, texts: Sequence[str], values: Mapping[str, Any]) -> Coloring:
+    """A colour for each of the most frequent texts, in the order of their values.
+
+    texts: the value of each mark as a text; `none` if it has no value. values: what the texts mean.
+    """
+
     def order(name: str) -> tuple[int, float, str]:
         value = values.get(name)
         if name in FREE:
@@ -218,7 +226,8 @@ def _places(texts: Sequence[str], names: Sequence[str]) -> list[int]:
     return [known[text] if text in known else known[OTHERS] for text in texts]
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a plan's word as a legend has it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -295,21 +304,21 @@ def _caption(view: SearchView, marks: Sequence[Mark], left_out: int) -> str:
 
 def _plot(view: SearchView, marks: Sequence[Mark], name: str, colors: Sequence[int], first: str) -> str:
     """One of the views. colors: of the marks. first: the name of the view that a reader sees first."""
-    x = _axis([each.peak / GB for _, each in marks])
-    y = _axis([each.step / MS for _, each in marks])
+    x = axis_over([each.peak / GB for _, each in marks])
+    y = axis_over([each.step / MS for _, each in marks])
     circles = "".join(_mark(view, mark, x, y, color) for mark, color in zip(marks, colors, strict=True))
     what = "plans that were timed" if name == "timed" else "candidates"
     label = f"{len(marks):,} {what} by peak memory and step"
     return (
         f'<div class="area" data-show="{name}"{"" if name == first else " hidden"}><p class="unit">step, ms</p>'
         f'<div class="field" tabindex="0" role="application" aria-label="{label}">'
-        f'<svg aria-hidden="true">{_grid(x, y)}{_rooms(view, x)}{_fronts(view, x, y)}'
+        f'<svg aria-hidden="true">{grid_of(x, y)}{rooms_at(view.rooms, x)}{_fronts(view, x, y)}'
         f'<g class="marks">{circles}</g><circle class="ring" r="8"/></svg></div>'
         '<p class="axis">peak memory of the fullest rank, GB</p></div>'
     )
 
 
-def _axis(values: Sequence[float]) -> Axis:
+def axis_over(values: Sequence[float]) -> Axis:
     """An axis with room around the values: logarithmic where they differ by much."""
     low, high = min(values), max(values)
     if high / low > MANY:
@@ -326,10 +335,14 @@ def _ticks(axis: Axis) -> list[float]:
         powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)))
         values = (step * 10.0**power for power in powers for step in (1, 1.5, 2, 3, 4, 5, 6, 8))
         found = [value for value in values if axis.low <= value <= axis.high]
+    if isinstance(axis, Scale) and len(found) > MOST_NUMBERS:
+        found = [value for value in found if f"{value:e}"[0] in "125"]
+    if isinstance(axis, Scale) and len(found) > MOST_NUMBERS:
+        found = [value for value in found if f"{value:e}"[0] == "1"]
     return found
 
 
-def _grid(x: Axis, y: Axis) -> str:
+def grid_of(x: Axis, y: Axis) -> str:
     """Lines and numbers of both axes. On a narrow page every second number of the horizontal one is left out."""
     found = []
     for value in _ticks(y):
@@ -343,13 +356,13 @@ def _grid(x: Axis, y: Axis) -> str:
     return "".join(found)
 
 
-def _rooms(view: SearchView, x: Axis) -> str:
+def rooms_at(rooms: Mapping[str, int | None], x: Axis) -> str:
     """A line at the memory of an accelerator of each system."""
     found = []
-    for number, (name, room) in enumerate(list(view.rooms.items())[:COLORS]):
+    for number, (name, room) in enumerate(list(rooms.items())[:COLORS]):
         if room is not None and x.low < room / GB < x.high:
             at = percent(x.at(room / GB), 1)
-            text = f"{room / GB:,.1f} GB" if len(view.rooms) == 1 else f"{room / GB:,.1f} GB, {name}"
+            text = f"{room / GB:,.1f} GB" if len(rooms) == 1 else f"{room / GB:,.1f} GB, {name}"
             near = "end" if x.at(room / GB) > 0.5 else "start"
             found.append(
                 f'<line class="room" x1="{at}" x2="{at}" y1="0" y2="100%"/>'

@@ -1,7 +1,8 @@
-"""A read-only web application over one store: what is there, plans, memory, reports, comparisons, queries, the graph.
+"""A web application over one store: what is there, plans, memory, reports, comparisons, queries, the graph.
 
-It is a thin layer over `stagedb.api`, as the command line is. `access` decides who may read, `page_frames` how answers
-become pages, and a module for each subject has its pages. Every page has its whole state in its address.
+It is a thin layer over `stagedb.api`, as the command line is. `access` decides who may ask, `page_frames` how answers
+become pages, and a module for each subject has its pages. Every page has its whole state in its address. All of it
+reads, but for what `write_pages` does for those with the writers' token.
 """
 
 from typing import TYPE_CHECKING

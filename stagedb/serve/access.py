@@ -1,7 +1,8 @@
-"""Who may read: the token, the cookie that replaces it, names of this host, and what a browser may do with a page.
+"""Who may read and write: tokens, cookies that replace them, names of this host, what a browser may do with a page.
 
 A page of another site can make a browser send requests here. So the `Host` header must be a name of this machine or an
 address (a name of another site may point to this machine), and a request that another site caused must be a visit.
+A request that writes needs the writers' token and comes from a page of this server.
 """
 
 import hashlib
@@ -10,16 +11,26 @@ import ipaddress
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stagedb.errors import UsageError
+
 COOKIE: Final = "stagedb_serve"
+WRITER_COOKIE: Final = "stagedb_serve_writer"
+WRITING: Final = ("/write/", "/logout")
+"""Paths of requests that write, and of the one that ends writing."""
+WRITER: Final = "stagedb.writer"
+"""Whether a request may write, in its scope; None on a server where nobody may."""
+FORM: Final = "application/x-www-form-urlencoded"
+LARGEST_FORM = 65_536
+"""Bytes of a form that writes: a note has 4,000 characters."""
 FREE: Final = ("/static/", "/login")
 """Paths that need no token: they show nothing of the store."""
 
@@ -42,31 +53,56 @@ HEADERS: Mapping[str, str] = {
 class AccessRules:
     """Who may read. token: None lets everybody in who reaches the port. hosts: names, in lower case, without ports.
 
-    secure: the cookie is for HTTPS alone.
+    secure: the cookie is for HTTPS alone. writer: the token of those who may write, and read; None: nobody may write.
     """
 
     token: str | None = field(repr=False)
     hosts: frozenset[str]
     secure: bool = False
+    writer: str | None = field(default=None, repr=False)
+
+    def with_writer(self, writer: str | None) -> Self:
+        """The same rules, with a token of writers. Raises UsageError if it is that of readers."""
+        if writer is not None and self.is_token(writer):
+            raise UsageError("the token of readers and that of writers are the same: give writers another one")
+        return replace(self, writer=writer)
 
     def is_token(self, given: str) -> bool:
         """Whether a text is the token; the time that this takes does not depend on where they differ."""
         return self.token is not None and hmac.compare_digest(_digest(given), _digest(self.token))
+
+    def is_writer_token(self, given: str) -> bool:
+        """Whether a text is the writers' token."""
+        return self.writer is not None and hmac.compare_digest(_digest(given), _digest(self.writer))
 
     @property
     def cookie(self) -> str:
         """What the cookie contains: a browser that is copied does not have the token itself."""
         return hmac.new((self.token or "").encode(), b"stagedb serve", hashlib.sha256).hexdigest()
 
+    @property
+    def writer_cookie(self) -> str:
+        """What the cookie of writers contains."""
+        return hmac.new((self.writer or "").encode(), b"stagedb serve writer", hashlib.sha256).hexdigest()
+
     def is_known(self, headers: Headers) -> bool:
-        """Whether a request has the cookie, or the token in an `Authorization` header."""
+        """Whether a request has the cookie, or the token in an `Authorization` header. Writers may read."""
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        return self.has_token(headers) or hmac.compare_digest(_digest(cookie), _digest(self.cookie))
+        known = self.has_token(headers) or hmac.compare_digest(_digest(cookie), _digest(self.cookie))
+        return known or self.is_writer(headers)
+
+    def is_writer(self, headers: Headers) -> bool:
+        """Whether a request has the writers' cookie, or their token in an `Authorization` header."""
+        if self.writer is None:
+            return False
+        cookie = cookie_parser(headers.get("cookie", "")).get(WRITER_COOKIE, "")
+        return self.is_writer_token(_bearer(headers)) or hmac.compare_digest(
+            _digest(cookie), _digest(self.writer_cookie)
+        )
 
     def has_token(self, headers: Headers) -> bool:
         """Whether a request has the token in an `Authorization` header, or none is needed."""
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        return self.token is None or (scheme.lower() == "bearer" and self.is_token(given.strip()))
+        return self.token is None or self.is_token(_bearer(headers))
 
     def is_host(self, header: str) -> bool:
         """Whether a `Host` header is an address, or a name of this machine."""
@@ -76,12 +112,19 @@ class AccessRules:
         name = found[1].strip("[]").rstrip(".").lower()
         return name in self.hosts or _is_address(name)
 
-    def let_in(self, to: str) -> Response:
-        """Send a browser that has given the token to a path of this server, with the cookie."""
+    def let_in(self, to: str, *, writes: bool = False) -> Response:
+        """Send a browser that has given the token to a path of this server, with the cookie.
+
+        writes: it has given that of writers. Their cookie ends with the browser, and no link of another site sends it.
+        """
         answer = RedirectResponse(local_path(to), status_code=303)
         answer.set_cookie(
             COOKIE, self.cookie, httponly=True, samesite="lax", secure=self.secure, path="/", max_age=30 * 86_400
         )
+        if writes:
+            answer.set_cookie(
+                WRITER_COOKIE, self.writer_cookie, httponly=True, samesite="strict", secure=self.secure, path="/"
+            )
         return answer
 
 
@@ -128,6 +171,9 @@ class AccessGate(RefusingGate):
                 "`stagedb serve --allow-host NAME`.\n",
                 421,
             )
+        scope[WRITER] = None if self.rules.writer is None else self.rules.is_writer(headers)
+        if scope["method"] == "POST" and scope["path"].startswith(WRITING) and self.rules.writer is not None:
+            return self._unwritten(headers, writer=bool(scope[WRITER]))
         allowed = ("GET", "HEAD", "POST") if scope["path"] == "/login" else ("GET", "HEAD")
         if scope["method"] not in allowed:
             text = f"This server only reads: {scope['method'][:20]} is not possible.\n"
@@ -145,6 +191,29 @@ class AccessGate(RefusingGate):
             return None
         return self.login
 
+    def _unwritten(self, headers: Headers, *, writer: bool) -> ASGIApp | None:
+        """Why a request to write is refused. A page of this server sends it, or a program that has the token itself."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is None and site is None:
+            own = self.rules.is_writer_token(_bearer(headers))
+        else:
+            own = (origin is None or self._is_own(origin, headers)) and site in (None, "same-origin")
+        if not own:
+            return PlainTextResponse("Only a page of this server may ask it to write.\n", 403)
+        if not writer:
+            return PlainTextResponse("Writing needs the writers' token: /login takes it.\n", 403)
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+            return PlainTextResponse(f"Requests to write have the form {FORM}.\n", 415)
+        return None
+
+    def _is_own(self, origin: str, headers: Headers) -> bool:
+        """Whether an origin is this server: a proxy may have another scheme, but none takes HTTPS away."""
+        try:
+            found = urlsplit(origin)
+        except ValueError:
+            return False
+        return found.netloc == headers.get("host") and (found.scheme == "https" or not self.rules.secure)
+
 
 def local_path(text: str) -> str:
     """A path of this server, if a text is one; else the first page. A browser reads `//` and `/\\` as another host."""
@@ -154,13 +223,18 @@ def local_path(text: str) -> str:
 
 async def given_token(request: Request) -> tuple[str, str]:
     """The token of the form, and the path to go to. Only short forms are read."""
+    words = await form_words(request, 10_000) or {}
+    return words.get("token", "").strip(), words.get("to", "/")
+
+
+async def form_words(request: Request, most: int = LARGEST_FORM) -> dict[str, str] | None:
+    """The fields of a form; None if it is longer than so many bytes."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > 10_000:
-            return "", "/"
-    words = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-    return words.get("token", "").strip(), words.get("to", "/")
+        if len(body) > most:
+            return None
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def names_of(host: str, more: Iterable[str]) -> frozenset[str]:
@@ -181,6 +255,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _bearer(headers: Headers) -> str:
+    """The token in an `Authorization` header; empty without one."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def _is_address(name: str) -> bool:

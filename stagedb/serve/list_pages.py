@@ -20,8 +20,6 @@ from stagedb.store import unfinished
 
 SIZE = 50
 """Rows of a page."""
-NEWEST = 8
-"""Rows of each kind on the first page."""
 
 HEADS: Mapping[str, str] = {
     "name": "name",
@@ -62,22 +60,6 @@ _BY_KIND: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def home(request: Request) -> Response:
-    """The newest content of the store."""
-
-    def read(db: Stagedb) -> list[tuple[str, int, Rows]]:
-        found = []
-        for kind in ("instances", "profiles", "searches", "runs", "graphs"):
-            rows = db.ls(kind)
-            some = Rows(rows.columns, rows.rows[:NEWEST])
-            found.append((kind, len(rows), with_searches(db, some) if kind == "searches" else some))
-        return found
-
-    found = request.app.state.shared.read(read)
-    parts = [(kind, count, *table(kind, rows)) for kind, count, rows in found]
-    return page_frames.page(request, "home.html", parts=parts, heads=HEADS, empty=not any(part[1] for part in parts))
-
-
 def listing(request: Request) -> Response:
     """One kind of thing, filtered, sorted, and in pages."""
     kind = request.path_params["kind"]
@@ -85,7 +67,9 @@ def listing(request: Request) -> Response:
         raise HTTPException(404)
     words = request.query_params
     model, system, tag, text = (named(words, name) for name in ("model", "system", "tag", "text"))
-    sort = named(words, "sort") or "created"
+    sort, order = named(words, "sort") or "created", named(words, "order")
+    if order not in (None, "asc", "desc"):
+        raise UsageError("order in the address is asc or desc")
     number = number_of(words, "page", 1)
 
     def read(db: Stagedb) -> tuple[Rows, Rows]:
@@ -95,7 +79,7 @@ def listing(request: Request) -> Response:
         return every, chosen
 
     every, chosen = request.app.state.shared.read(read)
-    found = page(chosen, text, number, SIZE)
+    found = page(_in_order(chosen, sort, order), text, number, SIZE)
     shown_rows = found.rows
     if kind == "searches":
         first = number == 1 and not (model or system or tag or text)
@@ -111,12 +95,12 @@ def listing(request: Request) -> Response:
         rows=rows,
         heads=HEADS,
         found=found,
-        asked={**asked, "sort": sort},
+        asked={**asked, "sort": sort, "order": order},
         models=_values(every, "model"),
         tags=sorted({each for row in every for each in row["tags"] or ()}),
-        systems=_values(every, "system") if kind in ("profiles", "searches") else [],
-        sorts=[each for each in SORTS if kind == "profiles" or each not in ("step", "mfu")],
-        links=_links(kind, columns, found, asked, sort),
+        systems=_values(every, "system") if kind == "searches" else [],
+        sorts=[each for each in SORTS if each not in ("step", "mfu")],
+        links=_links(kind, columns, found, asked, sort, order),
     )
 
 
@@ -229,18 +213,35 @@ def _values(rows: Rows, column: str) -> list[str]:
     return sorted({str(row[column]) for row in rows if row[column] is not None})
 
 
+def _in_order(rows: Rows, sort: str, order: str | None) -> Rows:
+    """The rows of a sorted list, the other way round if that is asked for. Those without the figure stay last."""
+    column, falls = SORTS[sort]
+    if order is None or (order == "desc") == falls:
+        return rows
+    at = rows.columns.index(column)
+    there = [row for row in rows.rows if row[at] is not None]
+    return Rows(rows.columns, (*reversed(there), *(row for row in rows.rows if row[at] is None)))
+
+
 def _links(
-    kind: str, columns: Sequence[str], found: ListedPage, asked: Mapping[str, str | None], sort: str
+    kind: str,
+    columns: Sequence[str],
+    found: ListedPage,
+    asked: Mapping[str, str | None],
+    sort: str,
+    order: str | None,
 ) -> dict[str, Any]:
     """Addresses of the same list in another order, and of the pages before and after this one."""
-    sorts = {
-        name: address("list", kind, **{**asked, "sort": SORTED_BY[name]})
-        for name in columns
-        if name in SORTED_BY and (kind == "profiles" or name not in ("step", "mfu"))
-    }
+    falls = SORTS[sort][1] if order is None else order == "desc"
+    sorts = {}
+    for name in columns:
+        if name in SORTED_BY and name not in ("step", "mfu"):
+            other = ("asc" if falls else "desc") if SORTED_BY[name] == sort else None
+            sorts[name] = address("list", kind, **{**asked, "sort": SORTED_BY[name], "order": other})
     turn = {
-        word: address("list", kind, **{**asked, "sort": sort, "page": at})
+        word: address("list", kind, **{**asked, "sort": sort, "order": order, "page": at})
         for word, at in (("before", found.number - 1), ("after", found.number + 1))
         if 1 <= at <= found.pages
     }
-    return {"sorts": sorts, "sorted": next(name for name in SORTED_BY if SORTED_BY[name] == sort), **turn}
+    mine = next(name for name in SORTED_BY if SORTED_BY[name] == sort)
+    return {"sorts": sorts, "sorted": mine, "order": "descending" if falls else "ascending", **turn}

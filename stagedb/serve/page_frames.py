@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.outputs import GB, printable, readable_cell
+from stagedb.serve.access import WRITER
 from stagedb.serve.hidden_failures import traceback_of
 from stagedb.serve.page_form import linked
 from stagedb.store.failures import ConnectionLost
@@ -100,8 +101,12 @@ _templates.filters["printable"] = lambda text: printable(str(text), kept="")
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    """A page from its template. Its values are text, which the template escapes."""
-    words = {"path": request.url.path, "query": request.url.query, **values}
+    """A page from its template. Its values are text, which the template escapes.
+
+    `writer` is whether who asks may write, None on a server where nobody may.
+    """
+    writer = request.scope.get(WRITER)
+    words = {"path": request.url.path, "query": request.url.query, "writer": writer, **values}
     return HTMLResponse(_templates.get_template(template).render(words), status)
 
 

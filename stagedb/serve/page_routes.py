@@ -11,23 +11,26 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    home_pages,
     instance_pages,
     list_pages,
     page_frames,
+    plan_pages,
     query_pages,
     run_pages,
     search_pages,
     step_pages,
     subgraph_page,
     team_pages,
+    write_pages,
 )
-from stagedb.serve.access import AccessGate, AccessRules, given_token
+from stagedb.serve.access import WRITER, WRITER_COOKIE, AccessGate, AccessRules, form_words, given_token
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
 Page = Callable[[Request], Response]
@@ -58,9 +61,12 @@ class Limits:
 
 
 PAGES: tuple[tuple[str, Page], ...] = (
-    ("/", list_pages.home),
+    ("/", home_pages.home),
+    ("/lookup", home_pages.lookup),
     ("/models", list_pages.models),
     ("/models/{name}", list_pages.model),
+    ("/list/instances", plan_pages.plans),
+    ("/list/profiles", plan_pages.plans),
     ("/list/{kind}", list_pages.listing),
     ("/show/{word}", instance_pages.show),
     ("/graphs/{word}", instance_pages.graph),
@@ -83,6 +89,18 @@ PAGES: tuple[tuple[str, Page], ...] = (
 )
 """Every page that reads the store, by its path."""
 
+FORMS: tuple[tuple[str, Page], ...] = (("/remove/{word}", write_pages.removal),)
+"""Pages for those who may write, which write nothing themselves."""
+
+WRITES: tuple[tuple[str, Page], ...] = (
+    ("/write/name", write_pages.name),
+    ("/write/tag", write_pages.tag),
+    ("/write/star", write_pages.star),
+    ("/write/note", write_pages.note),
+    ("/write/remove", write_pages.remove),
+)
+"""What writers ask for. The gate lets only requests with their token, from a page of this server, come here."""
+
 SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
 """Folders of other packages whose files pages have too."""
 
@@ -91,14 +109,16 @@ ASKING = frozenset({query_pages.named_query, query_pages.cypher})
 
 
 def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None) -> Starlette:
-    """The application over the store that `connect` opens. Its connection refuses every write.
+    """The application over the store that `connect` opens. The connection of pages refuses every write.
 
-    The store is opened by the first request, and closed when the server ends.
+    The store is opened by the first request, and closed when the server ends. Where the rules have a token of writers,
+    the first write opens a second connection.
     """
     limits = limits or Limits()
-    shared = SharedStore(connect)
+    shared, writing = SharedStore(connect), SharedStore(connect, writes=True)
     state = {
         "shared": shared,
+        "writing": writing,
         "kept": KeptResults(limits.kept),
         "kept_searches": KeptResults(limits.searches),
         "limits": limits,
@@ -106,6 +126,10 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         "asking": asyncio.Semaphore(limits.asking),
     }
     routes = [Route(path, _guarded(read), methods=["GET"]) for path, read in PAGES]
+    if rules.writer is not None:
+        routes += [Route(path, _guarded(_for_writers(read)), methods=["GET"]) for path, read in FORMS]
+        routes += [Route(path, _written(write), methods=["POST"]) for path, write in WRITES]
+        routes.append(Route("/logout", _logout, methods=["POST"]))
     login = _login(rules)
     app = Starlette(
         routes=[
@@ -115,7 +139,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         ],
         exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(AccessGate, rules=rules, login=login_page)],
-        lifespan=_lifespan(shared),
+        lifespan=_lifespan(shared, writing),
     )
     for name, value in state.items():
         setattr(app.state, name, value)
@@ -157,7 +181,41 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
     return answer
 
 
-def _lifespan(shared: SharedStore) -> Any:
+def _for_writers(read: Page) -> Page:
+    """A page that readers do not get."""
+
+    def answer(request: Request) -> Response:
+        if not request.scope.get(WRITER):
+            raise HTTPException(403, "This page is for those who may write: /login takes the writers' token.")
+        return read(request)
+
+    return answer
+
+
+def _written(write: Page) -> Callable[[Request], Any]:
+    """A request that writes, with the fields of its form."""
+    guarded = _guarded(_for_writers(write))
+
+    async def answer(request: Request) -> Response:
+        words = await form_words(request)
+        if words is None:
+            raise HTTPException(413, "The form is too large.")
+        request.state.words = words
+        answered: Response = await guarded(request)
+        return answered
+
+    return answer
+
+
+async def _logout(request: Request) -> Response:
+    """End writing: reading goes on."""
+    del request
+    answer = RedirectResponse("/", status_code=303)
+    answer.delete_cookie(WRITER_COOKIE, path="/")
+    return answer
+
+
+def _lifespan(*stores: SharedStore) -> Any:
     import contextlib
     from collections.abc import AsyncIterator
 
@@ -165,7 +223,8 @@ def _lifespan(shared: SharedStore) -> Any:
     async def run(app: Starlette) -> AsyncIterator[None]:
         del app
         yield
-        shared.close()
+        for each in stores:
+            each.close()
 
     return run
 
@@ -180,16 +239,21 @@ async def login_page(scope: Any, receive: Any, send: Any) -> None:
     """The form that asks for the token, at any address."""
     request = Request(scope, receive)
     to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    await page_frames.page(request, "login.html", 401, to=to, wrong=False)(scope, receive, send)
+    await page_frames.page(request, "login.html", 401, to=to, wrong=False, reads=False)(scope, receive, send)
 
 
 def _login(rules: AccessRules) -> Callable[[Request], Any]:
     async def login(request: Request) -> Response:
+        # Who may read is asked for the writers' token here.
+        reads = rules.is_known(request.headers)
         if request.method != "POST":
-            return page_frames.page(request, "login.html", to="/", wrong=False)
+            to = request.query_params.get("to", "/")
+            return page_frames.page(request, "login.html", to=to, wrong=False, reads=reads)
         token, to = await given_token(request)
-        if rules.token is None or rules.is_token(token):
+        if rules.is_writer_token(token):
+            return rules.let_in(to, writes=True)
+        if rules.is_token(token) or (rules.token is None and rules.writer is None):
             return rules.let_in(to)
-        return page_frames.page(request, "login.html", 401, to=to, wrong=True)
+        return page_frames.page(request, "login.html", 401, to=to, wrong=True, reads=reads)
 
     return login

@@ -1,4 +1,4 @@
-"""One connection to the store for all requests, and results that are worth keeping."""
+"""A connection to the store for all requests that read or for all that write, and results that are worth keeping."""
 
 import threading
 from collections import OrderedDict
@@ -13,10 +13,13 @@ Result = TypeVar("Result")
 
 
 class SharedStore:
-    """A store that only reads. Threads share it, and it is opened again after its engine was started anew."""
+    """A store that only reads. Threads share it, and it is opened again after its engine was started anew.
 
-    def __init__(self, connect: Callable[[], Stagedb]) -> None:
-        self._connect = connect
+    writes: one that may write, which is for writing alone.
+    """
+
+    def __init__(self, connect: Callable[[], Stagedb], *, writes: bool = False) -> None:
+        self._connect, self._writes = connect, writes
         self._lock = threading.Lock()
         self._open: Stagedb | None = None
 
@@ -36,6 +39,15 @@ class SharedStore:
             self._drop(opened)
         return read(self._current())
 
+    def write(self, write: Callable[[Stagedb], Result]) -> Result:
+        """The result of `write`, which is called once: whether a write that was interrupted is done is not known."""
+        opened = self._current()
+        try:
+            return write(opened)
+        except ConnectionLost:
+            self._drop(opened)
+            raise
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
@@ -47,7 +59,8 @@ class SharedStore:
         with self._lock:
             if self._open is None:
                 opened = self._connect()
-                opened.store.only_read()
+                if not self._writes:
+                    opened.store.only_read()
                 self._open = opened
             return self._open
 

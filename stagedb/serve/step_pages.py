@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse, Response
 
 from stagedb import api
 from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb
+from stagedb.errors import UsageError
 from stagedb.serve import page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
 
@@ -60,7 +61,7 @@ def pair_report(request: Request) -> Response:
 
 def compare(request: Request) -> Response:
     """Two instances or two profiles side by side; without both words, a form that asks for them."""
-    first, second = (named(request.query_params, name) for name in ("first", "second"))
+    first, second = compared(request)
     shared = request.app.state.shared
     names = shared.read(suggestions)
     form = {"first": first or "", "second": second or "", "names": names}
@@ -83,6 +84,16 @@ def compare(request: Request) -> Response:
     return page_frames.page(
         request, "compare.html", found=found, sides=sides, parts=parts, links=links, most=MOST, **form
     )
+
+
+def compared(request: Request) -> tuple[str | None, str | None]:
+    """The two of an address: `of=A&of=B`, or `first=A&second=B`. Raises UsageError for more than two."""
+    words: list[str | None] = [each.strip() for each in request.query_params.getlist("of") if each.strip()]
+    if len(words) > 2:
+        raise UsageError(f"a comparison takes two, and {len(words)} are ticked: leave two ticked")
+    given = words or [named(request.query_params, name) for name in ("first", "second")]
+    first, second = [*given, None, None][:2]
+    return first, second
 
 
 WORK = "Work and messages of a step, all ranks together"

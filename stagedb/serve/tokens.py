@@ -1,6 +1,7 @@
-"""The token of a server: from the environment, from a file, or made once and kept in a private file.
+"""The tokens of a server: that of readers from the environment, from a file, or made once and kept in a private file,
+and that of writers from the environment or a file alone.
 
-It is never an argument of the program and in no log: other users of a machine can read both.
+A token is never an argument of the program and in no log: other users of a machine can read both.
 """
 
 import os
@@ -16,8 +17,11 @@ from stagedb.inputs import read_text
 from stagedb.places import embedded_home
 
 VARIABLE: Final = "STAGEDB_SERVE_TOKEN"
+WRITER_VARIABLE: Final = "STAGEDB_SERVE_WRITER_TOKEN"
 SHORTEST = 16
 """Characters of the shortest token: shorter ones can be guessed."""
+
+WRITER_OPTION: Final = "--writer-token-file"
 
 _LONGEST = 512
 _FORM = re.compile(r"[\x21-\x7e]+")
@@ -47,8 +51,21 @@ def find_token(file: Path | None, environment: Mapping[str, str] | None = None) 
     return FoundToken(_checked(_read(kept), str(kept)), str(kept))
 
 
-def _read(file: Path) -> str:
-    return read_text(file, "token", option="--token-file").strip()
+def find_writer_token(file: Path | None, environment: Mapping[str, str] | None = None) -> FoundToken | None:
+    """The token of those who may write: of a file, or of the environment. None is made: without one nobody writes.
+
+    Raises UsageError for a token that cannot be used, as that of readers.
+    """
+    env = os.environ if environment is None else environment
+    if file is not None:
+        return FoundToken(_checked(_read(file, WRITER_OPTION), f"{WRITER_OPTION} {file}"), str(file))
+    if env.get(WRITER_VARIABLE):
+        return FoundToken(_checked(env[WRITER_VARIABLE].strip(), WRITER_VARIABLE), WRITER_VARIABLE)
+    return None
+
+
+def _read(file: Path, option: str = "--token-file") -> str:
+    return read_text(file, "token", option=option).strip()
 
 
 def _make(file: Path) -> None:

@@ -58,18 +58,23 @@ class KeptOpen(Stagedb):
 
 
 @contextlib.contextmanager
-def serving(store: Store, token: str | None = None, limits: Limits | None = None) -> Iterator[Served]:
-    """A server over a store."""
-    with serving_opened(lambda: KeptOpen(store), token, limits) as served:
+def serving(
+    store: Store, token: str | None = None, limits: Limits | None = None, writer: str | None = None
+) -> Iterator[Served]:
+    """A server over a store. writer: the token of those who may write."""
+    with serving_opened(lambda: KeptOpen(store), token, limits, writer) as served:
         yield served
 
 
 @contextlib.contextmanager
 def serving_opened(
-    connect: Callable[[], Stagedb], token: str | None = None, limits: Limits | None = None
+    connect: Callable[[], Stagedb],
+    token: str | None = None,
+    limits: Limits | None = None,
+    writer: str | None = None,
 ) -> Iterator[Served]:
     """A server that opens its store itself, and again when it was lost."""
-    app = application(connect, AccessRules(token, names_of("127.0.0.1", ())), limits)
+    app = application(connect, AccessRules(token, names_of("127.0.0.1", ()), writer=writer), limits)
     opened = bound("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)

@@ -130,7 +130,7 @@ def test_an_unexpected_error_shows_no_details(
 
     monkeypatch.setattr(Stagedb, "ls", fail)
     with serving(embedded_store) as served:
-        answer = served.get("/list/instances")
+        answer = served.get("/list/graphs")
     assert answer.status == 500
     assert "stagedb itself failed" in answer.text
     assert "secret place" not in answer.text

@@ -1,0 +1,284 @@
+"""Instances and profiles as rows with the words of their plans and their figures, filtered and sorted.
+
+A list is read with as many statements for a thousand rows as for one. What takes time for each plan, its text, is
+made for the rows that need it.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from stagedb.api import catalog, finding, listing, plan_texts
+from stagedb.api.results import ProfileInfo
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.mentions import Word
+from stagedb.plans import typed_words
+from stagedb.store import Store, user_of, warn_of
+
+Kind = Literal["instances", "profiles"]
+
+WORDS = (
+    *("tp", "pp", "cp", "ep", "dp", "micro_batch_size", "schedule", "zero", "recompute", "global_batch_size"),
+    "seq_len",
+)
+"""Words of plans that rows have."""
+
+DEGREES = WORDS[:5]
+"""The words that short texts of plans have."""
+
+SORTS: Mapping[str, bool] = {
+    "created": True,
+    "name": False,
+    "model": False,
+    "system": False,
+    "made_by": False,
+    "tags": True,
+    "ranks": False,
+    "step": False,
+    "tokens": True,
+    "mfu": True,
+    "memory": False,
+    **dict.fromkeys(WORDS, False),
+}
+"""What rows can be sorted by, and whether the largest usually comes first."""
+
+STAR = "star"
+"""The tag that pages show as a star."""
+
+_DESCRIBED = 4_096
+"""Plans whose texts are kept: a search for a text asks for those of all rows, and the next one again."""
+
+
+@dataclass(frozen=True)
+class ListedPlan:
+    """An instance with the figures of its newest profile, or a profile with the plan of its instance.
+
+    plan: its words as JSON; words: those of `WORDS`. instance, profile: ids; an instance may have no profile. system,
+    timing, scaled, step [ns], mfu, tokens (a second and accelerator), memory and room [bytes]: of the profile. An
+    instance without one has the memory that was computed for it. made_by: the user.
+    """
+
+    id: str
+    name: str | None
+    model: str
+    plan: str
+    words: Mapping[str, Any]
+    ranks: int
+    instance: str
+    instance_name: str
+    profile: str | None
+    system: str | None
+    timing: str | None
+    scaled: bool
+    step: int | None
+    mfu: float | None
+    tokens: float | None
+    memory: int | None
+    room: int | None
+    created: str
+    made_by: str | None
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the fullest rank fits into the accelerator's memory; None if the memory is unknown."""
+        return None if self.memory is None else self.room is None or self.memory <= self.room
+
+    @property
+    def star(self) -> bool:
+        """Whether somebody gave it a star."""
+        return STAR in self.tags
+
+    def value(self, column: str) -> Any:
+        """The value of a column of `SORTS`."""
+        return self.words[column] if column in self.words else getattr(self, column)
+
+    def described(self, without: Iterable[str] = ()) -> str:
+        """The plan in short, without some of its words. Empty for a plan that the store has in no readable form."""
+        return _described(self.plan, tuple(sorted(without)))
+
+
+@dataclass(frozen=True)
+class PlanFilter:
+    """Which rows are wanted: every word of a text in any of their texts, and values that they have."""
+
+    text: str | None = None
+    model: str | None = None
+    system: str | None = None
+    tag: str | None = None
+    made_by: str | None = None
+    fits: bool = False
+
+
+def plans(store: Store, kind: Kind, words: Mapping[str, Any], system: str | None = None) -> list[ListedPlan]:
+    """The complete instances or profiles whose plans have these words: the caller's own first, the newest first.
+
+    words: as in `Stagedb.find`. system: of the profiles whose figures instances have; None: any. Figures of an instance
+    are of its newest profile without scaled durations. Damaged rows are left out with a warning. Raises UsageError for
+    words that no plan has.
+    """
+    content = _ReadPlans.read(store, words)
+    return content.profile_rows() if kind == "profiles" else content.instance_rows(store, system)
+
+
+def both(store: Store, words: Mapping[str, Any]) -> tuple[list[ListedPlan], list[ListedPlan]]:
+    """The rows of `plans` for instances and for profiles, read once."""
+    content = _ReadPlans.read(store, words)
+    return content.instance_rows(store, None), content.profile_rows()
+
+
+@dataclass(frozen=True)
+class _ReadPlans:
+    """What is read for a list. rows: of `catalog/plans`."""
+
+    marks: catalog.UserMarks
+    rows: Sequence[Mapping[str, Any]]
+    profiles: Sequence[ProfileInfo]
+
+    @classmethod
+    def read(cls, store: Store, words: Mapping[str, Any]) -> Self:
+        marks = catalog.user_marks(store)
+        rows = store.read_sound("catalog/plans", words=finding.properties(typed_words(words)))
+        return cls(marks, rows, catalog.profile_infos(store.read_sound("catalog/profiles"), marks))
+
+    def profile_rows(self) -> list[ListedPlan]:
+        known = {row["id"]: row for row in self.rows}
+        return [_profile(each, known[each.instance]) for each in self.profiles if each.instance in known]
+
+    def instance_rows(self, store: Store, system: str | None) -> list[ListedPlan]:
+        newest: dict[str, ProfileInfo] = {}
+        for each in sorted(self.profiles, key=lambda each: (each.created, each.id)):
+            if not each.scalings and system in (None, each.system):
+                newest[each.instance] = each
+        peaks = {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
+        own_first = sorted(self.rows, key=lambda row: catalog.own_first_key(row, self.marks))
+        return [_instance(row, self.marks, newest.get(row["id"]), peaks.get(row["id"])) for row in own_first]
+
+
+def chosen(rows: Iterable[ListedPlan], wanted: PlanFilter) -> list[ListedPlan]:
+    """The rows that a filter lets through, in their order."""
+    words = (wanted.text or "").casefold().split()
+    return [
+        each
+        for each in rows
+        if wanted.model in (None, each.model)
+        and wanted.system in (None, each.system)
+        and (wanted.tag is None or wanted.tag in each.tags)
+        and wanted.made_by in (None, each.made_by)
+        and (each.fits or not wanted.fits)
+        and _contains(each, words)
+    ]
+
+
+def ordered(rows: Sequence[ListedPlan], sort: str, largest_first: bool | None = None) -> list[ListedPlan]:
+    """The rows by a column of `SORTS`, those without a value last. `created` keeps the caller's own first.
+
+    largest_first: None for what is usual for the column. Raises UsageError for another column.
+    """
+    if sort not in SORTS:
+        raise UsageError(f"{Word('sort', shown(sort))} is not possible: it is one of {', '.join(SORTS)}")
+    falls = SORTS[sort] if largest_first is None else largest_first
+    if sort == "created":
+        return list(rows) if falls else list(reversed(rows))
+    there = [each for each in rows if each.value(sort) not in (None, ())]
+    return [
+        *sorted(there, key=lambda each: _key(each, sort), reverse=falls),
+        *(each for each in rows if each.value(sort) in (None, ())),
+    ]
+
+
+def _key(each: ListedPlan, sort: str) -> Any:
+    """What a row is sorted by: a star comes before other tags."""
+    value = each.value(sort)
+    return (each.star, value) if sort == "tags" else value.casefold() if isinstance(value, str) else value
+
+
+def _contains(each: ListedPlan, words: Sequence[str]) -> bool:
+    if not words:
+        return True
+    texts = [
+        each.id,
+        each.name,
+        each.instance_name,
+        each.model,
+        each.system,
+        each.timing,
+        each.made_by,
+        *each.names,
+        *each.tags,
+    ]
+    text = " ".join(filter(None, (*texts, each.described()))).casefold()
+    return all(word in text for word in words)
+
+
+@functools.lru_cache(_DESCRIBED)
+def _described(plan: str, without: tuple[str, ...]) -> str:
+    try:
+        words = json_mapping(plan, "plan")
+    except DamagedError as damage:
+        warn_of(f"{damage}")
+        return ""
+    some = {name: value for name, value in words.items() if name not in without}
+    return plan_texts.describe(some) if some else ""
+
+
+def _instance(
+    row: Mapping[str, Any], marks: catalog.UserMarks, profile: ProfileInfo | None, peak: tuple[int, int] | None
+) -> ListedPlan:
+    computed = peak[1] if peak is not None and peak[0] == row["classes"] else None
+    names = tuple(marks.names.get(row["id"], ()))
+    name = catalog.called(names, row["name"], marks.spaces)
+    return ListedPlan(
+        id=row["id"],
+        name=name,
+        instance=row["id"],
+        instance_name=name,
+        created=catalog.time_of(row["created"]),
+        made_by=user_of(row["builder"]),
+        names=names,
+        tags=tuple(marks.tags.get(row["id"], ())),
+        **_plan(row),
+        **_figures(profile, computed),
+    )
+
+
+def _profile(info: ProfileInfo, row: Mapping[str, Any]) -> ListedPlan:
+    return ListedPlan(
+        id=info.id,
+        name=info.name or info.instance_name,
+        instance=info.instance,
+        instance_name=info.instance_name,
+        created=info.created,
+        made_by=info.made_by,
+        names=info.names,
+        tags=info.tags,
+        **_plan(row),
+        **_figures(info, None),
+    )
+
+
+def _plan(row: Mapping[str, Any]) -> dict[str, Any]:
+    words = {name: row[name] for name in WORDS}
+    return {"model": row["model"], "plan": row["plan"], "ranks": row["ranks"], "words": words}
+
+
+def _figures(profile: ProfileInfo | None, computed: int | None) -> dict[str, Any]:
+    if profile is None:
+        nothing = ("profile", "system", "timing", "step", "mfu", "tokens", "room")
+        return {**dict.fromkeys(nothing), "scaled": False, "memory": computed}
+    a_second = profile.tokens_per_second
+    return {
+        "profile": profile.id,
+        "system": profile.system,
+        "timing": listing.timing_of(profile),
+        "scaled": bool(profile.scalings),
+        "step": profile.step,
+        "mfu": profile.mfu,
+        "tokens": None if a_second is None else a_second / profile.ranks,
+        "memory": computed if profile.memory is None else profile.memory,
+        "room": profile.room,
+    }

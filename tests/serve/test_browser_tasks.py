@@ -1,0 +1,129 @@
+"""What a team does in a browser, wide and narrow: filter many instances, find the fastest plan that fits, name it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.store import Store
+from tests.browsing import Browser, browsing
+from tests.ir.tiny import card
+from tests.serve.served import serving
+from tests.store.many import copies
+
+WIDTHS = (1280, 400)
+WRITER = "the-token-of-writers"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+def go(browser: Browser, script: str) -> None:
+    """Run a script that leads to another page, and wait until that is there."""
+    browser.run("document.documentElement.dataset.ready = 'no'")
+    browser.run(f"void {script}")
+    browser.settle()
+
+
+def text(browser: Browser, selector: str) -> str:
+    found: str = browser.run(f"document.querySelector({selector!r})?.textContent.trim() ?? ''")
+    return found
+
+
+def many(store: Store) -> str:
+    """The id of a profile with a thousand copies: tp 8 in every tenth, and each slower than the one before."""
+    one = Stagedb(store).profile(model=card("llama"), tp=2, dp=2)
+    copies(store, one.instance.id, 1_000)
+    with store._session("WRITE") as session:
+        session.run("MATCH (i:Instance) WHERE i.name ENDS WITH '7' SET i.tp = 8").consume()
+        session.run("MATCH (p:Profile) SET p.tokens_per_second = 1.0e15 / p.step").consume()
+        # The fastest does not fit.
+        session.run("MATCH (p:Profile {id: $id}) SET p.room = 1", id=one.info.id).consume()
+    return one.info.id
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_filter_a_thousand_instances_and_compare_two(embedded_store: Store, browser: Browser, width: int) -> None:
+    many(embedded_store)
+    with serving(embedded_store) as served:
+        browser.visit(f"{served.address}/list/instances", width)
+        assert text(browser, "h1") == "instances 1,001"
+        # The name and the first figure are on the first screen.
+        assert browser.run(
+            "[...document.querySelectorAll('tbody tr:first-child td')].slice(1, 3).every((each) => {"
+            " const box = each.getBoundingClientRect();"
+            " return each.textContent && box.right <= innerWidth && box.bottom <= 800; })"
+        )
+        browser.run("document.querySelector('[name=plan]').value = 'tp=8'")
+        go(browser, "document.querySelector('#list button').click()")
+        assert text(browser, "h1") == "instances 100"
+        assert browser.run("location.search").startswith("?plan=tp%3D8")
+        assert text(browser, ".chips li") == "plan: tp=8 ✕"
+        step = "[...document.querySelectorAll('thead a')].find((each) => each.textContent.startsWith('step'))"
+        go(browser, f"{step}.click()")
+        first = text(browser, "tbody tr:first-child td:nth-child(2)")
+        assert first == "ada/copy-7"
+        go(browser, f"{step}.click()")
+        assert text(browser, "tbody tr:first-child td:nth-child(2)") == "ada/copy-997"
+        assert browser.run("document.querySelector('#compare button').disabled")
+        browser.run("[...document.querySelectorAll('[name=of]')].slice(0, 2).forEach((each) => each.click())")
+        assert text(browser, "#compare small") == "2 ticked"
+        go(browser, "document.querySelector('#compare button').click()")
+        assert browser.run("location.pathname") == "/compare"
+        assert browser.run("new URLSearchParams(location.search).getAll('of').length") == 2
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_find_the_fastest_plan_that_fits(embedded_store: Store, browser: Browser, width: int) -> None:
+    too_large = many(embedded_store)
+    with serving(embedded_store) as served:
+        browser.visit(f"{served.address}/list/profiles?sort=tokens", width)
+        assert browser.run("document.querySelector('tbody tr').id") == f"row-{too_large}"
+        browser.run("document.querySelector('[name=fits]').click()")
+        go(browser, "document.querySelector('#list button').click()")
+        assert text(browser, "h1") == "profiles 1,000"
+        best = browser.run("document.querySelector('tbody tr').id.slice(4)")
+        assert Stagedb(embedded_store).find(fits=True).rows[0][5] == best
+        assert "copy-1:" in text(browser, "figcaption")
+        # A mark ticks its row, and leads to it.
+        browser.run(
+            "document.querySelector(`.plans-chart a[href='#row-"
+            + best
+            + "']`).dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
+        )
+        assert browser.run("document.querySelector('tbody tr [name=of]').checked")
+        assert browser.run("location.hash") == f"#row-{best}"
+        browser.run("document.querySelector('[name=color]').value = 'dp'")
+        go(browser, "document.querySelector('[name=color]').dispatchEvent(new Event('change'))")
+        assert "color=dp" in browser.run("location.search")
+        assert text(browser, ".plans-chart .legend b") == "dp"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_name_and_tag_a_plan(embedded_store: Store, browser: Browser, width: int) -> None:
+    made = Stagedb(embedded_store).profile(model=card("llama"), tp=2, dp=2)
+    browser.call("Network.clearBrowserCookies")
+    with serving(embedded_store, writer=WRITER) as served:
+        browser.visit(f"{served.address}/profiles/{made.info.id}", width, dark=True)
+        assert text(browser, ".writing") == ""
+        go(browser, "document.querySelector('a.who').click()")
+        browser.run(f"document.querySelector('[name=token]').value = '{WRITER}'")
+        go(browser, "document.forms[0].submit()")
+        assert browser.run("location.pathname") == f"/profiles/{made.info.id}"
+        for field, value in (("name", "champion"), ("tags", "week-12")):
+            browser.run(f"document.querySelector('.writing [name={field}]').value = '{value}'")
+            go(browser, f"document.querySelector('.writing [name={field}]').form.requestSubmit()")
+        go(browser, "document.querySelector('[name=star]').click()")
+        assert text(browser, "h1") == "champion on h100"
+        assert "week-12" in text(browser, ".team")
+        browser.visit(f"{served.address}/list/profiles?tag=week-12", width)
+        assert text(browser, "tbody tr td:nth-child(2)") == "★ champion"
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        go(browser, "document.querySelector('.star').click()")
+        assert text(browser, "tbody tr td:nth-child(2)") == "champion"
+        go(browser, "document.querySelector('form.who button').click()")
+        assert text(browser, "a.who") == "write"
+    assert Stagedb(embedded_store).show("champion").tags == ("week-12",)
