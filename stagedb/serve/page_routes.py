@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -90,6 +91,16 @@ ASKING = frozenset({query_pages.named_query, query_pages.cypher})
 """Pages that answer queries of users, which may take as long as a query may."""
 
 
+class KeptFiles(StaticFiles):
+    """Files that show nothing of the store. A browser keeps them, and asks each time whether they are still the same."""
+
+    def file_response(self, *args: Any, **words: Any) -> Response:
+        """The answer with a file, or that the browser has it."""
+        answer = super().file_response(*args, **words)
+        answer.headers["cache-control"] = "no-cache"
+        return answer
+
+
 def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None) -> Starlette:
     """The application over the store that `connect` opens. Its connection refuses every write.
 
@@ -111,7 +122,11 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         routes=[
             *routes,
             Route("/login", login, methods=["GET", "POST"]),
-            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static", packages=SHARED)),
+            Mount(
+                "/static",
+                KeptFiles(directory=page_frames.FOLDER / "static", packages=SHARED),
+                middleware=[Middleware(GZipMiddleware)],
+            ),
         ],
         exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(AccessGate, rules=rules, login=login_page)],

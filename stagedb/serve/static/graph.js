@@ -1,5 +1,6 @@
 // Draws the open nodes and their neighbours. A click opens a node: its address has the new state.
-"use strict";
+import cytoscape from "./cytoscape.min.js";
+
 const drawing = JSON.parse(document.getElementById("drawing").textContent);
 const colours = getComputedStyle(document.documentElement);
 const colour = (name) => colours.getPropertyValue(name).trim();
