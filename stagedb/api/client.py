@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from stagedb.api import catalog, listing, lookup
 from stagedb.api.plan_keywords import GraphWords, PlanWords
@@ -202,6 +202,8 @@ class Stagedb(RunVerbs):
         timeout: float = 60.0,
         most: int | None = None,
         progress: "Progress | None" = None,
+        graph: bool = False,
+        plan: Literal["explain", "profile"] | None = None,
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
@@ -210,9 +212,12 @@ class Stagedb(RunVerbs):
         imported, for `$run`; named queries about the time of a profile answer for the run instead. timeout: seconds
         after which the query is ended. most: rows that are read; `cut` of the result shows that there are more.
         progress: called while nodes of ranks and groups are written, which the first query about them does: how many
-        there are, of how many. Raises UsageError for a text that could write, and for unknown names.
+        there are, of how many. graph: the result's `graph` has the nodes and relationships in its rows. plan: the
+        result's `plan` has how the store answers; `explain` does not run the query, `profile` measures it. Raises
+        UsageError for a text that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, profile, run, timeout, most, progress)
+        given = dict(params or {})
+        return querying.run(self.store, query, given, instance, profile, run, timeout, most, progress, graph, plan)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries, and those that users saved in the store."""

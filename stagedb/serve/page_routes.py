@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    cypher_page,
     instance_pages,
     list_pages,
     page_frames,
@@ -79,7 +80,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/compare/report", step_pages.pair_report),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
-    ("/cypher", query_pages.cypher),
+    ("/cypher", cypher_page.cypher),
     ("/explore", subgraph_page.explore),
 )
 """Every page that reads the store, by its path."""
@@ -87,12 +88,12 @@ PAGES: tuple[tuple[str, Page], ...] = (
 SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
 """Folders of other packages whose files pages have too."""
 
-ASKING = frozenset({query_pages.named_query, query_pages.cypher})
+ASKING = frozenset({query_pages.named_query, cypher_page.cypher})
 """Pages that answer queries of users, which may take as long as a query may."""
 
 
 class KeptFiles(StaticFiles):
-    """Files that show nothing of the store. A browser keeps them, and asks each time whether they are still the same."""
+    """Files that show nothing of the store. A browser keeps them, and asks each time whether they changed."""
 
     def file_response(self, *args: Any, **words: Any) -> Response:
         """The answer with a file, or that the browser has it."""
