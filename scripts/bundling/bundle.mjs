@@ -5,6 +5,8 @@ import { copyFile, mkdir, readdir, readFile, writeFile } from "node:fs/promises"
 import { join } from "node:path";
 
 const LIBRARIES = ["codemirror", "cypher-language", "cytoscape"];
+// Packages whose code others have in their own files.
+const INLINED = { "node_modules/cytoscape-dagre": ["node_modules/@dagrejs/dagre", "node_modules/@dagrejs/graphlib"] };
 const [out] = process.argv.slice(2);
 const PAGES = join(out, "stagedb", "serve", "static");
 const TESTS = join(out, "tests", "serve");
@@ -32,7 +34,7 @@ function packagesIn(metafile) {
   const folders = Object.entries(made.inputs)
     .filter(([path, { bytesInOutput }]) => bytesInOutput > 0 && path.startsWith("node_modules/"))
     .map(([path]) => path.match(/^(?:.*\/)?node_modules\/(?:@[^/]+\/)?[^/]+/)[0]);
-  return [...new Set(folders)].sort();
+  return [...new Set(folders.flatMap((folder) => [folder, ...(INLINED[folder] ?? [])]))].sort();
 }
 
 async function bundle(name) {

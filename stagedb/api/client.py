@@ -55,11 +55,13 @@ if TYPE_CHECKING:
         wanted_instances,
     )
     from stagedb.api.advice import Tried
+    from stagedb.api.graph_paths import ShortestPath
     from stagedb.api.neighbourhood import SubGraph
     from stagedb.api.searching import Report, Systems
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
     from stagedb.store import Notice
+    from stagedb.store.answer_parts import FoundGraph
     from stagedb.store.contents.profiles import Progress
     from stagedb.systems.measured_durations import Durations
     from stagedb.systems.system import System
@@ -235,15 +237,36 @@ class Stagedb(RunVerbs):
         """Delete a saved query of yours or of your workspace."""
         querying.forget(self.store, name)
 
-    def sub_graph(self, *nodes: str, more: Sequence[tuple[str, str]] = ()) -> "SubGraph":
+    def sub_graph(
+        self,
+        *nodes: str,
+        more: Sequence[tuple[str, str]] = (),
+        known: Sequence[str] = (),
+        answers: "Sequence[FoundGraph]" = (),
+        asked: str | None = None,
+    ) -> "SubGraph":
         """Nodes of the store with some neighbours of each kind, as a graph to draw.
 
         nodes: keys, a label and an id, such as `Instance/72846b91ed30244dec2f`. more: pairs of such a key and the name
-        of a kind of neighbours, of which more are wanted. Raises UsageError for a node that is not there.
+        of a kind of neighbours, of which more are wanted. known: keys of nodes without their neighbours. answers: what
+        `query` found with `graph=True`. asked: the key of a node whose kinds of neighbours are wanted. The graph has
+        all relationships between its nodes. Raises UsageError for a node that is not there.
         """
         from stagedb.api import neighbourhood
 
-        return neighbourhood.sub_graph(self.store, nodes, more)
+        return neighbourhood.sub_graph(self.store, nodes, more, known, answers, asked)
+
+    def shortest_path(
+        self, source: str, target: str, /, *, over: str | None = None, timeout: float = 60.0
+    ) -> "ShortestPath":
+        """A shortest path between two nodes of the store, and the query that finds it.
+
+        source, target: keys as in `sub_graph`. over: the type of all its relationships, such as `DEP`; their direction
+        counts if there is such a path in either one. timeout: seconds for a query. Raises UsageError for unknown names.
+        """
+        from stagedb.api import graph_paths
+
+        return graph_paths.shortest_path(self.store, source, target, over, timeout)
 
     def graphs(self) -> list[GraphInfo]:
         """The graphs of the store, the newest first."""

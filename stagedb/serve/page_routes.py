@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,8 +88,14 @@ PAGES: tuple[tuple[str, Page], ...] = (
 SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
 """Folders of other packages whose files pages have too."""
 
-ASKING = frozenset({query_pages.named_query, cypher_page.cypher})
-"""Pages that answer queries of users, which may take as long as a query may."""
+ASKING: Mapping[Page, frozenset[str]] = {
+    query_pages.named_query: frozenset(),
+    cypher_page.cypher: frozenset(["query"]),
+    subgraph_page.explore: frozenset(["query", "start", "to"]),
+}
+"""Pages that answer queries of users, which may take as long as a query may, and the words of an address that ask for
+that; without words, any word does.
+"""
 
 
 class KeptFiles(StaticFiles):
@@ -154,7 +160,8 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
 
     async def answer(request: Request) -> Response:
         state = request.app.state
-        asks = read in ASKING and bool(request.query_params)
+        words = request.query_params.keys()
+        asks = read in ASKING and bool(words & ASKING[read] if ASKING[read] else words)
         turns: asyncio.Semaphore = state.asking if asks else state.working
         try:
             async with asyncio.timeout(TURNS * state.limits.timeout):
