@@ -17,6 +17,7 @@ INSIDE = ("py.typed", "cypher/analyze/communication/hotspots.cypher", "cypher/sc
           "models/cards/llama3-8b.yaml", "systems/presets/h100.yaml", "reports/report.css",
           "reports/shared/candidates.js", "reports/shared/candidates.css",
           "serve/templates/base.html", "serve/static/cytoscape.min.js", "serve/static/cytoscape.LICENSE.txt",
+          "serve/static/codemirror.min.js", "serve/static/cypher-language.min.js",
           "traces/chakra.proto", "validation/published.yaml")  # fmt: skip
 
 CODE = """

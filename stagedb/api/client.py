@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from stagedb.api import catalog, listing, lookup
 from stagedb.api.plan_keywords import GraphWords, PlanWords
@@ -55,11 +55,13 @@ if TYPE_CHECKING:
         wanted_instances,
     )
     from stagedb.api.advice import Tried
+    from stagedb.api.graph_paths import ShortestPath
     from stagedb.api.neighbourhood import SubGraph
     from stagedb.api.searching import Report, Systems
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
     from stagedb.store import Notice
+    from stagedb.store.answer_parts import FoundGraph
     from stagedb.store.contents.profiles import Progress
     from stagedb.systems.measured_durations import Durations
     from stagedb.systems.system import System
@@ -202,6 +204,8 @@ class Stagedb(RunVerbs):
         timeout: float = 60.0,
         most: int | None = None,
         progress: "Progress | None" = None,
+        graph: bool = False,
+        plan: Literal["explain", "profile"] | None = None,
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
@@ -210,9 +214,12 @@ class Stagedb(RunVerbs):
         imported, for `$run`; named queries about the time of a profile answer for the run instead. timeout: seconds
         after which the query is ended. most: rows that are read; `cut` of the result shows that there are more.
         progress: called while nodes of ranks and groups are written, which the first query about them does: how many
-        there are, of how many. Raises UsageError for a text that could write, and for unknown names.
+        there are, of how many. graph: the result's `graph` has the nodes and relationships in its rows. plan: the
+        result's `plan` has how the store answers; `explain` does not run the query, `profile` measures it. Raises
+        UsageError for a text that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, profile, run, timeout, most, progress)
+        given = dict(params or {})
+        return querying.run(self.store, query, given, instance, profile, run, timeout, most, progress, graph, plan)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries, and those that users saved in the store."""
@@ -230,15 +237,36 @@ class Stagedb(RunVerbs):
         """Delete a saved query of yours or of your workspace."""
         querying.forget(self.store, name)
 
-    def sub_graph(self, *nodes: str, more: Sequence[tuple[str, str]] = ()) -> "SubGraph":
+    def sub_graph(
+        self,
+        *nodes: str,
+        more: Sequence[tuple[str, str]] = (),
+        known: Sequence[str] = (),
+        answers: "Sequence[FoundGraph]" = (),
+        asked: str | None = None,
+    ) -> "SubGraph":
         """Nodes of the store with some neighbours of each kind, as a graph to draw.
 
         nodes: keys, a label and an id, such as `Instance/72846b91ed30244dec2f`. more: pairs of such a key and the name
-        of a kind of neighbours, of which more are wanted. Raises UsageError for a node that is not there.
+        of a kind of neighbours, of which more are wanted. known: keys of nodes without their neighbours. answers: what
+        `query` found with `graph=True`. asked: the key of a node whose kinds of neighbours are wanted. The graph has
+        all relationships between its nodes. Raises UsageError for a node that is not there.
         """
         from stagedb.api import neighbourhood
 
-        return neighbourhood.sub_graph(self.store, nodes, more)
+        return neighbourhood.sub_graph(self.store, nodes, more, known, answers, asked)
+
+    def shortest_path(
+        self, source: str, target: str, /, *, over: str | None = None, timeout: float = 60.0
+    ) -> "ShortestPath":
+        """A shortest path between two nodes of the store, and the query that finds it.
+
+        source, target: keys as in `sub_graph`. over: the type of all its relationships, such as `DEP`; their direction
+        counts if there is such a path in either one. timeout: seconds for a query. Raises UsageError for unknown names.
+        """
+        from stagedb.api import graph_paths
+
+        return graph_paths.shortest_path(self.store, source, target, over, timeout)
 
     def graphs(self) -> list[GraphInfo]:
         """The graphs of the store, the newest first."""

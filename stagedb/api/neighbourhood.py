@@ -1,12 +1,13 @@
-"""Nodes of the store and their neighbours, to click from one to the next: bounded, one statement for each node."""
+"""Nodes of the store, their neighbours and what joins them, to go from one to the next: bounded in number."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.store import LABELS, Label, Store, names
+from stagedb.store.answer_parts import FoundGraph
 
 MOST_OPEN = 12
 """Nodes of a sub-graph whose neighbours are shown."""
@@ -14,6 +15,8 @@ FEW = 10
 """Neighbours of each kind that an open node shows at first."""
 MANY = 60
 """Neighbours of a kind that it shows if more are wanted."""
+MOST_FOUND = 300
+"""Nodes of answers, and nodes by their keys, that a sub-graph has."""
 
 _LABELS: Mapping[str, Label] = {label.name: label for label in LABELS}
 
@@ -71,34 +74,148 @@ class NeighbourKind:
 
 @dataclass(frozen=True)
 class SubGraph:
-    """A part of the store: its nodes by key, and the kinds of neighbours of each open node, in the request's order."""
+    """A part of the store: its nodes by key, and the kinds of neighbours of each open node, in the request's order.
+
+    left_out: nodes of answers for which it has no room. unknown: nodes of answers that no label of the schema has.
+    """
 
     nodes: Mapping[str, GraphNode]
     edges: tuple[GraphEdge, ...]
     kinds: Mapping[str, tuple[NeighbourKind, ...]]
+    left_out: int = 0
+    unknown: int = 0
 
 
-def sub_graph(store: Store, opened: Sequence[str], more: Sequence[tuple[str, str]] = ()) -> SubGraph:
-    """Open nodes with their neighbours. opened: keys such as `Instance/72846b91ed30244dec2f`.
+@dataclass
+class _Parts:
+    """A sub-graph that is being put together."""
 
-    more: keys of open nodes with a kind (`NeighbourKind.name`) of which more are shown. Raises UsageError for a node
-    that is not there, and for more than `MOST_OPEN` of them.
+    nodes: dict[str, GraphNode] = field(default_factory=dict)
+    edges: dict[tuple[str, str, str], GraphEdge] = field(default_factory=dict)
+    kinds: dict[str, tuple[NeighbourKind, ...]] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    unknown: int = 0
+
+    def add_edge(self, type_: str, ends: tuple[str, str], properties: Mapping[str, Any]) -> None:
+        self.edges.setdefault((type_, *ends), GraphEdge(type_, *ends, properties))
+
+
+def sub_graph(
+    store: Store,
+    opened: Sequence[str],
+    more: Sequence[tuple[str, str]] = (),
+    known: Sequence[str] = (),
+    answers: Sequence[FoundGraph] = (),
+    asked: str | None = None,
+) -> SubGraph:
+    """Open nodes with their neighbours, other nodes, and all relationships between them.
+
+    opened: keys such as `Instance/72846b91ed30244dec2f`. more: keys with a kind (`NeighbourKind.name`) of which more
+    are shown; of a node that is not open, these kinds alone. known: keys of nodes without their neighbours. answers:
+    nodes and relationships of answers to queries, `MOST_FOUND` at most. asked: the key of a node whose kinds of
+    neighbours are wanted. Raises UsageError for a node that is not there, and for more open nodes than `MOST_OPEN`.
     """
-    if len(opened) > MOST_OPEN:
+    wanted = dict.fromkeys((*opened, *(key for key, _ in more)))
+    if len(wanted) > MOST_OPEN:
         raise UsageError(f"a sub-graph has at most {MOST_OPEN} open nodes: begin again at one of them")
-    nodes: dict[str, GraphNode] = {}
-    edges: dict[tuple[str, str, str], GraphEdge] = {}
-    kinds: dict[str, tuple[NeighbourKind, ...]] = {}
-    for key in dict.fromkeys(opened):
-        node, found = _around(store, key, {name for of, name in more if of == key})
-        nodes[node.key] = node
-        kinds[node.key] = tuple(kind for kind, _ in found)
+    if len(known) > MOST_FOUND:
+        raise UsageError(f"a sub-graph has at most {MOST_FOUND} nodes by their keys: begin again at one of them")
+    parts = _Parts()
+    for key in wanted:
+        kinds = {name for of, name in more if of == key}
+        node, found = _around(store, key, kinds)
+        parts.nodes[node.key] = node
+        parts.kinds[node.key] = tuple(kind for kind, _ in found)
         for kind, members in found:
-            for other, properties in members:
-                nodes.setdefault(other.key, other)
-                ends = (node.key, other.key) if kind.out else (other.key, node.key)
-                edges[kind.type, *ends] = GraphEdge(kind.type, *ends, properties)
-    return SubGraph(nodes, tuple(edges.values()), kinds)
+            if key in opened or kind.name in kinds:
+                _add_members(parts, node, kind, members)
+    for answer in answers:
+        _add_answer(parts, answer)
+    for node in _known(store, [key for key in known if key not in parts.nodes]):
+        parts.nodes[node.key] = node
+    if asked is not None and asked not in parts.kinds:
+        node, found = _around(store, asked, set())
+        parts.nodes.setdefault(node.key, node)
+        parts.kinds[node.key] = tuple(kind for kind, _ in found)
+    _join(store, parts)
+    return SubGraph(parts.nodes, tuple(parts.edges.values()), parts.kinds, len(parts.left_out), parts.unknown)
+
+
+def can_open(key: str) -> bool:
+    """Whether a node's neighbours can be shown: those of ranks are joined by properties."""
+    return f"around/{key.partition('/')[0].lower()}" in names()
+
+
+def _add_members(parts: _Parts, node: GraphNode, kind: NeighbourKind, members: "_Members") -> None:
+    for other, properties in members:
+        parts.nodes.setdefault(other.key, other)
+        ends = (node.key, other.key) if kind.out else (other.key, node.key)
+        parts.add_edge(kind.type, ends, properties)
+
+
+def parts_of(answer: FoundGraph) -> tuple[dict[str, GraphNode], list[GraphEdge], int]:
+    """The nodes of an answer by key, the relationships between them, and the number of nodes of other programs."""
+    nodes: dict[str, GraphNode] = {}
+    keys: dict[str, str] = {}
+    for id_, found in answer.nodes.items():
+        label = next((name for name in found.labels if name in _LABELS), None)
+        if label is not None and found.properties.get("id") is not None:
+            node = GraphNode(label, _others(found.labels, label), found.properties)
+            nodes[node.key] = node
+            keys[id_] = node.key
+    edges = [
+        GraphEdge(edge.type, keys[edge.source], keys[edge.target], edge.properties)
+        for edge in answer.edges.values()
+        if edge.source in keys and edge.target in keys
+    ]
+    return nodes, edges, len(answer.nodes) - len(keys)
+
+
+def _add_answer(parts: _Parts, answer: FoundGraph) -> None:
+    """Add the nodes of an answer for which there is room, and the relationships between them."""
+    nodes, edges, unknown = parts_of(answer)
+    parts.unknown += unknown
+    for key, node in nodes.items():
+        if key in parts.nodes or len(parts.nodes) < MOST_FOUND:
+            parts.nodes.setdefault(key, node)
+        else:
+            parts.left_out.add(key)
+    for edge in edges:
+        if edge.source in parts.nodes and edge.target in parts.nodes:
+            parts.add_edge(edge.type, (edge.source, edge.target), edge.properties)
+
+
+def _known(store: Store, keys: Sequence[str]) -> Iterator[GraphNode]:
+    """Nodes by their keys. Those that were removed meanwhile are left out."""
+    for label, ids in _by_label(keys).items():
+        statement = f"known/{label.lower()}"
+        if label not in _LABELS or statement not in names():
+            raise UsageError(f"{shown(f'{label}/{ids[0]}')} names no node: a label and an id are needed")
+        for row in store.read(statement, ids=ids):
+            yield GraphNode(label, _others(row["labels"], label), row["node"])
+
+
+def _join(store: Store, parts: _Parts) -> None:
+    """Add the relationships between the nodes that are there."""
+    ids, there = [key.partition("/")[2] for key in parts.nodes], frozenset(names())
+    for label, own in _by_label(list(parts.nodes)).items():
+        for way in ("out", "in"):
+            statement = f"joined/{label.lower()}_{way}"
+            if statement not in there:
+                continue
+            for row in store.read(statement, ids=own, others=ids):
+                other = next((f"{name}/{row['other']}" for name in row["labels"] if name in _LABELS), None)
+                if other in parts.nodes:
+                    ends = (f"{label}/{row['id']}", other)
+                    parts.add_edge(row["type"], ends if way == "out" else (ends[1], ends[0]), row["edge"] or {})
+
+
+def _by_label(keys: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in dict.fromkeys(keys):
+        label, _, id_ = key.partition("/")
+        found.setdefault(label, []).append(id_)
+    return found
 
 
 _Members = list[tuple[GraphNode, Mapping[str, Any]]]

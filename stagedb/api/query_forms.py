@@ -27,6 +27,18 @@ def value_of(field: Field, text: str) -> Any:
     return _plain(field, kind, text)
 
 
+def given_value(text: str, name: str) -> Any:
+    """The value of a parameter of a free query, which has no type: the text is read as JSON, else it is the value.
+
+    Raises UsageError, which begins with the name, for JSON that no store can keep.
+    """
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return parse_json(text, name)
+
+
 def _list(field: Field, kind: str, text: str) -> list[Any]:
     if text.startswith("["):
         found = parse_json(text, field.name)

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Literal
 
 from stagedb.api import catalog, lookup
 from stagedb.api.results import QueryInfo, Rows, SearchInfo
@@ -23,6 +23,8 @@ CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "p
 """Parameters with an id of something in the store, and the pattern by which a text uses them."""
 MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
 """Labels of the nodes that `memory` writes."""
+PLAN = re.compile(r"^\s*(EXPLAIN|PROFILE)\b", re.IGNORECASE)
+"""The word with which a text asks for its plan."""
 WORD = re.compile(r"^[A-Za-z][\w/-]*$")
 
 
@@ -135,6 +137,8 @@ def run(
     timeout: float,
     most: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    graph: bool = False,
+    plan: Literal["explain", "profile"] | None = None,
 ) -> Rows:
     """The answer to a text, or to a named query. If `instance`, `profile` or `run` is None, a query that uses it gets
     the newest.
@@ -142,12 +146,14 @@ def run(
     With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
     its profiles. A named query about a profile's time is asked about a run instead, if one is given. The parameter
     `other` of a named query may also be a name or the start of an id. progress: called while nodes of ranks and groups
-    are written, with how many of them there are, of how many.
+    are written, with how many of them there are, of how many. graph: the answer also has the
+    nodes and relationships in its rows. plan: the answer has how the store gives it; `explain` does not run the query,
+    `profile` measures it.
     """
     text, statement = _text(store, query)
     run = _take("run", {"run"}, params := dict(params), run)
     if run is not None and not CHOSEN["run"].search(text):
-        return _about_run(store, query, statement, run, params, (instance, profile), timeout, most)
+        return _about_run(store, query, statement, run, params, (instance, profile), timeout, most, plan)
     asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
     named = statement is not None and statement.name.startswith(FOLDER)
     search = _searched(store, statement, params) if named else None
@@ -156,8 +162,7 @@ def run(
     _check_parameters(statement, asked, params, instance, profile)
     chosen, newest = _chosen(store, asked, instance, profile, run)
     if search is not None:
-        chosen = {**chosen, "search": search[0].id}
-        newest = {**newest, **search[1]}
+        chosen, newest = {**chosen, "search": search[0].id}, {**newest, **search[1]}
     given = {**params, **chosen}
     if statement is not None and "other" in given:
         compares = {field.name for field in statement.params}
@@ -165,7 +170,7 @@ def run(
         given["other"] = find(store, str(given["other"])).id
     # The named queries of stagedb need no nodes of ranks and groups: they compute them.
     limits: dict[str, Any] = {"timeout": timeout, "most": most, "ranks": not named, "progress": progress or unwatched}
-    answer = _answer(store, chosen, lambda: store.query(text, given, **limits))
+    answer = _answer(store, chosen, lambda: store.query(_asking(text, plan), given, graph=graph, **limits))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
     hints += _incomplete(store, text, statement, answer, given)
@@ -178,6 +183,8 @@ def run(
         cut=answer.cut,
         keep=() if statement is None else statement.keep,
         units={field.name: field.unit for field in fields if field.unit is not None},
+        graph=answer.graph,
+        plan=answer.plan,
     )
 
 
@@ -207,6 +214,7 @@ def _about_run(
     others: tuple[str | None, str | None],
     timeout: float,
     most: int | None,
+    plan: Literal["explain", "profile"] | None,
 ) -> Rows:
     """The answer of a named query about profiles, for a run. others: words for an instance and a profile."""
     if any(each is not None for each in others):
@@ -221,15 +229,17 @@ def _about_run(
     given = {**params, "profile": lookup.the_run(store, run).id}
     if "other" in given:
         given["other"] = lookup.the_run(store, str(given["other"])).id
+    text = _asking(asked.text, plan)
     answer = read_whole(
-        store, "Run", given["profile"], lambda: store.query(asked.text, given, timeout=timeout, most=most, ranks=False)
+        store, "Run", given["profile"], lambda: store.query(text, given, timeout=timeout, most=most, ranks=False)
     )
     kept = [field.name for field in asked.columns]
     places = [answer.columns.index(name) for name in kept]
     rows = tuple(tuple(row[place] for place in places) for row in answer.rows)
     units = {field.name: field.unit for field in asked.columns if field.unit is not None}
     keep = tuple(name for name in asked.keep if name in kept)
-    return Rows(tuple(kept), rows, hints=tuple(_without_bytes(kept, rows)), cut=answer.cut, keep=keep, units=units)
+    hints = tuple(_without_bytes(kept, rows))
+    return Rows(tuple(kept), rows, hints=hints, cut=answer.cut, keep=keep, units=units, plan=answer.plan)
 
 
 def _without_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -308,6 +318,11 @@ def _without_wires(store: Store, profile: str) -> list[str]:
     if not there or there[0]["dimensions"] is not None:
         return []
     return ["an older stagedb made this profile, without the traffic into the network: profile it again"]
+
+
+def _asking(text: str, plan: str | None) -> str:
+    """The text, with the word that asks for its plan in place of one that it has."""
+    return text if plan is None else f"{plan.upper()} {PLAN.sub('', text)}"
 
 
 def _text(store: Store, query: str) -> tuple[str, Statement | None]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stagedb.search import SearchResult
     from stagedb.search.ties import Ties
     from stagedb.store import Field
+    from stagedb.store.answer_parts import FoundGraph, QueryPlan
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
 
@@ -40,6 +41,10 @@ class Rows:
     """The columns that hold the answer, the most important first."""
     units: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
     """Units of columns that have one, as `ns`, `B`, `flop`, `ratio`, by name."""
+    graph: FoundGraph | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
+    """The nodes and relationships in the rows, if the caller wanted them."""
+    plan: QueryPlan | None = dataclasses.field(default=None, kw_only=True, compare=False, repr=False)
+    """How the store answers the query, if the caller wanted it, or the text begins with EXPLAIN or PROFILE."""
 
     def __repr__(self) -> str:
         return f"Rows({len(self.rows):,} of {', '.join(self.columns)})"

@@ -1,17 +1,17 @@
 """`query` and `queries`: questions in Cypher."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from stagedb.api.query_forms import given_value
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_json, read_text, shown
+from stagedb.inputs import read_text, shown
 
 
 @option_groups
@@ -132,12 +132,7 @@ def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"{shown(text)} is not a parameter: --param takes KEY=VALUE")
-    try:
-        json.loads(value)
-    except (ValueError, RecursionError):
-        # A text that is no JSON is itself the value.
-        return key, value
-    return key, parse_json(value, f"--param {key}")
+    return key, given_value(value, f"--param {key}")
 
 
 def register(app: typer.Typer) -> None:

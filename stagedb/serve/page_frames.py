@@ -98,6 +98,7 @@ _templates = jinja2.Environment(
 )
 _templates.globals["address"] = address
 _templates.filters["printable"] = lambda text: printable(str(text), kept="")
+_templates.filters["printable_lines"] = lambda text: printable(str(text), kept="\n")
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -17,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    cypher_page,
     home_pages,
     instance_pages,
     list_pages,
@@ -84,7 +86,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/compare/report", step_pages.pair_report),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
-    ("/cypher", query_pages.cypher),
+    ("/cypher", cypher_page.cypher),
     ("/explore", subgraph_page.explore),
 )
 """Every page that reads the store, by its path."""
@@ -104,8 +106,24 @@ WRITES: tuple[tuple[str, Page], ...] = (
 SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
 """Folders of other packages whose files pages have too."""
 
-ASKING = frozenset({query_pages.named_query, query_pages.cypher})
-"""Pages that answer queries of users, which may take as long as a query may."""
+ASKING: Mapping[Page, frozenset[str]] = {
+    query_pages.named_query: frozenset(),
+    cypher_page.cypher: frozenset(["query"]),
+    subgraph_page.explore: frozenset(["query", "start", "to"]),
+}
+"""Pages that answer queries of users, which may take as long as a query may, and the words of an address that ask for
+that; without words, any word does.
+"""
+
+
+class KeptFiles(StaticFiles):
+    """Files that show nothing of the store. A browser keeps them, and asks each time whether they changed."""
+
+    def file_response(self, *args: Any, **words: Any) -> Response:
+        """The answer with a file, or that the browser has it."""
+        answer = super().file_response(*args, **words)
+        answer.headers["cache-control"] = "no-cache"
+        return answer
 
 
 def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None) -> Starlette:
@@ -135,7 +153,11 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         routes=[
             *routes,
             Route("/login", login, methods=["GET", "POST"]),
-            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static", packages=SHARED)),
+            Mount(
+                "/static",
+                KeptFiles(directory=page_frames.FOLDER / "static", packages=SHARED),
+                middleware=[Middleware(GZipMiddleware)],
+            ),
         ],
         exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(AccessGate, rules=rules, login=login_page)],
@@ -162,7 +184,8 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
 
     async def answer(request: Request) -> Response:
         state = request.app.state
-        asks = read in ASKING and bool(request.query_params)
+        words = request.query_params.keys()
+        asks = read in ASKING and bool(words & ASKING[read] if ASKING[read] else words)
         turns: asyncio.Semaphore = state.asking if asks else state.working
         try:
             async with asyncio.timeout(TURNS * state.limits.timeout):

@@ -1,31 +1,21 @@
-"""Questions: the named queries as forms, free Cypher, and answers as tables and downloads."""
+"""Questions: the named queries as forms, and their answers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stagedb.api import QueryInfo, Rows, Stagedb
+from stagedb.api import QueryInfo, Rows, Stagedb, querying
 from stagedb.api.query_forms import value_of
-from stagedb.errors import StagedbError, UsageError
+from stagedb.errors import UsageError
 from stagedb.serve import page_frames
-from stagedb.serve.downloads import FORMATS, file_of, format_of
-from stagedb.serve.list_pages import number_of
-from stagedb.serve.page_form import linked
-from stagedb.serve.page_frames import address, cells, named
+from stagedb.serve.answers import Question, answered
+from stagedb.serve.page_frames import address, named
 from stagedb.serve.step_pages import suggestions
 
-SHOWN = 500
-"""Rows of an answer on a page. Downloads have more."""
-LONGEST = 20_000
-"""Characters of a query: an address has it, and browsers and proxies have bounds."""
 CHOSEN = ("instance", "profile", "search", "run")
 """Parameters with an id of something in the store. Without a value it is the newest."""
-
-EXAMPLE = """MATCH (i:Instance {state: 'ready'})-[:OF]->(g:Graph)
-RETURN i.name AS name, g.name AS model, i.world AS ranks, i.tp AS tp, i.pp AS pp
-ORDER BY ranks DESC LIMIT 20"""
 
 
 def queries(request: Request) -> Response:
@@ -57,6 +47,7 @@ def named_query(request: Request) -> Response:
         "texts": texts,
         "names": shared.read(suggestions),
         "optional": CHOSEN,
+        "to_cypher": address("cypher", query=info.text, edit=1, **_for_cypher(texts)),
         "models": sorted({each.name for each in shared.read(lambda db: db.graphs())}),
     }
     if not asked or any(texts[field.name] is None for field in needed):
@@ -67,7 +58,7 @@ def named_query(request: Request) -> Response:
         params["search"] = chosen["search"]
     given = {"ask": 1, **texts}
 
-    def ask(db: Stagedb, most: int) -> Rows:
+    def ask(db: Stagedb, most: int, plan: Literal["explain", "profile"] | None = None) -> Rows:
         return db.query(
             info.name,
             params,
@@ -76,70 +67,13 @@ def named_query(request: Request) -> Response:
             run=chosen["run"],
             timeout=request.app.state.limits.timeout,
             most=most,
+            plan=plan,
         )
 
-    return _answered(request, "query.html", ask, info.name, ("queries", info.name), given, form)
+    question = Question(ask, info.name, ("queries", info.name), given, info.text)
+    return answered(request, "query.html", question, form)
 
 
-def cypher(request: Request) -> Response:
-    """Free Cypher that only reads, with the guard and the time-out of `stagedb query`."""
-    words = request.query_params
-    text = words.get("query", "").replace("\r\n", "\n").strip()
-    chosen = {name: named(words, name) for name in CHOSEN if name != "search"}
-    form: dict[str, Any] = {"text": text, "example": EXAMPLE, "chosen": chosen}
-    form["names"] = request.app.state.shared.read(suggestions)
-    if not text:
-        return page_frames.page(request, "cypher.html", answer=None, error=None, **form)
-    if len(text) > LONGEST:
-        raise UsageError(f"the query has {len(text):,} characters: a page takes {LONGEST:,}")
-
-    def ask(db: Stagedb, most: int) -> Rows:
-        return db.query(
-            text,
-            instance=chosen["instance"],
-            profile=chosen["profile"],
-            run=chosen["run"],
-            timeout=request.app.state.limits.timeout,
-            most=most,
-        )
-
-    try:
-        return _answered(request, "cypher.html", ask, "query", ("cypher",), {"query": text, **chosen}, form)
-    except StagedbError as error:
-        status = 400 if isinstance(error, UsageError) else 500
-        return page_frames.page(request, "cypher.html", status, answer=None, error=linked(error.message), **form)
-
-
-def _answered(
-    request: Request,
-    template: str,
-    ask: Any,
-    name: str,
-    path: tuple[str, ...],
-    given: Mapping[str, Any],
-    form: Mapping[str, Any],
-) -> Response:
-    """A page with an answer, or the answer as a file."""
-    shared, limits = request.app.state.shared, request.app.state.limits
-    format_ = format_of(request)
-    if format_ is not None:
-        rows: Rows = shared.read(lambda db: ask(db, limits.rows))
-        return file_of(rows, format_, name, cut=rows.cut)
-    number = number_of(request.query_params, "page", 1)
-    if number * SHOWN > limits.rows + SHOWN:
-        raise UsageError(f"there is no page {number}: an answer has at most {limits.rows:,} rows here")
-    found: Rows = shared.read(lambda db: ask(db, min(number * SHOWN, limits.rows)))
-    shown = found.rows[(number - 1) * SHOWN :]
-    turns = {"before": number - 1 if number > 1 else None, "after": number + 1 if found.cut else None}
-    answer = {
-        "columns": found.columns,
-        "rows": cells(shown),
-        "first": (number - 1) * SHOWN + 1,
-        "count": len(shown),
-        "cut": found.cut,
-        "hints": found.hints,
-        "newest": list(found.newest.items()),
-        "files": {each: address(*path, **given, format=each) for each in FORMATS},
-        "turns": {word: address(*path, **given, page=at) for word, at in turns.items() if at is not None},
-    }
-    return page_frames.page(request, template, answer=answer, **{"error": None, **form})
+def _for_cypher(texts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Values of a form as the page Cypher has them."""
+    return {name if name in querying.CHOSEN else f"${name}": text for name, text in texts.items()}

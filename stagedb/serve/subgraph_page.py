@@ -1,114 +1,297 @@
-"""The graph to click through: some open nodes with their neighbours. The address has all open nodes."""
+"""The graph to look around in: open nodes and their neighbours, answers, paths. The address has all of it."""
 
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from stagedb.api import Stagedb
-from stagedb.api.neighbourhood import MANY, MOST_OPEN, GraphNode, NeighbourKind, SubGraph
+from stagedb.api.graph_paths import FAR, FARTHEST, ShortestPath, types_between
+from stagedb.api.neighbourhood import (
+    MANY,
+    MOST_FOUND,
+    GraphEdge,
+    GraphNode,
+    NeighbourKind,
+    SubGraph,
+    can_open,
+    parts_of,
+)
 from stagedb.outputs import printable
 from stagedb.reports.page_frame import as_json
 from stagedb.serve import page_frames
+from stagedb.serve.cypher_page import free_question, query_text
+from stagedb.serve.explore_scene import Scene, scene_of
+from stagedb.serve.explore_starts import STARTS, start_text, starts
+from stagedb.serve.node_facts import node_facts
 from stagedb.serve.page_frames import address, cell
 
 CAPTION = 24
 """Characters of a node's text in the drawing."""
-EARLIER = 8
-"""Open nodes that remain open when another one is opened."""
-HIDDEN = ("owner", "claim", "lease", "builder")
-"""Properties of the store's own work."""
-_PAGES = {"Instance": "instances", "Profile": "profiles", "Graph": "graphs"}
+PATIENCE = 20.0
+"""Seconds for each query about a path, at most."""
+ROWS = 2_000
+"""Rows of an answer whose nodes are drawn."""
+_PAGES = {"Instance": "instances", "Profile": "profiles", "Graph": "graphs", "Search": "searches", "Run": "runs"}
+
+
+@dataclass(frozen=True)
+class SeenQuery:
+    """Cypher whose answer is drawn: what it gives, its text, and the address of the page that runs it."""
+
+    about: str
+    text: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a scene has: its sub-graph, its path, and the Cypher of it."""
+
+    found: SubGraph
+    path: ShortestPath | None
+    queries: tuple[SeenQuery, ...]
+    cut: bool
 
 
 def explore(request: Request) -> Response:
-    """A part of the graph; without a node in the address, around the newest instance."""
-    words = request.query_params
-    opened = [word for word in words.getlist("node") if word]
-    more = [(key, kind) for word in words.getlist("more") for key, _, kind in [word.rpartition("~")]]
+    """A part of the graph; without words in the address, where to begin."""
+    scene = scene_of(request.query_params)
     shared = request.app.state.shared
-    if not opened:
-        first = shared.read(_newest)
-        if first is None:
-            return page_frames.page(request, "explore.html", found=None)
-        return RedirectResponse(address("explore", node=first), 303)
-    found: SubGraph = shared.read(lambda db: db.sub_graph(*opened, more=more))
-    opened = list(found.kinds)
-    at = opened[-1]
-    node = found.nodes[at]
-    kinds = [_kind(found, each, opened, more, at) for each in found.kinds[at]]
-    others = [(found.nodes[key], _opening(opened, more, key)) for key in opened[:-1]]
+    if scene.is_empty:
+        return page_frames.page(request, "explore.html", found=None, starts=shared.read(starts))
+    if scene.at is None and scene.node:
+        scene = replace(scene, at=scene.node[-1])
+    timeout = request.app.state.limits.timeout
+    seen: Seen = shared.read(lambda db: _seen(db, scene, request, timeout))
+    found = seen.found
+    on_path = parts_of(seen.path.graph) if seen.path is not None else ({}, [], 0)
+    nodes = {key: node for key, node in found.nodes.items() if node.label not in scene.hide}
+    edges = [
+        each for each in found.edges if f"-{each.type}" not in scene.hide and {each.source, each.target} <= nodes.keys()
+    ]
+    path = {(each.type, each.source, each.target) for each in on_path[1]}
     return page_frames.page(
         request,
         "explore.html",
         found=found,
-        at=at,
-        title=_text(node),
-        label=" ".join((node.label, *node.also)),
-        own=address(_PAGES[node.label], at.partition("/")[2]) if node.label in _PAGES else None,
-        facts=[(name, cell(value).text) for name, value in sorted(node.properties.items()) if _is_shown(name, value)],
-        kinds=kinds,
-        others=[(_text(each), each.label, to) for each, to in others],
-        alone=address("explore", node=at),
-        data=as_json(_drawing(found, opened, more, at)),
-        most=MOST_OPEN,
+        scene=scene,
+        hidden=[(name, value) for name, value in _flat(scene) if name not in ("find", "layout")],
+        chosen=_chosen(scene, found),
+        labels=_legend(scene, Counter(node.label for node in found.nodes.values()), found),
+        types=_types(scene, Counter(edge.type for edge in found.edges)),
+        rows=_node_rows(scene, nodes),
+        joins=_edge_rows(scene, nodes, edges),
+        route=_path_words(scene, seen.path, found),
+        queries=seen.queries,
+        cut=seen.cut,
+        most=MOST_FOUND,
+        data=as_json(_drawing(scene, nodes, edges, on_path[0].keys(), path)),
     )
 
 
-def _newest(db: Stagedb) -> str | None:
-    instances = db.instances()
-    if instances:
-        return f"Instance/{instances[0].id}"
-    graphs = db.graphs()
-    return f"Graph/{graphs[0].id}" if graphs else None
+def _seen(db: Stagedb, scene: Scene, request: Request, timeout: float) -> Seen:
+    """Ask the store for what a scene has."""
+    answers, queries, cut, path = [], [], False, None
+    text = start_text(scene.start) if scene.start else query_text(request.query_params)
+    if text:
+        question = free_question(request.query_params, timeout, ("cypher",), text)
+        rows = question.ask(db, ROWS)
+        answers += [rows.graph] if rows.graph is not None else []
+        cut = rows.cut
+        about = STARTS[scene.start][1] if scene.start else "the answer to a query"
+        queries.append(SeenQuery(about, text, question.at()))
+    if scene.source and scene.target:
+        path = db.shortest_path(scene.source, scene.target, over=scene.over, timeout=min(timeout, PATIENCE))
+        answers.append(path.graph)
+        words = {f"${name}": json.dumps(value) for name, value in path.params.items()}
+        queries.append(SeenQuery("the path", path.text, address("cypher", query=path.text, **words)))
+    more = [(key, kind) for word in scene.more for key, _, kind in [word.rpartition("~")]]
+    asked = scene.at if scene.at and can_open(scene.at) else None
+    known = [*scene.show, *([scene.source] if scene.source and not scene.target and can_open(scene.source) else [])]
+    found = db.sub_graph(*scene.node, more=more, known=known, answers=answers, asked=asked)
+    return Seen(found, path, (*queries, *_around(scene.node)), cut)
 
 
-def _opening(opened: list[str], more: list[tuple[str, str]], key: str) -> str:
-    """The address with another node open. The oldest ones close, so that a drawing stays small."""
-    earlier = [each for each in opened if each != key][-EARLIER:]
-    kept = [f"{of}~{kind}" for of, kind in more if of in (*earlier, key)]
-    return address("explore", node=[*earlier, key], more=kept)
+def _around(opened: Sequence[str]) -> Iterator[SeenQuery]:
+    """The Cypher of open nodes with their neighbours, a text for each label."""
+    for label in dict.fromkeys(key.partition("/")[0] for key in opened):
+        ids = [key.partition("/")[2] for key in opened if key.startswith(f"{label}/")]
+        text = f"MATCH (n:{label})-[r]-(m)\nWHERE n.id IN $nodes\nRETURN n, r, m LIMIT 200"
+        about = f"neighbours of the open {label} nodes"
+        yield SeenQuery(about, text, address("cypher", query=text, **{"$nodes": json.dumps(ids)}))
 
 
-def _kind(
-    found: SubGraph, kind: NeighbourKind, opened: list[str], more: list[tuple[str, str]], at: str
-) -> dict[str, Any]:
+def _flat(scene: Scene) -> Iterator[tuple[str, str]]:
+    """The words of a scene as fields of a form."""
+    for name, value in scene.words.items():
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                yield name, each
+
+
+def _chosen(scene: Scene, found: SubGraph) -> dict[str, Any] | None:
+    """The chosen node for the panel; None if none is chosen, or if it is not there any more."""
+    node = found.nodes.get(scene.at or "")
+    if node is None or scene.at is None:
+        return None
+    at = scene.at
+    is_open = at in scene.node
+    return {
+        "title": node_text(node),
+        "label": " ".join((node.label, *node.also)),
+        "own": address(_PAGES[node.label], at.partition("/")[2]) if node.label in _PAGES else None,
+        "open": None if is_open or not can_open(at) else scene.opening(at).address,
+        "close": scene.closing(at).address if is_open else None,
+        "alone": scene.alone(at).address if can_open(at) else None,
+        "facts": node_facts(node),
+        "kinds": [_kind(scene, found, kind, at) for kind in found.kinds.get(at, ())],
+        "begin": replace(scene, source=at, target=None, over=None).address,
+        "paths": _paths_to(scene, found, at),
+        "can": can_open(at),
+    }
+
+
+def _paths_to(scene: Scene, found: SubGraph, at: str) -> list[tuple[str, str]]:
+    """Paths from the begun end to the chosen node: their kinds and addresses."""
+    source = found.nodes.get(scene.source or "")
+    if source is None or scene.source in (None, at):
+        return []
+    kinds = types_between(source.label, found.nodes[at].label)
+    return [(f"over {kind} alone", scene.to(at, kind).address) for kind in kinds] + [
+        ("over all types", scene.to(at).address)
+    ]
+
+
+def _path_words(scene: Scene, path: ShortestPath | None, found: SubGraph) -> dict[str, Any] | None:
+    """A sentence on the path, or on the end that is chosen; None without one."""
+    if scene.source is None:
+        return None
+    begin = found.nodes.get(scene.source)
+    first = scene.source if begin is None else node_text(begin)
+    clear = replace(scene, source=None, target=None, over=None).address
+    if path is None or scene.target is None:
+        return {"text": f"A path begins at {first}: choose its other end.", "clear": clear}
+    end = found.nodes.get(scene.target)
+    ends = f"from {first} to {scene.target if end is None else node_text(end)}"
+    over = "over all types" if path.over is None else f"over {path.over} alone"
+    steps = len(path.graph.edges)
+    if not path.graph.nodes:
+        most = FAR if path.over is None else FARTHEST
+        return {"text": f"No path leads {ends} {over} within {most} relationships.", "clear": clear}
+    return {"text": f"The shortest path {ends} {over} has {steps} relationships.", "clear": clear}
+
+
+def _kind(scene: Scene, found: SubGraph, kind: NeighbourKind, at: str) -> dict[str, Any]:
     """A kind of neighbours for the panel."""
-    wanted = f"{at}~{kind.name}"
-    words = [f"{of}~{name}" for of, name in more]
-    can = kind.count > len(kind.shown) and wanted not in words
+    shown = [key for key in kind.shown if key in found.nodes]
+    can = kind.count > len(shown) and f"{at}~{kind.name}" not in scene.more
     return {
         "type": kind.type,
         "arrow": "→" if kind.out else "←",
+        "way": "to" if kind.out else "from",
         "labels": " ".join(kind.labels),
         "count": kind.count,
-        "shown": [(_text(found.nodes[key]), _opening(opened, more, key)) for key in kind.shown],
-        "left": kind.count - len(kind.shown),
-        "more": address("explore", node=opened, more=[*words, wanted]) if can else None,
+        "shown": [(node_text(found.nodes[key]), scene.choosing(key).address) for key in shown],
+        "left": kind.count - len(shown),
+        "more": scene.widening(at, kind.name).address if can else None,
         "some": min(MANY, kind.count),
     }
 
 
-def _drawing(found: SubGraph, opened: list[str], more: list[tuple[str, str]], at: str) -> dict[str, Any]:
+def _legend(scene: Scene, counts: Counter[str], found: SubGraph) -> list[dict[str, Any]]:
+    colours = {node.label: node.colour for node in found.nodes.values()}
+    return [
+        {
+            "name": name,
+            "colour": colours[name],
+            "count": count,
+            "hidden": name in scene.hide,
+            "to": scene.toggling(name).address,
+        }
+        for name, count in sorted(counts.items())
+    ]
+
+
+def _types(scene: Scene, counts: Counter[str]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "count": count, "hidden": f"-{name}" in scene.hide, "to": scene.toggling(f"-{name}").address}
+        for name, count in sorted(counts.items())
+    ]
+
+
+def _node_rows(scene: Scene, nodes: dict[str, GraphNode]) -> list[list[page_frames.Cell]]:
+    rows = []
+    for key, node in nodes.items():
+        state = ["open"] if key in scene.node else []
+        state += ["found"] if _is_found(scene, key, node) else []
+        choose = cell(node_text(node), scene.choosing(key).address)
+        rows.append([choose, cell(" ".join((node.label, *node.also))), cell(", ".join(state)), cell(_id(key))])
+    return rows
+
+
+def _edge_rows(scene: Scene, nodes: dict[str, GraphNode], edges: Sequence[GraphEdge]) -> list[list[page_frames.Cell]]:
+    return [
+        [
+            cell(node_text(nodes[each.source]), scene.choosing(each.source).address),
+            cell(each.type),
+            cell(node_text(nodes[each.target]), scene.choosing(each.target).address),
+            cell(", ".join(f"{name} {value}" for name, value in sorted(each.properties.items()))),
+        ]
+        for each in edges
+    ]
+
+
+def _drawing(
+    scene: Scene,
+    nodes: dict[str, GraphNode],
+    edges: Sequence[GraphEdge],
+    path_nodes: Any,
+    path: set[tuple[str, str, str]],
+) -> dict[str, Any]:
     """What the script draws. All of it is text and numbers."""
+    layered = scene.start is not None or (scene.target is not None and not scene.node)
     return {
+        "layout": scene.layout or ("layers" if layered else "forces"),
         "nodes": [
             {
                 "id": key,
-                "text": _short(_text(node)),
-                "label": node.label,
+                "text": _short(node_text(node)),
+                "full": f"{node.label}: {node_text(node)}",
                 "colour": node.colour,
-                "open": key in opened,
-                "at": key == at,
-                "to": _opening(opened, more, key),
+                "open": key in scene.node,
+                "at": key == scene.at,
+                "path": key in path_nodes or key == scene.source,
+                "found": _is_found(scene, key, node),
+                "to": scene.choosing(key).address,
+                "turn": (scene.closing(key) if key in scene.node else scene.opening(key)).address
+                if can_open(key)
+                else None,
             }
-            for key, node in found.nodes.items()
+            for key, node in nodes.items()
         ],
-        "edges": [{"source": each.source, "target": each.target, "type": each.type} for each in found.edges],
+        "edges": [
+            {
+                "source": each.source,
+                "target": each.target,
+                "type": each.type,
+                "path": (each.type, each.source, each.target) in path,
+            }
+            for each in edges
+        ],
     }
 
 
-def _text(node: GraphNode) -> str:
+def _is_found(scene: Scene, key: str, node: GraphNode) -> bool:
+    return scene.find is not None and scene.find.lower() in f"{node.label} {node_text(node)} {key}".lower()
+
+
+def node_text(node: GraphNode) -> str:
+    """A short text for a node. A bare number has its label before it."""
     caption = f"{node.label} {node.caption}" if node.caption.isdigit() else node.caption
     return printable(caption, kept="")
 
@@ -117,5 +300,5 @@ def _short(text: str) -> str:
     return text if len(text) <= CAPTION else f"{text[: CAPTION - 1]}…"
 
 
-def _is_shown(name: str, value: Any) -> bool:
-    return name not in HIDDEN and value not in (None, "", [], ())
+def _id(key: str) -> str:
+    return printable(key.partition("/")[2], kept="")

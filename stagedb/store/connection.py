@@ -172,12 +172,14 @@ class Store:
         most: int | None = None,
         ranks: bool = True,
         progress: NodesWritten = unwatched,
+        graph: bool = False,
     ) -> Table:
         """The answer to a Cypher text that only reads. All its effects are rolled back.
 
         timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
         are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet, with
-        `progress`; the answer's `unwritten` counts those that it is without. Raises UsageError for a text that could
+        `progress`; the answer's `unwritten` counts those that it is without. graph: the answer's
+        `graph` has the nodes and relationships in its rows. Raises UsageError for a text that could
         write or that the store does not understand, QueryEnded if the query takes longer than `timeout` or more memory
         than the store has.
         """
@@ -187,12 +189,12 @@ class Store:
             check_iterations(text)
         unwritten = write_reached(self, text, params or {}, progress) if ranks else 0
         if self._readers is None:
-            answer = queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
+            answer = queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most, graph=graph)
         else:
             # This engine ends a query whose connection is closed, and a query that runs out of memory takes it along.
             with self._readers.driver(timeout) as driver:
                 ran_out = self._readers.ran_out
-                answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most, ran_out)
+                answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most, ran_out, graph)
         return replace(answer, unwritten=unwritten)
 
     def product(self) -> str:

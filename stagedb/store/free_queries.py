@@ -14,6 +14,7 @@ import neo4j.exceptions
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import check_unicode, shown
 from stagedb.mentions import Word
+from stagedb.store.answer_parts import FoundGraph, plan_of
 from stagedb.store.cypher_tokens import returned, tokens
 from stagedb.store.failures import ConnectionLost, QueryEnded, is_out_of_memory, translated
 from stagedb.store.plain_values import Table, plain
@@ -60,10 +61,12 @@ def run(
     timeout: float,
     most: int | None = None,
     ran_out: Callable[[], int] = _never,
+    graph: bool = False,
 ) -> Table:
     """The answer to a text that only reads (see `check`). Raises the errors of `Store.query`.
 
-    ran_out: as in Readers. If the connection is lost, it shows whether the query was the cause.
+    graph: the answer also has the nodes and relationships in its rows. ran_out: as in Readers. If the connection is
+    lost, it shows whether the query was the cause.
     """
     if most is not None and most < 1:
         raise UsageError(f"a query's number of rows is at least 1, not {most}")
@@ -79,7 +82,7 @@ def run(
     def work() -> None:
         try:
             with driver.session(database=database, default_access_mode=neo4j.READ_ACCESS) as session:
-                answers.put(_answer(session, uri, text, params, timeout, most))
+                answers.put(_answer(session, uri, text, params, timeout, most, graph))
         except BaseException as error:  # noqa: BLE001 - the calling thread raises it
             answers.put(error)
 
@@ -114,7 +117,13 @@ def _reason(lost: _Lost, uri: str, before: int, ran_out: Callable[[], int]) -> Q
 
 
 def _answer(
-    session: neo4j.Session, uri: str, text: str, params: Mapping[str, Any], timeout: float, most: int | None
+    session: neo4j.Session,
+    uri: str,
+    text: str,
+    params: Mapping[str, Any],
+    timeout: float,
+    most: int | None,
+    graph: bool,
 ) -> Table:
     try:
         with translated(uri, "the query"):
@@ -126,15 +135,24 @@ def _answer(
             result = transaction.run(text, dict(params))
             # One row more than are wanted shows whether the answer is cut.
             records = itertools.islice(result, None if most is None else most + 1)
-            rows = tuple(tuple(plain(value) for value in record.values()) for record in records)
+            found = FoundGraph() if graph else None
+            rows = tuple(_row(record, found) for record in itertools.islice(records, most))
+            cut = most is not None and next(records, None) is not None
             # One engine does not name the columns of an answer without rows.
             columns = tuple(result.keys()) or _columns(text)
+            plan = None if cut else plan_of(result.consume())
             transaction.rollback()
-            return Table(columns, rows[:most], cut=most is not None and len(rows) > most)
+            return Table(columns, rows, cut=cut, graph=found, plan=plan)
     except ConnectionLost as error:
         raise _Lost from error.__cause__
     except StagedbError as error:
         raise _explained(error, timeout) from error.__cause__
+
+
+def _row(record: neo4j.Record, graph: FoundGraph | None) -> tuple[Any, ...]:
+    if graph is not None:
+        graph.add(record.values())
+    return tuple(plain(value) for value in record.values())
 
 
 def _columns(text: str) -> tuple[str, ...]:

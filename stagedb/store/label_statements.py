@@ -1,7 +1,7 @@
 """Statements that differ only by a label or a relationship of the schema: made from its table when they are loaded.
 
-They are in the folders `lifecycle`, `around`, `check` and `dump` of names, next to those that someone wrote, and have
-headers, are linted and planned like them. `scripts/lint_cypher --show NAME` prints one.
+They are in the folders `lifecycle`, `around`, `known`, `joined`, `check` and `dump` of names, next to those that
+someone wrote, and have headers, are linted and planned like them. `scripts/lint_cypher --show NAME` prints one.
 """
 
 import functools
@@ -15,7 +15,14 @@ from stagedb.store.schema_forms import Label, Relationship
 @functools.cache
 def label_statements() -> Mapping[str, str]:
     """By name, such as `lifecycle/claim_graph`, the text with its header."""
-    folders = {"lifecycle": _lifecycle, "around": _around, "check": _check, "dump": _dump}
+    folders = {
+        "lifecycle": _lifecycle,
+        "around": _around,
+        "known": _known,
+        "joined": _joined,
+        "check": _check,
+        "dump": _dump,
+    }
     return {f"{folder}/{stem}": text for folder, made in folders.items() for stem, text in made()}
 
 
@@ -419,6 +426,61 @@ WITH n, type(r) AS type, startNode(r) = n AS out, labels(m) AS labels, count(m) 
 RETURN properties(n) AS node, labels(n) AS node_labels, type, out, labels, count,
   [each IN some | {{properties: properties(each.node), edge: properties(each.edge)}}] AS members
 ORDER BY type, out, labels
+"""
+
+
+def _known() -> Iterator[tuple[str, str]]:
+    """Nodes of each label that users see, by their ids."""
+    for label in LABELS:
+        if label is not STORE and label.unique == "id":
+            state = ", state: 'ready'" if label.name in OWNERS else ""
+            yield label.name.lower(), _KNOWN.format(label=label.name, state=state)
+
+
+_KNOWN = """\
+// Some {label} nodes by their ids. Those that are not there, or not complete, have no row.
+//
+// mode: reads
+// param ids: string[] — the nodes' ids
+// column node: map — the node's properties
+// column labels: string[] — its labels
+UNWIND $ids AS id
+MATCH (n:{label} {{id: id{state}}})
+RETURN properties(n) AS node, labels(n) AS labels
+"""
+
+
+def _joined() -> Iterator[tuple[str, str]]:
+    """Relationships between known nodes, from the side that has few of them: a member has one owner, which may have
+    very many members.
+    """
+    for label in LABELS:
+        if label is STORE or label.unique != "id":
+            continue
+        out = {edge.type: None for edge in RELATIONSHIPS if edge.source == label.name and not edge.owns}
+        into = {edge.type: None for edge in RELATIONSHIPS if edge.target == label.name and edge.owns}
+        for way, types, start, end in (("out", out, "-", "->"), ("in", into, "<-", "-")):
+            if types:
+                pattern = f"(n){start}[r:{'|'.join(types)}]{end}(m)"
+                yield f"{label.name.lower()}_{way}", _JOINED.format(label=label.name, pattern=pattern)
+
+
+_JOINED = """\
+// Relationships between some {label} nodes and other nodes, all of which the caller knows: {pattern}.
+//
+// mode: reads
+// param ids: string[] — ids of the {label} nodes
+// param others: string[] — ids of the nodes at the other end, which may be of any label
+// column id: string — id of the {label} node
+// column type: string — type of the relationship
+// column labels: string[] — labels of the other node
+// column other: string — its id
+// column edge: map — properties of the relationship
+UNWIND $ids AS id
+MATCH (n:{label} {{id: id}})
+MATCH {pattern}
+WHERE m.id IN $others
+RETURN n.id AS id, type(r) AS type, labels(m) AS labels, m.id AS other, properties(r) AS edge
 """
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import neo4j.graph
+
+if TYPE_CHECKING:
+    from stagedb.store.answer_parts import FoundGraph, QueryPlan
 
 
 @dataclass(frozen=True)
@@ -13,12 +16,15 @@ class Table:
 
     cut: the query has more rows than the caller wanted.
     unwritten: ranks that the query could reach, and that have no nodes yet.
+    graph: the nodes and relationships in the rows, if they were wanted. plan: that of a query with EXPLAIN or PROFILE.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     cut: bool = False
     unwritten: int = 0
+    graph: "FoundGraph | None" = None
+    plan: "QueryPlan | None" = None
 
 
 def plain(value: Any) -> Any:

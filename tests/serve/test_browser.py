@@ -155,11 +155,11 @@ def test_the_graph_is_drawn_and_a_click_opens_a_node(embedded_store: Store, brow
         assert drawn == browser.run("graph.nodes().length") > 4
         sizes = browser.run("[...document.querySelectorAll('#graph canvas')].every((each) => each.width > 200)")
         assert sizes
-        browser.run(f"void graph.getElementById('RankClass/{made.id}/0').emit('tap')")
+        browser.run(f"void graph.getElementById('RankClass/{made.id}/0').emit('dbltap')")
         for _ in range(200):
-            if browser.run("location.search + document.readyState").endswith("0complete"):
+            if browser.run("location.search + (document.getElementById('graph').ariaBusy ?? '')").endswith("2F0"):
                 break
-        browser.settle()
+            browser._take(0.05)
         assert browser.run("graph.nodes('[?at]').id()") == f"RankClass/{made.id}/0"
         assert browser.run("graph.nodes('[?open]').length") == 2
         assert browser.run("graph.nodes().length") > drawn
