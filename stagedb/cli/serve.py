@@ -30,7 +30,7 @@ def serve(
     place: ListeningOptions,
     common: Common,
 ) -> None:
-    """Show the store in a browser, read-only unless somebody has the writers' token.
+    """Show the store in a browser. It only reads, unless somebody has the writers' token.
 
     Pages list models, graphs, instances and profiles, show plans, memory and reports, compare two of them, and answer
     named queries and Cypher. They fetch nothing from elsewhere, and links to them can be shared. Who has the writers'

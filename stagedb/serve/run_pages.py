@@ -21,7 +21,7 @@ TABLES: Mapping[str, str] = {
     "critical_breakdown": "What is on the critical path",
     "hotspots": "Communication that nothing hides",
     "idle_gaps": "Kernels after gaps of the critical path",
-    "longest_operators": "The longest kernels",
+    "longest_operators": "Operators by the time they take",
     "module_time": "Time by module",
     "bubble_by_stage": "How ranks spend the time",
 }
