@@ -133,7 +133,7 @@ def path_section(job: StepView) -> str:
         return ""
     legs = rows[-1].last + 1
     columns = [
-        TableColumn("", True),
+        TableColumn("#", True),
         TableColumn("stage"),
         TableColumn("time", True),
         TableColumn("of the step", True),

@@ -63,6 +63,8 @@
   const scrollers = [...document.querySelectorAll(".scroll, .wide")];
   const hint = (box) => {
     const wider = box.scrollWidth > box.clientWidth + 1;
+    box.toggleAttribute("tabindex", wider); // Without a mouse it scrolls by keys.
+    if (wider) box.tabIndex = 0;
     box.classList.toggle("more", wider && box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
     const line = (box.closest(".gantt") ?? box).previousElementSibling;
     if (line?.classList.contains("hint")) line.hidden = !wider;

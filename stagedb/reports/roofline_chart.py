@@ -43,7 +43,7 @@ def roofline(job: StepView) -> str:
     y = Scale(min(row.rate for row in points) / 2, max(highest) * 1.8)
     named = points[:NUMBERED]
     columns = [
-        TableColumn("", True),
+        TableColumn("#", True),
         TableColumn("operator", wraps=True),
         TableColumn("of computing", True, first=True),
         TableColumn("FLOPs/byte", True),

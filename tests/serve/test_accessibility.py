@@ -1,0 +1,76 @@
+"""Every page under the rules of WCAG 2.2 AA, as axe-core checks them, light and dark, wide and narrow."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stagedb.api.client import Stagedb
+from stagedb.store import Store
+from stagedb.store.contents.runs import record_run
+from tests.browsing import Browser, browsing
+from tests.ir.tiny import card
+from tests.runs.recordings import small_run
+from tests.serve.served import serving
+from tests.serve.test_answers import asked, paths
+from tests.store.made_up_searches import made_up_search
+
+AXE = (Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+CHECK = """axe.run(document, {
+  runOnly: {type: "tag", values: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]},
+  resultTypes: ["violations"]
+}).then((found) => JSON.stringify(found.violations.flatMap((each) =>
+  each.nodes.map((node) => `${each.id}: ${node.target.join(" ")}: ${node.failureSummary.slice(0, 200)}`))))"""
+"""What violates a rule: the rule, the element, and what to mend."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+def violations(browser: Browser) -> list[str]:
+    browser.run(f"{AXE};0")
+    found: list[str] = json.loads(browser.run(CHECK))
+    return found
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_no_page_violates_a_rule(embedded_store: Store, browser: Browser, width: int, dark: bool) -> None:
+    db = Stagedb(embedded_store)
+    db.instantiate(card("llama"), name="wide", tp=2, dp=2)
+    db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
+    profiles = db.profile("wide", name="first"), db.profile("deep", name="second")
+    made_up_search(embedded_store)
+    run = record_run(embedded_store, small_run())
+    kinds = ("graphs", "profiles", "searches", "runs", "unfinished")
+    pages = [
+        *paths(profiles),
+        *(f"/list/{kind}" for kind in kinds),
+        "/list/instances?text=nothing+has+this",
+        "/lookup?text=llama",
+        "/queries/fastest_plans?ask=1",
+        f"/explore?node=Profile/{profiles[0].info.id}",
+        asked(query="MATCH (i:Instance) RETURN i.name AS name, i.world AS ranks"),
+        f"/runs/{run}",
+        "/nothing",
+    ]
+    found = {}
+    with serving(embedded_store) as served:
+        for path in pages:
+            browser.visit(served.address + path, width, dark)
+            if wrong := violations(browser):
+                found[path] = wrong
+    # A line each, so that a failure names them all.
+    assert [f"{path}: {each}" for path, wrong in found.items() for each in wrong] == []
+
+
+def test_a_violation_is_found(browser: Browser) -> None:
+    browser.call("Page.navigate", url="data:text/html,<html lang=en><title>t</title><main><img src=x></main>")
+    for _ in range(50):
+        if browser.run("document.images.length"):
+            break
+    assert any(each.startswith("image-alt") for each in violations(browser))
