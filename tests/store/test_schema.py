@@ -210,6 +210,7 @@ SCANS = {
     "catalog/names": "all names",
     "catalog/tags": "all tags",
     "catalog/notes": "all notes",
+    "catalog/plans": "all instances: any words of a plan, most of which have no index",
     "catalog/peaks": "all instances that have a memory",
     "schema/older_instances": "all instances of a store that is refused",
     "lifecycle/asked_instance": "all instances of a user",
