@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from stagedb.api.query_forms import given_value
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
@@ -129,6 +128,8 @@ def queries(
 
 
 def _pair(text: str) -> tuple[str, Any]:
+    from stagedb.api.query_forms import given_value
+
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"{shown(text)} is not a parameter: --param takes KEY=VALUE")
