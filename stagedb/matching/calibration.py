@@ -362,9 +362,8 @@ class _DimensionFit:
     def _error(self, same: Mapping[tuple[str, int, tuple[int, ...]], Sequence[int]], point: Sequence[float]) -> float:
         latency, rate = (rounded(Fraction(math.exp(each))) for each in point)
         costs = Costs(self.system(latency, rate), self._world)
-        return math.fsum(
-            abs(_modelled(costs, kind, size, ranks) - ns) for (kind, size, ranks), seen in same.items() for ns in seen
-        )
+        modelled = {key: _modelled(costs, *key) for key in same}
+        return math.fsum(abs(modelled[key] - ns) for key, seen in same.items() for ns in seen)
 
 
 def _modelled(costs: Costs, kind: str, size: int, ranks: tuple[int, ...]) -> int:

@@ -137,7 +137,7 @@ class RankFindings:
 
     def _weights(self, op: PlannedOp) -> list[str]:
         """Names of the weights of a bucket, with the numbers of their layers."""
-        columns, stage = self.planned.class_of(self.rank), self.planned.stage_of(self.rank)
+        columns, stage = self.planned.program.workload.class_of(self.rank), self.planned.stage_of(self.rank)
         layers = {}
         for row, position in enumerate(columns.origins.position.tolist()):
             number = columns.layer_in_model(row, stage)

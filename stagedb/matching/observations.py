@@ -12,16 +12,15 @@ from stagedb.collectives import exchanges
 from stagedb.matching.planned_ops import WORK, PlannedOp
 from stagedb.matching.rank_match import RankMatch
 from stagedb.matching.run_match import RunMatch
-from stagedb.runs.clocks import MESSAGES
-from stagedb.runs.rank_trace import Integers
+from stagedb.runs.clocks import BARRIER, MESSAGES
 from stagedb.runs.stored_run import StoredRun
+from stagedb.runs.time_spent import covered, union
 from stagedb.systems import System
 from stagedb.timing.lanes import lane_numbers
 from stagedb.timing.op_durations import runs_of
 from stagedb.timing.step_profile import lane_durations
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Workload
 
-BARRIER = "barrier"
 MESSAGE = "message"
 """The kind of a call that is a send and its receive."""
 
@@ -100,16 +99,11 @@ class Observations:
     ranks: tuple[RankStep, ...]
     calls: tuple[SeenCall, ...]
 
-    def columns(self, rank: int) -> ClassColumns:
-        """The class of a rank."""
-        number = int(self.workload.ranks.number[rank])
-        return next(each for each in self.workload.classes if each.number == number)
-
     def spent(self, base: System, *, is_blank: bool) -> Iterator[Spent]:
         """Seen and modelled times. is_blank: matmuls are timed by their FLOPs alone."""
         modelled = _Modelled(self, base, is_blank)
         for each in self.ranks:
-            columns = self.columns(each.rank)
+            columns = self.workload.class_of(each.rank)
             sums: dict[tuple[str, str, bool], list[tuple[Fraction, int]]] = defaultdict(list)
             for seen in each.work:
                 key = columns.ops.kind[seen.op], columns.ops.dtype[seen.op], seen.during
@@ -142,7 +136,7 @@ class _Modelled:
 
     def ns(self, rank: int, op: int) -> Fraction:
         """The ns that an op takes."""
-        ops = self._run.columns(rank).ops
+        ops = self._run.workload.class_of(rank).ops
         if self._is_blank and ops.kind[op] in WORK:
             return Fraction(int(ops.flops[op]), 1000)
         return Fraction(int(self._alone[int(self._lane[rank])].ns[op]))
@@ -188,39 +182,31 @@ def _rank_step(match: RunMatch, rank: int, step: int | None, found: RankMatch) -
     own = [place for place, op in enumerate(lane.ops) if op.step_number == step]
     sends = [place for place in own if lane.ops[place].type in ("collective", *MESSAGES)]
     computes = [place for place in own if lane.ops[place].type == "compute"]
-    begin, end = _joined(timed.start[sends], timed.end[sends])
+    communicating = union(timed.start[sends], timed.end[sends])
+    shared = covered(timed.start, timed.end, communicating)
     work, places = [], set()
     for pair in found.matched:
         op, seen = found.planned[pair.planned], found.seen[pair.seen]
         if op.kind in WORK:
             # Without shapes a matmul may be paired with another one of its task: only their sums are right.
-            shaped = seen.dims is not None
-            shared = np.minimum(end, seen.end) - np.maximum(begin, seen.start)
-            during = shaped and 2 * int(shared.clip(min=0).sum()) > seen.end - seen.start
+            during = seen.dims is not None and 2 * int(shared[seen.place]) > seen.end - seen.start
             work.append(WorkSeen(op.op, seen.end - seen.start, during))
             places.add(seen.place)
     others = [place for place in computes if place not in places]
-    every, until = _joined(timed.start[own], timed.end[own])
+    every, until = union(timed.start[own], timed.end[own])
     idle = int((every[1:] - until[:-1]).sum())
     busy = int((timed.end[others] - timed.start[others]).sum())
     return RankStep(rank, step or 0, tuple(work), busy, idle)
-
-
-def _joined(start: Integers, end: Integers) -> tuple[Integers, Integers]:
-    """Intervals, those that touch as one, by start."""
-    order = np.argsort(start, kind="stable")
-    start, until = start[order], np.maximum.accumulate(end[order])
-    new = np.ones(len(start), bool)
-    new[1:] = start[1:] > until[:-1]
-    last = np.append(new[1:], True) if len(new) else new
-    return start[new], until[last]
 
 
 def _calls(match: RunMatch) -> Iterator[SeenCall]:
     """Collectives and messages that were matched, each once."""
     found: dict[tuple[int, str, tuple[int, ...], int], list[tuple[int, int]]] = defaultdict(list)
     for (rank, step), each in match.ranks.items():
-        columns, turn = match.planned.class_of(rank), defaultdict[tuple[str, tuple[int, ...]], int](int)
+        columns, turn = (
+            match.planned.program.workload.class_of(rank),
+            defaultdict[tuple[str, tuple[int, ...]], int](int),
+        )
         for pair in each.matched:
             op, seen = each.planned[pair.planned], each.seen[pair.seen]
             if op.kind in WORK:

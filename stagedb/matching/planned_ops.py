@@ -76,11 +76,6 @@ class PlannedRun:
         options = self.program.plan.options
         return options.framework.early_stop if options.early_stop is None else options.early_stop
 
-    def class_of(self, rank: int) -> ClassColumns:
-        """The class of a rank."""
-        number = int(self.program.workload.ranks.number[rank])
-        return next(each for each in self.program.workload.classes if each.number == number)
-
     def stage_of(self, rank: int) -> int:
         """The pipeline stage of a rank."""
         return int(Mesh.of(self.program.plan).coordinates(rank)["pp"])
@@ -95,7 +90,7 @@ class PlannedRun:
 
     def ops(self, rank: int) -> list[PlannedOp]:
         """What a rank should run, in the order of issue."""
-        columns, stage = self.class_of(rank), self.stage_of(rank)
+        columns, stage = self.program.workload.class_of(rank), self.stage_of(rank)
         order = issued(self.program.plan, columns, stage)
         rows = {op: self._op(columns, op, stage, rank) for op in np.unique(order.op).tolist()}
         pairs = zip(order.op.tolist(), order.task.tolist(), strict=True)

@@ -19,12 +19,6 @@ from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints
 from stagedb.workload.issue_order import sequence
 
 
-def class_of(program: Program, rank: int) -> ClassColumns:
-    """The columns of the class of a rank."""
-    number = int(program.workload.ranks.number[rank])
-    return next(each for each in program.workload.classes if each.number == number)
-
-
 def trace_of(program: Program, rank: int) -> TraceColumns:
     """The trace of a rank, as an export writes it."""
     (made,) = trace_set(program.workload, only=str(rank)).classes
@@ -73,11 +67,11 @@ def trace_counts(trace: TraceColumns) -> Counts:
 
 def events_of(program: Program, rank: int, trace: TraceColumns) -> list[Event]:
     """The order in which a rank computes and sends, from its trace. Only the program has the dimensions of a matmul."""
-    ops = class_of(program, rank).ops
+    ops = program.workload.class_of(rank).ops
     dims = {
         name: work(kind, dims)
         for name, kind, dims in zip(ops.name, ops.kind, ops.dims, strict=True)
         if kind in FLOP_KINDS
     }
     stage = Mesh.of(program.plan).coordinates(rank)["pp"]
-    return traced(trace, dims, issued(program.plan, class_of(program, rank), stage).node.tolist())
+    return traced(trace, dims, issued(program.plan, program.workload.class_of(rank), stage).node.tolist())

@@ -26,7 +26,7 @@ from stagedb.validation.counts import CountDifference, CountedMessage, Counts, c
 from stagedb.validation.op_order import compare_order
 from stagedb.validation.programs import lowered
 from stagedb.validation.published_memory import compare_memory, memory_notes
-from stagedb.validation.rank_counts import class_of, column_counts, events_of, trace_counts, trace_of
+from stagedb.validation.rank_counts import column_counts, events_of, trace_counts, trace_of
 from stagedb.validation.records import Record, Unsupported, card_of, plan_words
 
 
@@ -88,7 +88,7 @@ class _Made:
 
 def _lowered(rank: int, card: Card, words: Mapping[str, Any]) -> _Made:
     program = lowered(card, words)
-    return _Made(program, trace_of(program, rank), column_counts(class_of(program, rank)))
+    return _Made(program, trace_of(program, rank), column_counts(program.workload.class_of(rank)))
 
 
 def _stored(db: Stagedb, rank: int, made: set[str], card: Card, words: Mapping[str, Any]) -> _Made:

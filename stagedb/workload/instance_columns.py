@@ -264,3 +264,8 @@ class Workload:
     classes: tuple[ClassColumns, ...]
     ranks: RankTable
     groups: Groups
+
+    def class_of(self, rank: int) -> ClassColumns:
+        """The class of a rank."""
+        number = int(self.ranks.number[rank])
+        return next(each for each in self.classes if each.number == number)

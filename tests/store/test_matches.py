@@ -39,7 +39,7 @@ def test_a_match_joins_recorded_ops_to_planned_ones(store: Store, made: str) -> 
     match = matched(store, made)
     record_match(store, made, match)
     ((_, found),) = match.ranks.items()
-    ids = match.planned.class_of(0).origins.id
+    ids = match.planned.program.workload.class_of(0).origins.id
     wanted = [
         (f"{match.run.id}/{match.run.lane_of[0].number}/{found.seen[at].place}", ids[found.planned[at].op], at == 1)
         for at in (0, 1)

@@ -78,7 +78,7 @@ def _pairs(found: RunMatch) -> Iterator[tuple[str, str, bool]]:
     """Ids of a recorded and a planned op, and whether it is changed."""
     for (rank, _), match in found.ranks.items():
         lane = found.run.lane_of[rank].number
-        ids: Any = found.planned.class_of(rank).origins.id
+        ids: Any = found.planned.program.workload.class_of(rank).origins.id
         for changed, pairs in ((False, match.matched), (True, match.changed)):
             for each in pairs:
                 seen, planned = match.seen[each.seen], match.planned[each.planned]
