@@ -1,7 +1,7 @@
 """A system that is fitted to runs of the store."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,13 +14,12 @@ from stagedb.frameworks.profiles import find_profile
 from stagedb.matching.calibration import FittedSystem, calibrate
 from stagedb.matching.observations import Observations, observed
 from stagedb.matching.run_match import match_run
-from stagedb.mentions import Word, call
-from stagedb.outputs import write_whole
+from stagedb.mentions import call
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_program
 from stagedb.store.contents.run_reading import read_run
 from stagedb.systems.system import System
-from stagedb.systems.system_files import parse_system
+from stagedb.systems.system_files import parse_system, write_system
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class CalibratedSystem:
 
     def write(self, path: Path | str) -> Path:
         """Write its file, which `--system` takes. Returns the path. UsageError where it cannot be written."""
-        text = yaml.safe_dump(self.system.to_dict(), sort_keys=False, width=120)
-        write_whole(Path(path), text.encode(), str(Word("out")))
+        write_system(Path(path), self.system.to_dict())
         return Path(path)
 
 
@@ -67,7 +65,7 @@ def calibrated(
     made = calibrate(tuple(unique), system, name, tuple(found[word] for word in predict), profile)
     # What is returned is what its file has.
     system = parse_system(yaml.safe_dump(made.system.to_dict()), name)
-    return CalibratedSystem(system, *_rows(replace(made, system=system)))
+    return CalibratedSystem(system, *_rows(made))
 
 
 def _observed(store: Store, word: str) -> Observations:

@@ -88,7 +88,7 @@ class SubGraph:
 
 @dataclass
 class _Parts:
-    """A sub-graph that is being put together."""
+    """A sub-graph that is being read."""
 
     nodes: dict[str, GraphNode] = field(default_factory=dict)
     edges: dict[tuple[str, str, str], GraphEdge] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from stagedb.api.results import InstanceInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory
 from stagedb.mentions import Word
-from stagedb.outputs import check_path, path_text
+from stagedb.outputs import make_directory, path_text
 from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
 from stagedb.systems.system import Accelerator, Dimension, System, plain
@@ -55,11 +55,7 @@ def import_systems(
     unknown accelerator, and without the wheel.
     """
     to = Path(to)
-    check_path(to, str(Word("out")))
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {path_text(to)}: {error.strerror} ({Word('out')})") from None
+    make_directory(to, str(Word("out")))
     written = []
     for each in GPUS if gpu is None else (gpu,):
         for path, rows in import_wheel(each, None if wheel is None else Path(wheel), to):

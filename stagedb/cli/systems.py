@@ -16,7 +16,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_NAMES
 from stagedb.inputs import shown
 from stagedb.mentions import Word
-from stagedb.outputs import path_text
+from stagedb.outputs import make_directory, path_text
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,8 @@ def _calibrate(runs: Sequence[str], making: Making, output: Output, common: Comm
             framework=making.framework,
             name=making.named or "calibrated",
         )
-    out = making.out
-    path = out / f"{made.system.name}.yaml"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make {path_text(out)}: {error.strerror} ({Word('out')})") from None
-    made.write(path)
+    make_directory(making.out, str(Word("out")))
+    path = made.write(making.out / f"{made.system.name}.yaml")
     if output.format is not RowFormat.TABLE or output.output is not None:
         output.write(made.steps.columns, made.steps.rows)
         return

@@ -27,6 +27,15 @@ def check_path(path: Path, option: str) -> None:
         raise UsageError(f"{path_text(path)} cannot be a path: {not_a_path(path)} ({option})") from None
 
 
+def make_directory(path: Path, option: str) -> None:
+    """Make a directory for files, with those above it. UsageError, which names the option, where that cannot be."""
+    check_path(path, option)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {path_text(path)}: {error.strerror} ({option})") from None
+
+
 def path_text(path: Path) -> str:
     """A path as an error prints it: without control characters and line breaks, and with its ends if it is long."""
     text = str(path)

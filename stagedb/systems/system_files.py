@@ -8,11 +8,14 @@ from fractions import Fraction
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, read_text, shown
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text
+from stagedb.outputs import path_text, write_whole
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
@@ -95,6 +98,11 @@ def parse_system(text: str, where: str = "the system", folder: Path | None = Non
         collectives=_collectives(fields["collectives"]) if "collectives" in fields else Collectives(),
         tables=_tables(fields["tables"], folder) if "tables" in fields else (),
     )
+
+
+def write_system(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the file of a system. content: its fields, as `System.to_dict` has them. StagedbError if that fails."""
+    write_whole(path, yaml.safe_dump(content, sort_keys=False, width=120).encode(), str(Word("out")))
 
 
 @lru_cache(maxsize=32)

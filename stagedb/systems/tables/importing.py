@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import yaml
-
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.outputs import path_text, write_whole
-from stagedb.systems.system_files import load_system
+from stagedb.systems.system_files import load_system, write_system
 from stagedb.systems.tables.aiconfigurator import GPUS, VERSION, WHEEL, chosen, rows_of
 from stagedb.systems.tables.measured_table import table_of
 from stagedb.systems.tables.table_files import packed
@@ -97,5 +95,5 @@ def import_wheel(gpu: str, wheel: Path | None, to: Path) -> Iterator[tuple[Path,
     name = gpu.replace("_", "-")
     content = {**dataclasses.replace(preset, name=name, tables=()).to_dict(), "tables": tables}
     path = to / f"{name}.yaml"
-    write_whole(path, yaml.safe_dump(content, sort_keys=False, width=120).encode(), str(Word("out")))
+    write_system(path, content)
     yield path, 0
