@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from stagedb.store import LABELS, Store, connect, embedded, open_store
+from tests.browsing import Browser, browsing
 from tests.sampling import ALL, slow_tests
 
 # A machine that is busy with something else is no failure. The usual run draws the same examples each time.
@@ -149,6 +150,12 @@ def store_environment(store: Store, stagedb_home: Path, request: pytest.FixtureR
         return {"STAGEDB_HOME": str(stagedb_home), "STAGEDB_CONFIG": os.devnull}
     settings: dict[str, str] = request.getfixturevalue("neo4j_environment")
     return {**settings, "STAGEDB_CONFIG": os.devnull}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as found:
+        yield found
 
 
 def empty(store: Store) -> None:

@@ -17,6 +17,18 @@ def settings(environment: dict[str, str]) -> dict[str, str]:
     return {**kept, **environment}
 
 
+def stagedb(environment: dict[str, str], *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command of stagedb to its end. fault: what happens to it meanwhile, as in `at`; empty: nothing."""
+    return subprocess.run(
+        [sys.executable, "-m", "stagedb", *arguments],
+        env={**settings(environment), **at(fault)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+
+
 def stopped_at(point: str, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     """Start a command of stagedb, and wait until it has suspended itself at a point such as `read.workload/edges`."""
     process = subprocess.Popen(

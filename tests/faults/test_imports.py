@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,7 @@ import pytest
 from stagedb.api import Stagedb, checking
 from stagedb.errors import UsageError
 from stagedb.store import Store, current_user
-from tests.faults.injected import at
-from tests.faults.meanwhile import resumed, settings, stopped_at
+from tests.faults.meanwhile import resumed, stagedb, stopped_at
 from tests.runs.recordings import training_step
 
 RUNS = "MATCH (n) WHERE any(label IN labels(n) WHERE label STARTS WITH 'Run') RETURN count(n) AS nodes"
@@ -34,17 +31,6 @@ def traces(tmp_path: Path) -> str:
     for rank in range(4):
         training_step(rank, 120_000 * (rank == 2)).write(tmp_path / "traces")
     return str(tmp_path / "traces")
-
-
-def stagedb(environment: dict[str, str], *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stagedb", *arguments],
-        env={**settings(environment), **at(fault)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
 
 
 def whole_run(store: Store, traces: str) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,7 @@ import yaml
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.store import LABELS, Store, sweep
-from tests.faults.injected import at
-from tests.faults.meanwhile import resumed, settings, stopped_at
+from tests.faults.meanwhile import resumed, stagedb, stopped_at
 from tests.ir.tiny import card
 
 PLAN = ["--tp", "2", "--pp", "2"]
@@ -25,17 +22,6 @@ def tiny(tmp_path: Path) -> str:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump({**card("llama", layers=2).to_dict(), "max_positions": 32}), encoding="utf-8")
     return str(path)
-
-
-def stagedb(environment: dict[str, str], *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "stagedb", *arguments],
-        env={**settings(environment), **at(fault)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
 
 
 def nodes(store: Store) -> dict[str, int]:

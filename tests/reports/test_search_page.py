@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,10 @@ from stagedb.reports.search_tables import best_table
 from stagedb.search import Fate, Objective, SearchRequest
 from stagedb.store import Store
 from stagedb.traces.output_places import TakenError
-from tests.browsing import Browser, browsing
+from tests.browsing import Browser
 from tests.reports.test_candidates_chart import view_of
 from tests.store.made_up_searches import FOUND, candidate, made_up_search
 from tests.store.searches import small_request
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def test_a_report_has_all_sections_and_fetches_nothing(store: Store, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Every page under the rules of WCAG 2.2 AA, as axe-core checks them, light and dark, wide and narrow."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from stagedb.api.client import Stagedb
 from stagedb.store import Store
 from stagedb.store.contents.runs import record_run
-from tests.browsing import Browser, browsing
+from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 from tests.serve.served import serving
@@ -24,12 +23,6 @@ CHECK = """axe.run(document, {
 }).then((found) => JSON.stringify(found.violations.flatMap((each) =>
   each.nodes.map((node) => `${each.id}: ${node.target.join(" ")}: ${node.failureSummary.slice(0, 200)}`))))"""
 """What violates a rule: the rule, the element, and what to mend."""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def violations(browser: Browser) -> list[str]:

@@ -1,7 +1,6 @@
 """Every page in a browser, wide and narrow: no error, nothing from elsewhere, nothing wider than the window."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -10,7 +9,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.store.contents.runs import record_run
-from tests.browsing import Browser, browsing
+from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 from tests.serve.served import Served, serving
@@ -23,12 +22,6 @@ WIDTHS = (1280, 400)
 OUTSIDE = """JSON.stringify([...document.querySelectorAll("body *")].filter((node) =>
   !node.closest(".wide, .scroll, svg, datalist, .panel") && node.getBoundingClientRect().right > innerWidth + 1
 ).map((node) => node.outerHTML.slice(0, 90)))"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def hostile_search(store: Store) -> str:

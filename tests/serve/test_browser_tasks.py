@@ -1,24 +1,16 @@
 """What a team does in a browser, wide and narrow: filter many instances, find the fastest plan that fits, name it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from stagedb.api import Stagedb
 from stagedb.store import Store
-from tests.browsing import Browser, browsing
+from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.serve.served import serving
 from tests.store.many import copies
 
 WIDTHS = (1280, 400)
 WRITER = "the-token-of-writers"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def go(browser: Browser, script: str) -> None:

@@ -13,7 +13,7 @@ from stagedb.serve.answer_chart import chart_of
 from stagedb.serve.cypher_page import examples, parameters_of
 from stagedb.store import Store
 from stagedb.store.contents.runs import record_run
-from tests.browsing import Browser, browsing
+from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 from tests.serve.served import Served, serving
@@ -36,12 +36,6 @@ def stocked(store: Store) -> Store:
 @pytest.fixture
 def served(stocked: Store) -> Iterator[Served]:
     with serving(stocked) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 

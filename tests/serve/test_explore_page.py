@@ -16,7 +16,7 @@ from stagedb.errors import UsageError
 from stagedb.serve.explore_scene import Scene
 from stagedb.serve.node_facts import with_unit
 from stagedb.store import Store
-from tests.browsing import Browser, browsing
+from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 from tests.serve.test_cypher_page import wait
@@ -35,12 +35,6 @@ def stocked(store: Store) -> Store:
 @pytest.fixture
 def served(stocked: Store) -> Iterator[Served]:
     with serving(stocked) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 
