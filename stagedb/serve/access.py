@@ -31,8 +31,8 @@ WRITER: Final = "stagedb.writer"
 FORM: Final = "application/x-www-form-urlencoded"
 LARGEST_FORM = 65_536
 """Bytes of a form that writes: a note has 4,000 characters."""
-FREE: Final = ("/static/", "/login")
-"""Paths that need no token: they show nothing of the store."""
+FREE: Final = ("/static/", "/login", "/health")
+"""Paths that need no token: they show nothing of the store but, for /health, whether it answers."""
 
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (

@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from stagedb.api import Stagedb
 from stagedb.serve import (
     cypher_page,
+    health,
     home_pages,
     instance_pages,
     list_pages,
@@ -153,6 +154,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         routes=[
             *routes,
             Route("/login", login, methods=["GET", "POST"]),
+            Route(health.PATH, health.StoreHealth(shared).answer, methods=["GET"]),
             Mount(
                 "/static",
                 KeptFiles(directory=page_frames.FOLDER / "static", packages=SHARED),

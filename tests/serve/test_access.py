@@ -7,12 +7,13 @@ from urllib.parse import urlencode
 
 import pytest
 
+from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.serve.access import AccessRules, is_loopback, local_path, names_of
 from stagedb.serve.tokens import find_token
 from stagedb.store import Store
 from stagedb.store.failures import ReadOnlyError
-from tests.serve.served import Served, serving
+from tests.serve.served import Served, serving, serving_opened
 
 TOKEN = "a-token-for-the-tests"
 
@@ -33,6 +34,27 @@ def test_nothing_is_shown_without_the_token(closed: Served) -> None:
     assert closed.get("/", cookie="stagedb_serve=wrong").status == 401
     assert closed.get("/", cookie=f"stagedb_serve={TOKEN}").status == 401
     assert closed.get("/static/pages.css").status == 200
+
+
+def test_whether_the_store_answers_needs_no_token(closed: Served) -> None:
+    answer = closed.get("/health")
+    assert (answer.status, answer.text) == (200, "ok\n")
+    assert closed.get("/health", "POST").status == 405
+    assert closed.get("/health", host="evil.test").status == 421
+
+
+def test_a_store_that_does_not_answer_is_asked_once_in_a_while() -> None:
+    asked: list[int] = []
+
+    def connect() -> Stagedb:
+        asked.append(1)
+        raise UsageError("no store answers at bolt://secret.test")
+
+    with serving_opened(connect, TOKEN) as served:
+        for _ in range(5):
+            answer = served.get("/health")
+            assert (answer.status, answer.text) == (503, "the store does not answer\n")
+    assert len(asked) == 1
 
 
 def test_a_link_with_the_token_is_used_once(closed: Served) -> None:
