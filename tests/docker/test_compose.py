@@ -81,7 +81,8 @@ def test_no_password_is_in_a_compose_file_or_a_variable() -> None:
             assert not {"NEO4J_AUTH", "NEO4J_PASSWORD"} & set(service.get("environment", {}))
     document = read(DOCKER / "compose.yaml")
     assert document["services"]["neo4j"]["environment"]["NEO4J_AUTH_PATH"] == "/run/secrets/neo4j_auth"
-    assert document["services"]["neo4j"]["secrets"] == [*document["secrets"]] == ["neo4j_auth"]
+    assert document["services"]["neo4j"]["secrets"] == ["neo4j_auth"]
+    assert [*document["secrets"]] == ["neo4j_auth", "serve_token"]
 
 
 def test_files_that_a_compose_file_names_are_there() -> None:
@@ -100,16 +101,26 @@ def test_a_variable_means_the_setting_that_the_image_makes_of_it() -> None:
 
 
 def test_a_password_is_made_once_and_its_directory_is_closed(tmp_path: Path) -> None:
-    file = tmp_path / "secrets" / "neo4j_auth"
+    file, token = (tmp_path / "secrets" / name for name in ("neo4j_auth", "serve_token"))
     command = [str(DOCKER / "new_password"), str(file)]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"wrote {file}\n"
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == f"wrote {file}\nwrote {token}\n"
     account = file.read_text(encoding="utf-8")
+    assert re.fullmatch(r"[0-9a-f]{36}", token.read_text(encoding="utf-8"))
+    assert token.read_text(encoding="utf-8") not in account
     assert re.fullmatch(r"neo4j/[0-9a-f]{36}", account)
     # The image's user reads the file; on the machine, the directory keeps others out.
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert subprocess.run(command, check=False, capture_output=True).returncode == 1
     assert file.read_text(encoding="utf-8") == account
+
+
+def test_a_token_stays_when_an_account_is_made(tmp_path: Path) -> None:
+    token = tmp_path / "serve_token"
+    token.write_text("the-token-of-a-team", encoding="utf-8")
+    subprocess.run([str(DOCKER / "new_password"), str(tmp_path / "neo4j_auth")], check=True, capture_output=True)
+    assert token.read_text(encoding="utf-8") == "the-token-of-a-team"
 
 
 def health_check(path: Path, port: str) -> bool:
