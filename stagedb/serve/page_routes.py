@@ -12,9 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
@@ -170,6 +171,21 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     return app
 
 
+class HeldTurn(Response):
+    """An answer that is still computed while it is sent: its request keeps its turn until then."""
+
+    def __init__(self, answer: Response, turns: asyncio.Semaphore) -> None:
+        super().__init__()
+        self._answer, self._turns = answer, turns
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, and let the next request in."""
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._turns.release()
+
+
 def _guarded(read: Page) -> Callable[[Request], Any]:
     """A page that waits for its turn, and whose errors become pages.
 
@@ -199,9 +215,14 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
             )
             return await run_in_threadpool(page_frames.error_page, request, busy)
         try:
-            return await run_in_threadpool(answered, request)
-        finally:
+            found = await run_in_threadpool(answered, request)
+        except BaseException:
             turns.release()
+            raise
+        if isinstance(found, StreamingResponse):
+            return HeldTurn(found, turns)
+        turns.release()
+        return found
 
     return answer
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from stagedb import api
-from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb
+from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb, views
 from stagedb.errors import UsageError
 from stagedb.serve import page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
@@ -25,16 +25,24 @@ REPORT_POLICY = (
 
 
 def profile(request: Request) -> Response:
-    """A profile: its figures, and the report of its step in a frame."""
+    """A profile: the parts of the report of its step, which come after its head."""
 
     def read(db: Stagedb) -> tuple[ProfileInfo, Rows]:
         found = _profile(db, request.path_params["word"])
         return found, db.origin(found.id)
 
-    found, origin = request.app.state.shared.read(read)
-    return page_frames.page(
+    shared, kept = request.app.state.shared, request.app.state.kept
+    found, origin = shared.read(read)
+
+    def parts() -> str:
+        key = ("parts", found.id)
+        made: str = kept.get(key, lambda: shared.read(lambda db: views.report_parts(db.store, found.id).html))
+        return made
+
+    return page_frames.page_in_parts(
         request,
         "profile.html",
+        parts,
         info=found,
         short=found.id[:SHORT_ID],
         origin=page_frames.origin(origin),

@@ -269,7 +269,7 @@ const marks = (value) => {
   zoom.value = value;
   zoom.dispatchEvent(new Event("input"));
   return all(".canvas").map((canvas) => {
-    const spans = [...canvas.querySelectorAll(".x span")];
+    const spans = [...canvas.querySelectorAll(".x text")];
     const axis = spans.map((mark) => [mark.textContent, mark.getBoundingClientRect()]);
     const gaps = axis.slice(1).map(([, at], place) => at.left - axis[place][1].right);
     return { texts: axis.map(([text]) => text), least: Math.min(...gaps), most: Math.max(...gaps) };

@@ -44,6 +44,11 @@
   const TICK = 90;
   const ticks = (canvas, whole) => {
     const axis = canvas.querySelector(".x"), end = axis.querySelector(".end");
+    const drawn = (name, words) => {
+      const found = document.createElementNS(axis.namespaceURI, name);
+      for (const [word, value] of Object.entries(words)) found.setAttribute(word, value);
+      return found;
+    };
     const least = whole / Math.max(Math.floor(canvas.offsetWidth / TICK), 1);
     const power = 10 ** Math.floor(Math.log10(least));
     const every = Math.max(power * [1, 2, 5, 10].find((step) => step * power >= least * 0.999), 1);
@@ -51,16 +56,15 @@
     const digits = Math.max(Math.ceil(-Math.log10(every / size) - 1e-9), 0);
     const marks = [];
     for (let at = 0; whole - at * every > every * 0.7; at += 1) {
-      const mark = document.createElement("span");
-      mark.textContent = at ? `${(at * every / size).toFixed(digits)} ${unit}` : "0";
-      mark.style.left = `${100 * at * every / whole}%`;
-      marks.push(mark);
+      const x = `${100 * at * every / whole}%`, text = drawn("text", { x, y: 17 });
+      text.textContent = at ? `${(at * every / size).toFixed(digits)} ${unit}` : "0";
+      marks.push(drawn("line", { x1: x, x2: x, y2: 4 }), text);
     }
-    axis.replaceChildren(...marks, end);
+    axis.replaceChildren(...marks, end.previousElementSibling, end);
   };
 
   // What is wider than its box scrolls: its last part fades, and on a phone a line above it mentions that.
-  const scrollers = [...document.querySelectorAll(".scroll, .wide")];
+  const scrollers = [...document.querySelectorAll(".parts .scroll, .parts .wide")];
   const hint = (box) => {
     const wider = box.scrollWidth > box.clientWidth + 1;
     box.toggleAttribute("tabindex", wider); // Without a mouse it scrolls by keys.
