@@ -16,6 +16,7 @@ from stagedb.mentions import Word, call
 from stagedb.models import Card
 from stagedb.outputs import file_name, write_whole
 from stagedb.reports import PageParts, StepView, check, draw, render, render_pair, step_parts, sums_of, trace, verdict
+from stagedb.reports.memory_sections import MomentLink
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse
@@ -167,9 +168,12 @@ def report_page(store: Store, first: str, second: str | None) -> str:
     return render_pair(sides[0], sides[1], (made[0], made[1]))
 
 
-def report_parts(store: Store, profile: str) -> PageParts:
-    """The parts of the report of a profile of the store, for a page that has a head of its own. Writes nothing."""
-    return step_parts(_stored_step(store, lookup.the_profile(store, profile)).view)
+def report_parts(store: Store, profile: str, link: MomentLink | None = None) -> PageParts:
+    """The parts of the report of a profile of the store, for a page that has a head of its own. Writes nothing.
+
+    link: of the moments of memory.
+    """
+    return step_parts(_stored_step(store, lookup.the_profile(store, profile)).view, link)
 
 
 def _stored_step(store: Store, profile: ProfileInfo) -> TimedStep:

@@ -1,7 +1,7 @@
 """Parts of a page: charts as inline SVG and plain HTML. Their text keeps its size at any width."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -120,10 +120,18 @@ def facts(rows: Mapping[str, str]) -> str:
 
 def time_ticks(step: int, count: int = 9) -> str:
     """Marks of a time axis, for the box under it. The script of a page makes others at another zoom."""
-    every = nice(step / count) if step else 1
-    marks = [at * every for at in range(int(step / every) + 1) if step - at * every > every / 2]
-    drawn = "".join(_x_mark(percent(mark, step), _mark(mark)) for mark in marks)
-    return f'<svg class="x" aria-hidden="true">{drawn}{_x_mark("100%", span(step), " class=end")}</svg>'
+    return _x_marks(step, nice(step / count) if step else 1, _mark)
+
+
+def count_ticks(whole: int, count: int = 9) -> str:
+    """Marks of an axis of things that are counted, for the box under it."""
+    return _x_marks(whole, max(nice(whole / count), 1) if whole else 1, lambda value: f"{value:,.0f}")
+
+
+def _x_marks(whole: float, every: float, text: Callable[[float], str]) -> str:
+    marks = [at * every for at in range(int(whole / every) + 1) if whole - at * every > every / 2]
+    drawn = "".join(_x_mark(percent(mark, whole), text(mark)) for mark in marks)
+    return f'<svg class="x" aria-hidden="true">{drawn}{_x_mark("100%", text(whole), " class=end")}</svg>'
 
 
 def _x_mark(at: str, text: str, style: str = "") -> str:

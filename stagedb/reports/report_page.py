@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stagedb.reports.advice_section import advice_section
-from stagedb.reports.memory_sections import curve_section, peaks_section
+from stagedb.reports.memory_sections import MomentLink, curve_section, peaks_section
 from stagedb.reports.page_frame import chart_data, page
 from stagedb.reports.path_section import path_section
 from stagedb.reports.pipeline_chart import Gantt, gantt, lanes_shown
@@ -32,15 +32,15 @@ class PageParts:
         return f"{self.figures}{self.sections}{chart_data(self.charts)}"
 
 
-def step_parts(job: StepView) -> PageParts:
-    """The parts of the report of a step."""
+def step_parts(job: StepView, link: MomentLink | None = None) -> PageParts:
+    """The parts of the report of a step. link: of the moments of memory, on pages."""
     lanes = lanes_shown(job)
     chart = gantt(job, lanes)
     sections = [
         pipeline((chart,)),
         path_section(job),
         f'<div class="columns">{stages(job, lanes)}{peaks_section(job)}</div>',
-        curve_section(job),
+        curve_section(job, link),
         communication(job),
         advice_section(job),
         roofline(job),

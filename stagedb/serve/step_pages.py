@@ -10,6 +10,7 @@ from stagedb import api
 from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb, views
 from stagedb.errors import UsageError
 from stagedb.serve import page_frames
+from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
 
 MOST = 500
@@ -36,7 +37,8 @@ def profile(request: Request) -> Response:
 
     def parts() -> str:
         key = ("parts", found.id)
-        made: str = kept.get(key, lambda: shared.read(lambda db: views.report_parts(db.store, found.id).html))
+        link = moment_links(found.instance)
+        made: str = kept.get(key, lambda: shared.read(lambda db: views.report_parts(db.store, found.id, link).html))
         return made
 
     return page_frames.page_in_parts(

@@ -16,7 +16,8 @@ import pytest
 from stagedb.advice import what_ifs
 from stagedb.frameworks.profiles import find_profile
 from stagedb.reports import StepView, hotspots, render, shares
-from stagedb.reports.figures import held, levels, place_of, works
+from stagedb.reports.figures import held, place_of, works
+from stagedb.reports.memory_curve import levels
 from stagedb.store import Store
 from stagedb.systems import System
 from stagedb.timing import Scaling

@@ -10,6 +10,7 @@ from stagedb.api import Stagedb, views
 from stagedb.api.results import Profile
 from stagedb.errors import StagedbError
 from stagedb.reports import PageParts
+from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_routes import Limits
 from stagedb.store import Store
 from tests.browsing import Browser
@@ -33,7 +34,7 @@ def served(embedded_store: Store) -> Iterator[Served]:
 
 def test_the_parts_of_the_report_are_parts_of_the_page(made: Profile, served: Served, embedded_store: Store) -> None:
     page = served.get(f"/profiles/{made.info.id}").text
-    assert views.report_parts(embedded_store, made.info.id).html in page
+    assert views.report_parts(embedded_store, made.info.id, moment_links(made.instance.id)).html in page
     report = Stagedb(embedded_store).report_page(made.info.id)
     for title in SECTIONS:
         assert page.count(f"<h2>{title}</h2>") == report.count(f"<h2>{title}</h2>") == 1
@@ -49,8 +50,8 @@ def test_the_head_of_a_page_comes_before_its_parts(
     host, port = served.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as opened:
 
-        def parts(store: Store, profile: str) -> PageParts:
-            del store, profile
+        def parts(store: Store, profile: str, link: object) -> PageParts:
+            del store, profile, link
             while b"</h1>" not in b"".join(seen):
                 seen.append(opened.recv(1 << 16))
             return PageParts("<p>figures</p>", "", ())
@@ -66,7 +67,8 @@ def test_the_head_of_a_page_comes_before_its_parts(
 def test_parts_that_fail_leave_the_rest_of_the_page(
     made: Profile, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parts(store: Store, profile: str) -> PageParts:
+    def parts(store: Store, profile: str, link: object) -> PageParts:
+        del store, link
         raise StagedbError(f"another version of <b> made {profile}")
 
     with monkeypatch.context() as broken:

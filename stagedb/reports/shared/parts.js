@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement;
   root.classList.add("js");
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = JSON.parse(document.getElementById("data")?.textContent ?? '{"charts": []}');
   const canvases = [...document.querySelectorAll(".canvas")];
   const tip = document.getElementById("tip");
   const units = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
