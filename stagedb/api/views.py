@@ -176,6 +176,11 @@ def report_parts(store: Store, profile: str, link: MomentLink | None = None) -> 
     return step_parts(_stored_step(store, lookup.the_profile(store, profile)).view, link)
 
 
+def perfetto_trace(store: Store, profile: str) -> bytes:
+    """The trace of a stored profile with all stages, as `save_timeline` writes it. Writes nothing."""
+    return trace(_stored_step(store, lookup.the_profile(store, profile)).view).content
+
+
 def _stored_step(store: Store, profile: ProfileInfo) -> TimedStep:
     """The step of a profile, run again."""
     instance = lookup.the_instance(store, profile.instance)

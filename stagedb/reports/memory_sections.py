@@ -82,7 +82,7 @@ MomentLink = Callable[[int, Point], str]
 
 
 def curve_section(job: StepView, link: MomentLink | None = None) -> str:
-    """Memory of the fullest stage over the step; empty if it is not computed. link: what each moment leads to, on pages."""
+    """Memory of the fullest stage over the step; empty if it is not computed. link: of moments, on pages."""
     found = levels(job)
     if found is None:
         return ""

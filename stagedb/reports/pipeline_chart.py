@@ -17,6 +17,16 @@ from stagedb.workflows import RECOMPUTE
 STYLES = ("forward", "backward", "weight", "recompute", "step", "communication", "waiting")
 """CSS classes, by `Doing`."""
 
+ZOOM = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="8" step="any" value="0"></label>'
+"""The field that zooms the charts of a page."""
+
+KEYS = (
+    '<p class="small keys">Ctrl+wheel, <kbd>W</kbd> <kbd>S</kbd> or <kbd>+</kbd> <kbd>-</kbd> zoom, <kbd>A</kbd> '
+    "<kbd>D</kbd> move, arrows go from span to span, <kbd>C</kbd> along the critical path, <kbd>F</kbd> fits the span, "
+    "<kbd>0</kbd> shows all.</p>"
+)
+"""What the charts of a page do with a script."""
+
 MOST_LANES = 64
 MOST_SPANS = 24_000
 """Spans of a chart. If there are more, recomputing is drawn as backward, or the chart as columns of time."""
@@ -111,7 +121,7 @@ def chart_frame(
     return (
         f'{heading}<div class="gantt row{row}"><div class="names">{spans}</div>'
         f'<div class="scroll"><div class="canvas">{chart}{texts}'
-        f"{time_ticks(whole, 12)}</div></div></div>"
+        f'{time_ticks(whole, 12)}</div></div></div><p class="small detail" aria-live="polite"></p>'
     )
 
 
@@ -182,4 +192,14 @@ def _tooltip(job: StepView, lane: Lane, each: Spans) -> dict[str, Any]:
         batch = int(tasks.microbatch[task]) if task >= 0 and doing != Doing.STEP else -1
         chunk = int(tasks.chunk[task]) if task >= 0 else 0
         rows.append([start, finish - start, doing, batch, busy, *([chunk] if chunk else [])])
-    return {"name": job.label(lane), "spans": rows}
+    return {"name": job.label(lane), "spans": rows, "path": _on_path(job, lane)}
+
+
+def _on_path(job: StepView, lane: Lane) -> list[list[int]]:
+    """Start and length of each part of the critical path in a lane; none if there are very many."""
+    legs = job.times.path.legs()
+    own = (legs.lane == lane.number) & (legs.finish > legs.start)
+    if len(legs.lane) > MOST_LEGS:
+        return []
+    found: list[list[int]] = np.stack([legs.start[own], (legs.finish - legs.start)[own]], axis=1).tolist()
+    return found

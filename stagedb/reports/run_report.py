@@ -10,7 +10,7 @@ import numpy as np
 
 from stagedb.reports.page_frame import page
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
-from stagedb.reports.pipeline_chart import STYLES, Gantt
+from stagedb.reports.pipeline_chart import KEYS, STYLES, ZOOM, Gantt
 from stagedb.reports.provenance_section import Made, provenance_section
 from stagedb.reports.report_head import tile
 from stagedb.reports.run_chart import halves_chart, run_chart
@@ -120,11 +120,10 @@ def _chart_section(chart: Gantt, heading: str) -> str:
     doings = sorted({Doing(row[2]) for lane in chart.data for row in lane["spans"]})
     items = [(STYLES[doing], WORDS[doing]) for doing in doings] + [("stroke", "critical path")]
     note = "".join(f'<p class="small">{escape(each[0].upper() + each[1:])}.</p>' for each in chart.left_out)
-    zoom = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
     return (
         f"<section><h2>{escape(heading)}</h2><p>All ranks by one clock. The line is the critical path: the run gets "
-        f"shorter only if something on this path does.</p>{legend(items).removesuffix('</div>')}{zoom}</div>"
-        f"{chart.html}{note}</section>"
+        f"shorter only if something on this path does.</p>{legend(items).removesuffix('</div>')}{ZOOM}</div>"
+        f"{chart.html}{KEYS}{note}</section>"
     )
 
 

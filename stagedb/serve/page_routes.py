@@ -79,6 +79,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/instances/{word}/memory", memory_page.memory),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
+    ("/profiles/{word}/trace", step_pages.trace),
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
     ("/runs/{word}/report", run_pages.report),

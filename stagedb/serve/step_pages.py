@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from stagedb import api
 from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb, views
 from stagedb.errors import UsageError
+from stagedb.outputs import file_name
 from stagedb.serve import page_frames
 from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
@@ -58,6 +59,15 @@ def report(request: Request) -> Response:
     found = shared.read(lambda db: _profile(db, request.path_params["word"]))
     key = ("report", found.id, found.name, found.instance_name)
     return report_answer(kept.get(key, lambda: shared.read(lambda db: db.report_page(found.id))))
+
+
+def trace(request: Request) -> Response:
+    """The timeline of a profile as a file for Perfetto, as `stagedb timeline` writes it."""
+    shared = request.app.state.shared
+    found = shared.read(lambda db: _profile(db, request.path_params["word"]))
+    content: bytes = shared.read(lambda db: views.perfetto_trace(db.store, found.id))
+    name = f'attachment; filename="{file_name(found.name or found.instance_name)}-{found.id[:SHORT_ID]}.pftrace"'
+    return Response(content, headers={"content-disposition": name}, media_type="application/octet-stream")
 
 
 def pair_report(request: Request) -> Response:

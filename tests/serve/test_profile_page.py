@@ -2,7 +2,9 @@
 
 import re
 import socket
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,71 @@ def test_the_page_has_one_scroll_bar(made: Profile, served: Served, browser: Bro
     assert browser.run("getComputedStyle(document.querySelector('.bar .busy')).fill") == browser.run(
         "getComputedStyle(document.querySelector('.canvas path.forward')).fill"
     )
+
+
+def test_the_timeline_opens_in_perfetto(made: Profile, served: Served, embedded_store: Store, tmp_path: Path) -> None:
+    page = served.get(f"/profiles/{made.info.id}").text
+    assert f'href="/profiles/{made.info.id}/trace" download' in page
+    file = Stagedb(embedded_store).timeline(made.info.id, out=tmp_path / "step.pftrace").path
+    with urllib.request.urlopen(f"{served.address}/profiles/{made.info.id}/trace", timeout=30) as answer:
+        assert answer.headers["content-disposition"].endswith('.pftrace"')
+        assert answer.read() == file.read_bytes()
+
+
+KEY = """(key) => document.querySelector(".gantt .scroll").dispatchEvent(
+  new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}))"""
+
+
+def pressed(browser: Browser, *keys: str) -> str:
+    """The detail of the span that is chosen after some keys."""
+    browser.run(f"{list(keys)!r}.forEach({KEY})")
+    found: str = browser.run("document.querySelector('.detail').textContent")
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_timeline_has_keys_a_wheel_and_details(made: Profile, served: Served, browser: Browser, width: int) -> None:
+    browser.visit(f"{served.address}/profiles/{made.info.id}", width)
+    zoom = "Number(document.querySelector('.canvas').style.getPropertyValue('--zoom') || 1)"
+    left = "document.querySelector('.gantt .scroll').scrollLeft"
+    assert pressed(browser, "ArrowRight").startswith("stage 0: forward, micro-batch 0; ")
+    assert pressed(browser, "ArrowRight").startswith("stage 0: ")
+    assert pressed(browser, "ArrowDown").startswith("stage 1: ")
+    assert re.search(r"; [\d.]+ (s|ms|us|ns), from [\d.]+ (s|ms|us|ns)", pressed(browser, "Home"))
+    # Along the critical path, from its begin to its end and back.
+    browser.visit(f"{served.address}/profiles/{made.info.id}", width)
+    seen = [pressed(browser, "c")]
+    while (found := pressed(browser, "c")) != seen[-1]:
+        seen.append(found)
+    assert len(seen) > 3
+    assert all(each.endswith("on the critical path") for each in seen)
+    assert pressed(browser, "C") == seen[-2]
+    pressed(browser, "w", "w", "+", "+")
+    assert browser.run(zoom) == 4
+    pressed(browser, *["a"] * 20)
+    assert browser.run(left) == 0
+    pressed(browser, "d")
+    assert browser.run(left) > 30
+    pressed(browser, "s", "-")
+    assert browser.run(zoom) == 2
+    pressed(browser, "0")
+    assert browser.run(zoom) == 1
+    # The wheel zooms with Ctrl, at the place of the pointer, and else scrolls the page.
+    browser.run("document.querySelector('.gantt').scrollIntoView({block: 'center'})")
+    x, y = browser.run(
+        "(() => { const box = document.querySelector('.gantt .scroll').getBoundingClientRect();"
+        " return [box.left + box.width / 2, box.top + 10]; })()"
+    )
+    scrolled = browser.run("scrollY")
+    wheel = {"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": -200}
+    browser.call("Input.dispatchMouseEvent", **wheel, modifiers=2)
+    assert browser.run(zoom) == 2
+    assert browser.run("scrollY") == scrolled
+    browser.call("Input.dispatchMouseEvent", **{**wheel, "deltaY": 200})
+    browser.run("new Promise((done) => setTimeout(done, 300))")
+    assert browser.run(zoom) == 2
+    assert browser.run("scrollY") > scrolled
+    # A pointer has the details next to it.
+    browser.run("document.querySelector('.gantt').scrollIntoView({block: 'center'})")
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert browser.run("document.querySelector('#tip').textContent").startswith("stage 0")

@@ -21,20 +21,32 @@
     const found = spans[low - 1];
     return found && time < found[0] + found[1] ? found : null;
   };
-  const show = (event, canvas, chart) => {
-    const box = canvas.querySelector("svg").getBoundingClientRect();
-    const row = Math.floor((event.clientY - box.top) / box.height * chart.lanes.length);
-    const time = (event.clientX - box.left) / box.width * chart.whole;
+  // What a lane does at a time, in words; null where a lane has nothing of it.
+  const described = (chart, row, time) => {
     const lane = chart.lanes[row];
-    if (!lane || time < 0 || time > chart.step) { tip.style.display = "none"; return; }
+    if (!lane || time < 0 || time > chart.step) return null;
     const span = find(lane.spans, time);
     const what = span ? data.words[span[2]] : "waiting";
     const batch = span && span[3] >= 0 ? `, micro-batch ${span[3]}` : "";
     const chunk = span && span[5] ? `, chunk ${span[5]}` : "";
     const computes = span && span[4] ? `; ${span[4]}% of it computes` : "";
     const length = span ? `\n${duration(span[1])}, from ${duration(span[0])}${computes}` : `\nat ${duration(time)}`;
-    tip.textContent = `${lane.name}: ${what}${batch}${chunk}${length}`;
-    tip.style.display = "block";
+    const critical = span ? onPath(lane, span) : 0;
+    return `${lane.name}: ${what}${batch}${chunk}${length}${critical ? `\n${duration(critical)} on the critical path` : ""}`;
+  };
+  // How long the critical path is in a span: its parts in a lane are [start, length], in ascending order.
+  const onPath = (lane, [start, length]) => (lane.path ?? []).reduce((sum, [begin, took]) =>
+    sum + Math.max(0, Math.min(begin + took, start + length) - Math.max(begin, start)), 0);
+  const place = (event, canvas, chart) => {
+    const box = canvas.querySelector("svg").getBoundingClientRect();
+    const row = Math.floor((event.clientY - box.top) / box.height * chart.lanes.length);
+    return [row, (event.clientX - box.left) / box.width * chart.whole];
+  };
+  const show = (event, canvas, chart) => {
+    const text = described(chart, ...place(event, canvas, chart));
+    tip.style.display = text ? "block" : "none";
+    if (!text) return;
+    tip.textContent = text;
     const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
     tip.style.left = `${Math.max(left, 4)}px`;
     tip.style.top = `${Math.min(event.clientY + 18, innerHeight - tip.offsetHeight - 4)}px`;
@@ -67,7 +79,8 @@
   const scrollers = [...document.querySelectorAll(".parts .scroll, .parts .wide")];
   const hint = (box) => {
     const wider = box.scrollWidth > box.clientWidth + 1;
-    box.toggleAttribute("tabindex", wider); // Without a mouse it scrolls by keys.
+    // Without a mouse it scrolls by keys; a timeline has keys of its own.
+    if (!box.closest(".gantt")) box.toggleAttribute("tabindex", wider);
     if (wider) box.tabIndex = 0;
     box.classList.toggle("more", wider && box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
     const line = (box.closest(".gantt") ?? box).previousElementSibling;
@@ -78,21 +91,124 @@
     scrollers.forEach(hint);
   };
 
+  // All charts of a page have one zoom: what is at `share` of the axis stays at `x` pixels of the part that is seen.
   const zoom = document.getElementById("zoom");
+  const least = Number(zoom?.min ?? 0), most = Number(zoom?.max ?? 0);
+  let level = Number(zoom?.value ?? 0);
+  const zoomTo = (wanted, share, x) => {
+    level = Math.min(Math.max(wanted, least), most);
+    zoom.value = level;
+    for (const canvas of canvases) {
+      canvas.style.setProperty("--zoom", String(2 ** level));
+      canvas.parentElement.scrollLeft = share * canvas.offsetWidth - x;
+    }
+    fit();
+  };
+  const middle = (scroll, canvas) => {
+    const x = scroll.clientWidth / 2;
+    return [(scroll.scrollLeft + x) / canvas.offsetWidth, x];
+  };
+  zoom?.addEventListener("input", () =>
+    zoomTo(Number(zoom.value), ...(canvases[0] ? middle(canvases[0].parentElement, canvases[0]) : [0, 0])));
+
   canvases.forEach((canvas, at) => {
-    const chart = data.charts[at];
-    const move = (event) => show(event, canvas, chart);
+    const chart = data.charts[at], scroll = canvas.parentElement;
+    const detail = scroll.closest(".gantt").nextElementSibling;
+    let pointer = null, chosen = null;
+    const drawing = canvas.querySelector("svg");
+    const mark = document.createElementNS(drawing.namespaceURI, "rect");
+    mark.setAttribute("class", "chosen");
+    drawing.append(mark);
+
+    const choose = (row, number) => {
+      const span = chart.lanes[row]?.spans[number];
+      if (!span) return;
+      chosen = [row, number];
+      const [across, down] = [drawing.viewBox.baseVal.width, drawing.viewBox.baseVal.height / chart.lanes.length];
+      for (const [name, value] of Object.entries({
+        x: span[0] / chart.whole * across, y: row * down, width: Math.max(span[1] / chart.whole * across, 1), height: down,
+      })) mark.setAttribute(name, value);
+      detail.textContent = described(chart, row, span[0]).replaceAll("\n", "; ");
+      // The span is seen, or as much of it as there is place for.
+      const from = span[0] / chart.whole * canvas.offsetWidth, to = from + span[1] / chart.whole * canvas.offsetWidth;
+      if (to < scroll.scrollLeft || from > scroll.scrollLeft + scroll.clientWidth || to - from < scroll.clientWidth) {
+        if (from < scroll.scrollLeft) scroll.scrollLeft = from - 20;
+        else if (to > scroll.scrollLeft + scroll.clientWidth) scroll.scrollLeft = to - scroll.clientWidth + 20;
+      }
+    };
+    // The span of a lane that is nearest to a time.
+    const nearest = (row, time) => {
+      const spans = chart.lanes[row].spans;
+      const gap = ([start, length]) => Math.max(start - time, time - start - length, 0);
+      return spans.reduce((best, span, number) => gap(span) < gap(spans[best]) ? number : best, 0);
+    };
+    const start = () => chosen ? chart.lanes[chosen[0]].spans[chosen[1]][0] : 0;
+    const along = (ahead) => {
+      const legs = chart.lanes.flatMap((lane, row) => (lane.path ?? []).map(([begin]) => [begin, row]))
+        .sort(([one], [other]) => one - other);
+      const now = chosen === null ? -1 : start();
+      const spans = legs.map(([begin, row]) => [row, nearest(row, begin)]);
+      const begins = ([row, number]) => chart.lanes[row].spans[number]?.[0] ?? -1;
+      const next = ahead ? spans.find((each) => begins(each) > now) : spans.findLast((each) => begins(each) < now);
+      if (next) choose(...next);
+    };
+    const move = (event) => { pointer = event; show(event, canvas, chart); };
     canvas.addEventListener("pointermove", move);
     canvas.addEventListener("pointerdown", move);
-    canvas.addEventListener("pointerleave", () => { tip.style.display = "none"; });
-    zoom?.addEventListener("input", () => {
-      const scroll = canvas.parentElement;
-      const centre = (scroll.scrollLeft + scroll.clientWidth / 2) / canvas.offsetWidth;
-      canvas.style.setProperty("--zoom", String(2 ** Number(zoom.value)));
-      scroll.scrollLeft = centre * canvas.offsetWidth - scroll.clientWidth / 2;
+    canvas.addEventListener("pointerleave", () => { pointer = null; tip.style.display = "none"; });
+    canvas.addEventListener("click", (event) => {
+      const [row, time] = place(event, canvas, chart);
+      const found = chart.lanes[row] && find(chart.lanes[row].spans, time);
+      if (found) choose(row, chart.lanes[row].spans.indexOf(found));
+    });
+    const around = () => {
+      if (pointer) {
+        const x = pointer.clientX - scroll.getBoundingClientRect().left;
+        return [(scroll.scrollLeft + x) / canvas.offsetWidth, x];
+      }
+      if (chosen) {
+        const span = chart.lanes[chosen[0]].spans[chosen[1]];
+        const share = (span[0] + span[1] / 2) / chart.whole, x = share * canvas.offsetWidth - scroll.scrollLeft;
+        if (x >= 0 && x <= scroll.clientWidth) return [share, x];
+      }
+      return middle(scroll, canvas);
+    };
+    scroll.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      pointer = event;
+      zoomTo(level - event.deltaY / (event.deltaMode ? 10 : 200), ...around());
+    }, { passive: false });
+    const pan = (part) => { scroll.scrollLeft += part * scroll.clientWidth; };
+    const neighbour = (by) => chosen ? choose(chosen[0], chosen[1] + by) : choose(0, nearest(0, 0));
+    const lane = (by) => {
+      const row = chosen ? chosen[0] + by : 0;
+      if (chart.lanes[row]?.spans.length) choose(row, nearest(row, start()));
+    };
+    const keys = {
+      w: () => zoomTo(level + 0.5, ...around()), s: () => zoomTo(level - 0.5, ...around()),
+      a: () => pan(-0.15), d: () => pan(0.15), 0: () => zoomTo(least, 0, 0),
+      c: () => along(true), C: () => along(false),
+      ArrowLeft: () => neighbour(-1), ArrowRight: () => neighbour(1), ArrowUp: () => lane(-1), ArrowDown: () => lane(1),
+      Home: () => choose(chosen?.[0] ?? 0, 0), End: () => choose(chosen?.[0] ?? 0, chart.lanes[chosen?.[0] ?? 0].spans.length - 1),
+      f: () => {
+        if (!chosen) return;
+        const span = chart.lanes[chosen[0]].spans[chosen[1]];
+        const wide = canvas.offsetWidth / 2 ** level * span[1] / chart.whole;
+        zoomTo(Math.log2(0.6 * scroll.clientWidth / Math.max(wide, 1e-3)),
+          (span[0] + span[1] / 2) / chart.whole, scroll.clientWidth / 2);
+      },
+    };
+    Object.assign(keys, { "+": keys.w, "=": keys.w, "-": keys.s, W: keys.w, S: keys.s, A: keys.a, D: keys.d, F: keys.f });
+    scroll.tabIndex = 0;
+    scroll.setAttribute("role", "application");
+    scroll.setAttribute("aria-label", "Timeline: arrows go from span to span, W and S zoom, A and D move");
+    scroll.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys)) return;
+      event.preventDefault();
+      keys[event.key]();
     });
   });
-  zoom?.addEventListener("input", fit);
   addEventListener("resize", fit);
   scrollers.forEach((box) => box.addEventListener("scroll", () => hint(box), { passive: true }));
   // Charts on one scale scroll together.
