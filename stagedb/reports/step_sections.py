@@ -36,7 +36,7 @@ def pipeline(charts: Sequence[Gantt], heading: str = "The pipeline") -> str:
 def stages(job: StepView, lanes: Sequence[Lane], heading: str = "Where the time goes") -> str:
     """The section with the shares of the step, by stage."""
     step = job.times.step or 1
-    words = (("busy", "computing"), ("communication", "exposed communication"), ("waiting", "bubble"), ("idle", "idle"))
+    words = (("busy", "computing"), ("communication", "exposed communication"), ("m4", "bubble"), ("m9", "idle"))
     rows = []
     for lane in lanes:
         times = job.times.lanes[lane.number]

@@ -10,6 +10,7 @@ from stagedb.store.contents.memory import analyse
 from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.serve.served import serving
+from tests.store.made_up_searches import made_up_search
 from tests.store.many import copies
 
 WIDTHS = (1280, 400)
@@ -176,4 +177,29 @@ def test_open_the_moment_of_the_memory_peak(embedded_store: Store, browser: Brow
         browser.settle()
         assert browser.run("new URLSearchParams(location.search).get('at')").startswith("0.")
         assert text(browser, "#moment h2").endswith("forward of micro-batch 0")
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_see_the_front_of_a_search(embedded_store: Store, browser: Browser, width: int) -> None:
+    found = made_up_search(embedded_store)
+    with serving(embedded_store) as served:
+        browser.visit(f"{served.address}/list/searches", width, dark=width < 500)
+        go(browser, f"document.querySelector('a[href^=\"/searches/{found.id}\"]').click()")
+        # The picture is on the first screen, and has the front as a line through its three plans.
+        assert browser.run("document.querySelector('.candidates .front').getBoundingClientRect().top < innerHeight")
+        rows = browser.run(
+            "[...document.querySelectorAll('#front tbody tr')].map((row) => [...row.cells].slice(0, 2)"
+            ".map((cell) => cell.textContent.trim()))"
+        )
+        assert rows == [["100.0", "70.0"], ["120.0", "30.0"], ["150.0", "20.0"]]
+        # Where the time of the best plans goes, in the colours of the picture.
+        assert text(browser, ".plans .legend") == "compute"
+        assert browser.run("getComputedStyle(document.querySelector('.plans .bar rect')).fill") == browser.run(
+            "getComputedStyle(document.querySelector('.candidates .legend .k0')).backgroundColor"
+        )
+        browser.run("document.querySelector('.candidates svg').focus()")
+        press(browser, "ArrowRight")
+        press(browser, "Enter", text="\r")
+        assert "ms" in text(browser, ".candidates .picked")
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
