@@ -15,14 +15,18 @@ SHOWN = 4
 """Digits of the step. Its error is larger than what the fifth would add; the facts of the system have all of them."""
 
 
-def report_head(job: StepView, title: str) -> str:
-    """The head of a page."""
+def report_head(job: StepView, title: str, figures: str) -> str:
+    """The head of a page. figures: of `report_figures`."""
     ranks = ranks_of(job)
     return (
         f"<header><h1>{escape(title)}</h1><p>One training step of {escape(job.workload.model)} on {escape(ranks)}</p>"
-        f'{chips(job)}<dl class="tiles">{_tiles(job, job.merit)}</dl>'
-        f'<p class="lead">{escape(_summary(job))}</p></header>'
+        f"{figures}</header>"
     )
+
+
+def report_figures(job: StepView) -> str:
+    """The plan in short, figures of merit, and a summary."""
+    return f'{chips(job)}<dl class="tiles">{_tiles(job, job.merit)}</dl><p class="lead">{escape(_summary(job))}</p>'
 
 
 def ranks_of(job: StepView) -> str:

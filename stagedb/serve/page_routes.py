@@ -12,9 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
@@ -23,6 +24,7 @@ from stagedb.serve import (
     home_pages,
     instance_pages,
     list_pages,
+    memory_page,
     page_frames,
     plan_pages,
     query_pages,
@@ -77,9 +79,10 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/show/{word}", instance_pages.show),
     ("/graphs/{word}", instance_pages.graph),
     ("/instances/{word}", instance_pages.instance),
-    ("/instances/{word}/memory", instance_pages.memory),
+    ("/instances/{word}/memory", memory_page.memory),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
+    ("/profiles/{word}/trace", step_pages.trace),
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
     ("/runs/{word}/report", run_pages.report),
@@ -174,6 +177,21 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     return app
 
 
+class HeldTurn(Response):
+    """An answer that is still computed while it is sent: its request keeps its turn until then."""
+
+    def __init__(self, answer: Response, turns: asyncio.Semaphore) -> None:
+        super().__init__()
+        self._answer, self._turns = answer, turns
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, and let the next request in."""
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._turns.release()
+
+
 def _guarded(read: Page) -> Callable[[Request], Any]:
     """A page that waits for its turn, and whose errors become pages.
 
@@ -203,9 +221,14 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
             )
             return await run_in_threadpool(page_frames.error_page, request, busy)
         try:
-            return await run_in_threadpool(answered, request)
-        finally:
+            found = await run_in_threadpool(answered, request)
+        except BaseException:
             turns.release()
+            raise
+        if isinstance(found, StreamingResponse):
+            return HeldTurn(found, turns)
+        turns.release()
+        return found
 
     async def answer(request: Request) -> Response:
         recent: RecentAnswers = request.app.state.recent

@@ -23,7 +23,6 @@ TABLES: Mapping[str, str] = {
     "idle_gaps": "Kernels after gaps of the critical path",
     "longest_operators": "Operators by the time they take",
     "module_time": "Time by module",
-    "bubble_by_stage": "How ranks spend the time",
 }
 """Named queries that the page answers, with their titles."""
 
@@ -39,17 +38,24 @@ def run(request: Request) -> Response:
         found = _run(db, word)
         return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
 
-    info, tables, origin = request.app.state.shared.read(read)
-    return page_frames.page(
+    shared, kept = request.app.state.shared, request.app.state.kept
+    info, tables, origin = shared.read(read)
+
+    def parts() -> str:
+        key = ("run parts", info.id)
+        made: str = kept.get(key, lambda: shared.read(lambda db: run_views.run_report_parts(db.store, info).html))
+        return made
+
+    return page_frames.page_in_parts(
         request,
         "run.html",
+        parts,
         info=info,
         short=info.id[:SHORT_ID],
-        about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
-        verdict=f"A rank {info.spent} of the time.",
+        about=", ".join([info.extent, *info.devices]),
         report=address("runs", info.id, "report"),
-        path=f"Its critical path waits for launches {info.launching / info.step:.1%} of the time, and for what was not "
-        f"recorded {info.unexplained / info.step:.1%}.",
+        waits=f"It waits for launches {info.launching / info.step:.1%} of the time, and for what was not recorded "
+        f"{info.unexplained / info.step:.1%}.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )

@@ -7,9 +7,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from stagedb import api
-from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb
+from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, Stagedb, views
 from stagedb.errors import UsageError
+from stagedb.outputs import file_name
 from stagedb.serve import page_frames
+from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
 
 MOST = 500
@@ -25,16 +27,25 @@ REPORT_POLICY = (
 
 
 def profile(request: Request) -> Response:
-    """A profile: its figures, and the report of its step in a frame."""
+    """A profile: the parts of the report of its step, which come after its head."""
 
     def read(db: Stagedb) -> tuple[ProfileInfo, Rows]:
         found = _profile(db, request.path_params["word"])
         return found, db.origin(found.id)
 
-    found, origin = request.app.state.shared.read(read)
-    return page_frames.page(
+    shared, kept = request.app.state.shared, request.app.state.kept
+    found, origin = shared.read(read)
+
+    def parts() -> str:
+        key = ("parts", found.id)
+        link = moment_links(found.instance)
+        made: str = kept.get(key, lambda: shared.read(lambda db: views.report_parts(db.store, found.id, link).html))
+        return made
+
+    return page_frames.page_in_parts(
         request,
         "profile.html",
+        parts,
         info=found,
         short=found.id[:SHORT_ID],
         origin=page_frames.origin(origin),
@@ -48,6 +59,15 @@ def report(request: Request) -> Response:
     found = shared.read(lambda db: _profile(db, request.path_params["word"]))
     key = ("report", found.id, found.name, found.instance_name)
     return report_answer(kept.get(key, lambda: shared.read(lambda db: db.report_page(found.id))))
+
+
+def trace(request: Request) -> Response:
+    """The timeline of a profile as a file for Perfetto, as `stagedb timeline` writes it."""
+    shared = request.app.state.shared
+    found = shared.read(lambda db: _profile(db, request.path_params["word"]))
+    content: bytes = shared.read(lambda db: views.perfetto_trace(db.store, found.id))
+    name = f'attachment; filename="{file_name(found.name or found.instance_name)}-{found.id[:SHORT_ID]}.pftrace"'
+    return Response(content, headers={"content-disposition": name}, media_type="application/octet-stream")
 
 
 def pair_report(request: Request) -> Response:

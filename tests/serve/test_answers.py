@@ -62,10 +62,11 @@ def asked(**words: Any) -> str:
 
 
 def paths(found: Pair) -> list[str]:
-    """An address for each page that reads the store."""
+    """An address for each page that reads the store; traces are files."""
     one, other = (each.info for each in found)
     words = {"name": "gpt2", "kind": "instances"}
     filled = [re.sub(r"\{(\w+)\}", lambda part: words.get(part[1], "{word}"), path) for path, _ in PAGES]
+    filled = [path for path in filled if not path.endswith("/trace")]
     filled = [path.replace("/queries/gpt2", "/queries/hotspots?ask=1") for path in filled]
     kinds = {"/graphs": found[0].instance.graph, "/instances": one.instance, "/profiles": one.id, "/show": "first"}
     kinds |= {"/searches": small_request().id, "/runs": small_run().id}
