@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    compare_page,
     cypher_page,
     health,
     home_pages,
@@ -86,8 +87,8 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/runs/{word}", run_pages.run),
     ("/find", team_pages.find),
     ("/log", team_pages.log),
-    ("/compare", step_pages.compare),
-    ("/compare/report", step_pages.pair_report),
+    ("/compare", compare_page.compare),
+    ("/compare/report", compare_page.pair_report),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
     ("/cypher", cypher_page.cypher),
