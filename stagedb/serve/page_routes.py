@@ -89,6 +89,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/log", team_pages.log),
     ("/compare", compare_page.compare),
     ("/compare/report", compare_page.pair_report),
+    ("/compare/pipelines.svg", compare_page.picture),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
     ("/cypher", cypher_page.cypher),

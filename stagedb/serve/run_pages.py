@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, RunInfo, Stagedb, run_views
 from stagedb.serve import page_frames
+from stagedb.serve.compare_page import to_instance
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell
 from stagedb.serve.step_pages import report_answer
 
@@ -35,11 +36,12 @@ def run(request: Request) -> Response:
     """A run: what was recorded, and the answers to the first questions about it."""
     word = request.path_params["word"]
 
-    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows]:
+    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows, str]:
         found = _run(db, word)
-        return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
+        tables = [_table(db, found.id, *each) for each in TABLES.items()]
+        return found, tables, db.origin(found.id), to_instance(db, found)
 
-    info, tables, origin = request.app.state.shared.read(read)
+    info, tables, origin, expected = request.app.state.shared.read(read)
     return page_frames.page(
         request,
         "run.html",
@@ -47,6 +49,7 @@ def run(request: Request) -> Response:
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
         verdict=f"A rank {info.spent} of the time.",
+        expected=expected,
         report=address("runs", info.id, "report"),
         path=f"Its critical path waits for launches {info.launching / info.step:.1%} of the time, and for what was not "
         f"recorded {info.unexplained / info.step:.1%}.",
