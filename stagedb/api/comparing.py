@@ -12,7 +12,7 @@ from stagedb.api import lookup, matching, querying
 from stagedb.api.matching import MatchedRun
 from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
@@ -314,7 +314,13 @@ def _figures(one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
 
 def stored_sums(store: Store, profile: ProfileInfo, name: str) -> StepSums:
     """Where the time of a profile's step goes, from the store. name: what a sentence calls it."""
-    (row,) = store.read("profile/step_terms", profile=profile.id)
+    rows = store.read("profile/step_terms", profile=profile.id)
+    if not rows:
+        raise StagedbError(
+            f"profile {shown(profile.id)} has no times of its lanes: remove it with {call('rm', profile.id[:12])} and "
+            "profile again"
+        )
+    (row,) = rows
     parts = store.read("profile/step_parts", profile=profile.id)
     return sums_from(name, row, row, parts)
 

@@ -15,6 +15,7 @@ from stagedb.api import (
     Rows,
     RunInfo,
     Stagedb,
+    catalog,
     comparing,
     matching,
     plan_comparison,
@@ -144,7 +145,7 @@ def _chosen(words: Sequence[str], at: int, info: Thing) -> dict[str, Any]:
 def _hint(things: Sequence[Thing]) -> str:
     """What the form asks for next."""
     if not things:
-        return "Choose 2 to 8 instances or profiles, or a run and its instance."
+        return "The first of 2 to 8 instances or profiles, or a run"
     kind = api.kind_of(things[0])
     return (
         "Add the instance that it ran, a profile of that, or another run." if kind == "run" else f"Add another {kind}."
@@ -155,11 +156,13 @@ def _offered(db: Stagedb, things: Sequence[Thing]) -> list[tuple[str, str]]:
     """What goes with those that are chosen: ids, each with a description."""
     kinds, found = {api.kind_of(each) for each in things}, list[tuple[str, str]]()
     if kinds <= {"instance", "run"}:
-        found += [(each.id, f"instance {each.name}, {each.ranks:,} ranks") for each in db.instances()[:CHOICES]]
+        found += [
+            (each.id, f"instance {each.name}, {each.ranks:,} ranks") for each in catalog.instances(db.store, CHOICES)
+        ]
     if kinds <= {"profile", "run"}:
         found += [
             (each.id, f"profile {each.name or each.instance_name}, {each.ranks:,} {each.system}, {span(each.step, 4)}")
-            for each in db.profiles()[:CHOICES]
+            for each in catalog.profiles(db.store, CHOICES)
         ]
     if kinds <= {"run"} or len(things) == 1:
         found += [(each.id, f"run {each.name or ''}, {each.extent}") for each in db.runs()[:CHOICES]]

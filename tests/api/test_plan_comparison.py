@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store
 from tests.ir.tiny import card
+from tests.store.many import copies
 
 WORDS: dict[str, Any] = {"seq_len": 8, "global_batch_size": 8}
 PLANS: dict[str, dict[str, Any]] = {"tensor": {"tp": 2, "dp": 2}, "deep": {"pp": 2, "dp": 2}, "data": {"dp": 4}}
@@ -100,3 +101,9 @@ def test_what_does_not_go_together_is_refused(db: Stagedb) -> None:
         db.compare("tensor", db.graphs()[0].id)
     with pytest.raises(UsageError, match="no graph, instance, profile, search or run"):
         db.compare("tensor", "nothing")
+
+
+def test_a_profile_without_times_is_named(db: Stagedb, store: Store) -> None:
+    copies(store, db.show("deep").id, 1)
+    with pytest.raises(StagedbError, match="has no times of its lanes: remove it with"):
+        db.compare("deep", f"{1:020x}")
