@@ -79,6 +79,12 @@ def test_profiles_on_two_systems_differ_in_the_system(db: Stagedb) -> None:
     assert pair.work.rows == ()
 
 
+def test_an_instance_has_the_newest_profile_without_scaled_times(db: Stagedb) -> None:
+    plain = db.compare("deep", "tensor").sums[0].step
+    assert db.profile("deep", scale=["compute=2"]).step > plain
+    assert db.compare("deep", "tensor").sums[0].step == db.diff("deep", "tensor").time.rows[0][2] == plain
+
+
 def test_instances_without_times_are_compared_by_work(db: Stagedb) -> None:
     db.instantiate(card("llama"), name="untimed", dp=2, **WORDS)
     found = db.compare("untimed", "tensor", "deep")
