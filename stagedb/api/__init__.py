@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect
     from stagedb.api.matching import MatchedRun
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
+    from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.plan_texts import describe
     from stagedb.api.provenance import Provenance
@@ -70,6 +71,7 @@ __all__ = [
     "MatchedRun",
     "Memory",
     "PeakMemory",
+    "PlanComparison",
     "PlanWords",
     "Profile",
     "ProfileInfo",
@@ -114,6 +116,7 @@ _MODULES = {
     "calibrating": ("CalibratedSystem",),
     "matching": ("MatchedRun",),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
+    "plan_comparison": ("PlanComparison",),
     "plan_texts": ("describe",),
     "provenance": ("Provenance",),
     "querying": ("queries",),

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    compare_page,
     cypher_page,
     health,
     home_pages,
@@ -89,8 +90,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/runs/{word}", run_pages.run),
     ("/find", team_pages.find),
     ("/log", team_pages.log),
-    ("/compare", step_pages.compare),
-    ("/compare/report", step_pages.pair_report),
+    ("/compare", compare_page.compare),
+    ("/compare/report", compare_page.pair_report),
+    ("/compare/pipelines.svg", compare_page.picture),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
     ("/cypher", cypher_page.cypher),
