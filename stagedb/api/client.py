@@ -31,6 +31,7 @@ from stagedb.api.results import (
     ViewedSearch,
 )
 from stagedb.api.run_verbs import RunVerbs
+from stagedb.api.summary_verbs import SummaryVerbs
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
 from stagedb.store import Store, Unfinished
@@ -80,7 +81,7 @@ else:
 
 
 @all_for_python
-class Stagedb(RunVerbs):
+class Stagedb(RunVerbs, SummaryVerbs):
     """A connection to one store, made by `stagedb.connect()`. It is a context manager, because it keeps connections
     open.
 

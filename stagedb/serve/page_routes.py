@@ -30,6 +30,7 @@ from stagedb.serve import (
     search_pages,
     step_pages,
     subgraph_page,
+    summary_pages,
     team_pages,
     write_pages,
 )
@@ -75,8 +76,10 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/graphs/{word}", instance_pages.graph),
     ("/instances/{word}", instance_pages.instance),
     ("/instances/{word}/memory", instance_pages.memory),
+    ("/instances/{word}/summary", summary_pages.summary),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
+    ("/profiles/{word}/summary", summary_pages.summary),
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
     ("/runs/{word}/report", run_pages.report),
