@@ -8,9 +8,9 @@ from stagedb.api import InstanceInfo, ProfileInfo, Stagedb
 from stagedb.api.plan_summaries import plan_summary, the_step
 from stagedb.errors import UsageError
 from stagedb.outputs import file_name
-from stagedb.reports.plan_summary import LIMITS, PlanPrices, PlanSummary
+from stagedb.reports.plan_summary import LIMITS, PlanPrices, PlanSummary, SummarySection
 from stagedb.serve import page_frames
-from stagedb.serve.page_frames import SHORT_ID, address, cells, named
+from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named
 
 FIELDS = {
     "tokens": ("tokens to train on", "15T"),
@@ -50,12 +50,24 @@ def summary(request: Request) -> Response:
         profile=profile,
         short=instance.id[:SHORT_ID],
         found=found,
-        sections=[(each, cells(each.lines)) for each in found.sections()] if found is not None else [],
-        links=[address("profiles", each.id) for each in found.rivals] if found is not None else [],
+        sections=[] if found is None else [(each, _lines(found, each)) for each in found.sections()],
         fields=[(name, label, like, given[name] or "") for name, (label, like) in FIELDS.items()],
         file=address(*here, **given, format="pdf"),
         back=address(kind, about.id),
     )
+
+
+def _lines(found: PlanSummary, section: SummarySection) -> list[list[Cell]]:
+    """The table of a section: the other plans, each with its page."""
+    return [
+        [
+            cell(name, address("profiles", each.id)),
+            cell(plan),
+            *(Cell(text, number=True) for text in figures),
+            cell(fits),
+        ]
+        for each, (name, plan, *figures, fits) in zip(found.rivals, section.lines, strict=False)
+    ]
 
 
 def _pdf(found: PlanSummary) -> Response:
