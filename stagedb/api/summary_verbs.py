@@ -1,4 +1,4 @@
-"""The verbs on summaries of plans, of `Stagedb`."""
+"""The verbs on summaries of plans and on jobs, of `Stagedb`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,15 +7,25 @@ from stagedb.api.python_words import all_for_python
 from stagedb.store import Store
 
 if TYPE_CHECKING:
+    from stagedb.api.jobs import JobInfo
     from stagedb.api.plan_summaries import SavedSummary
     from stagedb.reports.plan_summary import PlanSummary
 
 
 @all_for_python
 class SummaryVerbs:
-    """What a plan takes, for those who pay for it. store: the connection."""
+    """What a plan takes, for those who pay for it; and the jobs that run. store: the connection."""
 
     store: Store
+
+    def jobs(self) -> "list[JobInfo]":
+        """The newest exports, imports, searches and profiles of all users: those that run first, the newest first.
+
+        The store keeps 200 that took longer than a second. One without a sign of life for a minute was lost.
+        """
+        from stagedb.api import jobs
+
+        return jobs.jobs(self.store)
 
     def plan_summary(
         self,

@@ -154,7 +154,7 @@ class PlanSummary:
 
     @property
     def tokens_per_second(self) -> Fraction | None:
-        """Of all accelerators together; None for a step of no time."""
+        """The rate of all accelerators together; None for a step of no time."""
         return Fraction(self.step_tokens * SECOND, self.step) if self.step else None
 
     @property
@@ -179,7 +179,7 @@ class PlanSummary:
 
     @property
     def price(self) -> Fraction | None:
-        """Of the accelerators, in the currency of the user."""
+        """What the accelerators cost, in the currency of the user."""
         hours, price = self.hours, self.prices.price_hour
         return None if hours is None or price is None else hours * price
 
@@ -191,7 +191,7 @@ class PlanSummary:
 
     @property
     def energy_price(self) -> Fraction | None:
-        """Of the energy, in the currency of the user."""
+        """What the energy costs, in the currency of the user."""
         energy, price = self.energy, self.prices.price_kwh
         return None if energy is None or price is None else energy * price
 
