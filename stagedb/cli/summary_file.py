@@ -9,17 +9,16 @@ from typing import Annotated, ClassVar
 import typer
 
 from stagedb.cli.export import size
+from stagedb.cli.help_groups import OWN
 from stagedb.cli.shared_options import Common
 from stagedb.errors import UsageError
-
-PANEL = "Summary"
 
 
 @dataclass(frozen=True)
 class SummaryOptions:
     """What a summary takes. The fields but `pdf` are the words of `Stagedb.save_summary`."""
 
-    PANEL: ClassVar[str] = PANEL
+    PANEL: ClassVar[str] = OWN
 
     pdf: Annotated[bool, typer.Option("--pdf", help="Write a summary of a page or two as a PDF instead.")] = False
     tokens: Annotated[
