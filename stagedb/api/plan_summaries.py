@@ -12,7 +12,7 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.outputs import file_name, write_whole
 from stagedb.plans import Plan
-from stagedb.reports.plan_summary import PlanPrices, PlanSummary, RivalPlan, SourceSearch
+from stagedb.reports.plan_summary import SHOWN, PlanPrices, PlanSummary, RivalPlan, SourceSearch
 from stagedb.store import Store
 from stagedb.store.contents.profile_reading import read_profile
 from stagedb.timing.expected_errors import ExpectedError, expected_error
@@ -130,24 +130,29 @@ def _error(store: Store, instance: InstanceInfo, profile: ProfileInfo) -> tuple[
 
 def _rivals(store: Store, instance: InstanceInfo, profile: ProfileInfo) -> tuple[RivalPlan, ...]:
     """The other profiles of the model on the system, without scaled durations; the most tokens a second first."""
-    found = [
-        RivalPlan(
-            id=each.id,
-            name=each.name or each.id[:12],
-            plan=each.described(("ranks", "seq_len")),
-            ranks=each.ranks,
-            step=each.step or 0,
-            tokens=each.tokens,
-            memory=each.memory,
-            fits=each.fits,
-        )
+    others = [
+        (each.tokens, each)
         for each in plan_lists.plans(store, "profiles", {})
         if (each.model, each.system) == (instance.model, profile.system)
         and each.id != profile.id
         and not each.scaled
         and each.tokens is not None
     ]
-    return tuple(sorted(found, key=lambda each: (-each.tokens, each.id)))
+    others.sort(key=lambda pair: (-pair[0], pair[1].id))
+    return tuple(
+        RivalPlan(
+            id=each.id,
+            name=each.name or each.id[:12],
+            # The words of a plan take most of the time, and few are listed.
+            plan=each.described(("ranks", "seq_len")) if place < SHOWN else "",
+            ranks=each.ranks,
+            step=each.step or 0,
+            tokens=tokens,
+            memory=each.memory,
+            fits=each.fits,
+        )
+        for place, (tokens, each) in enumerate(others)
+    )
 
 
 def _searches(store: Store, instance: str) -> tuple[SourceSearch, ...]:

@@ -76,9 +76,9 @@ def _number(name: str, given: object, most: int) -> Fraction | None:
 
 @dataclass(frozen=True)
 class RivalPlan:
-    """Another profile of the same model on the same system. step: ns. tokens: a second and accelerator. memory: bytes.
+    """Another profile of the same model on the same system. plan: in short, of those that are listed. step: ns.
 
-    fits: None where the memory is not known.
+    tokens: a second and accelerator. memory: bytes. fits: None where the memory is not known.
     """
 
     id: str
