@@ -25,7 +25,7 @@ from stagedb.store.contents.profile_reading import read_profile
 from stagedb.store.contents.profiles import Progress
 from stagedb.timing import JobProfile, ProfileInputs, profile_job
 
-HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
+HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>", ".pdf": b"%PDF-"}
 """The first bytes of files of each kind."""
 
 
