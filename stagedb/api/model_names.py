@@ -17,6 +17,7 @@ from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.workflows import find_workflow
 
 if TYPE_CHECKING:
     from stagedb.api import catalog, lookup
@@ -80,7 +81,7 @@ class Source:
 
     def plan(self, words: Mapping[str, object]) -> Plan:
         """The plan of these words for this model, checked. Raises UsageError before anything is written."""
-        usual = self.usual_length
+        usual = None if find_workflow(self.options.workflow).next_token else self.usual_length
         default = {} if usual is None else {"seq_len": usual.tokens}
         plan = plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
         if self.card is not None:
@@ -99,7 +100,7 @@ class Source:
         """The same for an instance that may not exist. Raises UsageError also if the card is wrong for its length."""
         plan = self.plan(words)
         if self.card is not None:
-            self.card.check_sequence(plan.seq_len)
+            self.card.check_sequence(plan.keys)
         return plan
 
     def in_store(self, store: "Store") -> GraphInfo:
