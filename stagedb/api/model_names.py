@@ -81,7 +81,7 @@ class Source:
 
     def plan(self, words: Mapping[str, object]) -> Plan:
         """The plan of these words for this model, checked. Raises UsageError before anything is written."""
-        usual = None if find_workflow(self.options.workflow).next_token else self.usual_length
+        usual = self.usual_length
         default = {} if usual is None else {"seq_len": usual.tokens}
         plan = plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
         if self.card is not None:
@@ -90,7 +90,12 @@ class Source:
 
     @property
     def usual_length(self) -> SequenceLength | None:
-        """The sequence length of plans that name none. A stored graph may have an older one than its card."""
+        """The sequence length of plans that name none. A stored graph may have an older one than its card.
+
+        None for a workflow that fixes it.
+        """
+        if find_workflow(self.options.workflow).next_token:
+            return None
         if self.card is not None:
             return self.card.usual_length
         tokens = self.sizes.get("S")
