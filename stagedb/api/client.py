@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.graph_paths import ShortestPath
     from stagedb.api.neighbourhood import SubGraph
-    from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.searching import Report, Systems
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
@@ -558,16 +557,6 @@ class Stagedb(RunVerbs, SummaryVerbs):
         from stagedb.api import comparing
 
         return comparing.compare(self.store, first, second, fail_above)
-
-    def compare(self, *words: str) -> "PlanComparison":
-        """2 to 8 instances or profiles next to each other: plans, terms of the step, memory by category, work.
-
-        words: ids or names. Instances have the times of their newest profiles, if all have one on one system. Writes
-        nothing. Raises UsageError for unknown words, and for kinds that do not go together.
-        """
-        from stagedb.api import plan_comparison
-
-        return plan_comparison.compare(self.store, words)
 
     def timeline(
         self,

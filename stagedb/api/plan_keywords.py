@@ -12,8 +12,8 @@ class GraphWords(TypedDict, total=False):
 
     workflow: Literal["training", "forward-only", "prefill", "decode"]
     """What a step runs: training, forward, backward and optimizer; forward-only, the forward and its loss alone, as
-    in an evaluation; prefill, the forward of new tokens of requests, whose keys and values a cache keeps; decode,
-    the forward of the next token of requests over their cache. [training]"""
+    in an evaluation; prefill, a forward of new tokens of requests, whose keys a cache keeps; decode, a forward of
+    one token of each request over its cache. [training]"""
     recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]

@@ -1,4 +1,4 @@
-"""The verbs on summaries of plans and on jobs, of `Stagedb`."""
+"""The verbs on summaries of plans, plans next to each other, and jobs, of `Stagedb`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,13 +8,14 @@ from stagedb.store import Store
 
 if TYPE_CHECKING:
     from stagedb.api.jobs import JobInfo
+    from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.plan_summaries import SavedSummary
     from stagedb.reports.plan_summary import PlanSummary
 
 
 @all_for_python
 class SummaryVerbs:
-    """What a plan takes, for those who pay for it; and the jobs that run. store: the connection."""
+    """What a plan takes, for those who pay for it, and next to others; and the jobs that run. store: the connection."""
 
     store: Store
 
@@ -71,3 +72,13 @@ class SummaryVerbs:
 
         prices = PlanPrices.of({"tokens": tokens, "price_hour": price_hour, "watts": watts, "price_kwh": price_kwh})
         return plan_summaries.save_summary(self.store, target, prices, out, force)
+
+    def compare(self, *words: str) -> "PlanComparison":
+        """2 to 8 instances or profiles next to each other: plans, terms of the step, memory by category, work.
+
+        words: ids or names. Instances have the times of their newest profiles, if all have one on one system. Writes
+        nothing. Raises UsageError for unknown words, and for kinds that do not go together.
+        """
+        from stagedb.api import plan_comparison
+
+        return plan_comparison.compare(self.store, words)

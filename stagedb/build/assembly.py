@@ -74,9 +74,8 @@ def assemble(
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
             if tensor.role != "weight":
-                held = _kept_sizes(tensor, rows, sizes) if tensor.role == "cache" else sizes
                 tensors[tensor.name] = dataclasses.replace(
-                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], held),
+                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], rows),
                     present=_present_tensor(block, tensor, tie),
                     repeats=block.repeats.get(tensor.name),
                     storage=storages.get(tensor.name),
@@ -148,8 +147,11 @@ def _kept_sizes(cache: Tensor, rows: Iterable[Operation], sizes: Sizes) -> Sizes
     return Sizes({**sizes.axes, KEYS: kept}, sizes.replicable)
 
 
-def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout, held: Sizes | None = None) -> SymTensor:
-    """A tensor of a block as a row. held: the sizes of what memory has of it, if that is not all."""
+def _sym_tensor(
+    block: str, tensor: Tensor, sizes: Sizes, layout: Layout, operations: Iterable[Operation] = ()
+) -> SymTensor:
+    """A tensor of a block as a row. operations: those of the block, which decide what a cache keeps."""
+    held = _kept_sizes(tensor, operations, sizes) if tensor.role == "cache" else sizes
     return SymTensor(
         name=tensor.name,
         block=block,
@@ -159,7 +161,7 @@ def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout, held: 
         shape=tuple(map(str, sizes.shape(tensor))),
         local=tuple(map(str, sizes.local_shape(tensor, layout))),
         layout=layout.texts(),
-        bytes=str((held or sizes).bytes(tensor, layout)),
+        bytes=str(held.bytes(tensor, layout)),
     )
 
 

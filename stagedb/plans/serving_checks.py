@@ -25,5 +25,6 @@ def check_requests(plan: PlanFields) -> None:
         )
     if not plan.cache_len:
         raise UsageError(
-            f"{workflow.name} reads the cache of each request, which has no tokens: {Word('cache_len')} says how many"
+            f"{workflow.name} reads the cache of each request, which has no tokens: give their number with "
+            f"{Word('cache_len')}"
         )

@@ -125,7 +125,10 @@ def test_ranks_of_tp_each_have_all_latents() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ({"workflow": "decode"}, "reads the cache of each request, which has no tokens: --cache-len"),
+        (
+            {"workflow": "decode"},
+            "reads the cache of each request, which has no tokens: give their number with --cache-len",
+        ),
         ({"workflow": "decode", "cache_len": 9, "seq_len": 4}, "adds 1 token to each request, not 4"),
         ({"workflow": "decode", "cache_len": 9, "cp": 2}, "ranks of cp would share the cache"),
         ({"workflow": "prefill", "seq_len": 8, "cp": 2}, "ranks of cp would share the cache"),
