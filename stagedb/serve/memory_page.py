@@ -63,6 +63,7 @@ def memory(request: Request) -> Response:
         request,
         "memory.html",
         parts,
+        ready=kept.has(("curve", found.id, number)),
         info=found,
         short=found.id[:SHORT_ID],
         number=number,

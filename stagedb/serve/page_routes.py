@@ -36,6 +36,7 @@ from stagedb.serve import (
     write_pages,
 )
 from stagedb.serve.access import WRITER, WRITER_COOKIE, AccessGate, AccessRules, form_words, given_token
+from stagedb.serve.recent_answers import RecentAnswers
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
 Page = Callable[[Request], Response]
@@ -54,7 +55,8 @@ class Limits:
     timeout: seconds after which a query is ended; a request waits for its turn for at most twice as long. rows: rows of
     a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
     queries at the same time, half as many as cores up to `MOST_ASKING`, which take no place of other pages. kept:
-    reports and memory tables that are kept. searches: those whose candidates are kept, which may be many.
+    reports and memory tables that are kept. searches: those whose candidates are kept, which may be many. recent: for
+    so many seconds a page is shown to others as it is, so that fifty readers cost as much as one.
     """
 
     timeout: float = 60.0
@@ -63,6 +65,7 @@ class Limits:
     asking: int = field(default_factory=lambda: min(MOST_ASKING, max(2, (os.cpu_count() or 1) // 2)))
     kept: int = 32
     searches: int = 4
+    recent: float = 2.0
 
 
 PAGES: tuple[tuple[str, Page], ...] = (
@@ -143,6 +146,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         "writing": writing,
         "kept": KeptResults(limits.kept),
         "kept_searches": KeptResults(limits.searches),
+        "recent": RecentAnswers(limits.recent),
         "limits": limits,
         "working": asyncio.Semaphore(limits.working),
         "asking": asyncio.Semaphore(limits.asking),
@@ -173,19 +177,17 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     return app
 
 
-class HeldTurn(Response):
-    """An answer that is still computed while it is sent: its request keeps its turn until then."""
+class LaterParts(StreamingResponse):
+    """An answer whose parts are computed while it is sent, as soon as its request has a turn."""
 
-    def __init__(self, answer: Response, turns: asyncio.Semaphore) -> None:
-        super().__init__()
-        self._answer, self._turns = answer, turns
+    def __init__(self, answer: StreamingResponse, turns: asyncio.Semaphore) -> None:
+        super().__init__(answer.body_iterator, answer.status_code, media_type=answer.media_type)
+        self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, and let the next request in."""
-        try:
-            await self._answer(scope, receive, send)
-        finally:
-            self._turns.release()
+        """Send the answer."""
+        async with self._turns:
+            await super().__call__(scope, receive, send)
 
 
 def _guarded(read: Page) -> Callable[[Request], Any]:
@@ -202,7 +204,7 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
         except Exception as error:  # noqa: BLE001 - no error may reach the browser as a traceback
             return page_frames.error_page(request, error)
 
-    async def answer(request: Request) -> Response:
+    async def compute(request: Request) -> Response:
         state = request.app.state
         words = request.query_params.keys()
         asks = read in ASKING and bool(words & ASKING[read] if ASKING[read] else words)
@@ -218,13 +220,17 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
             return await run_in_threadpool(page_frames.error_page, request, busy)
         try:
             found = await run_in_threadpool(answered, request)
-        except BaseException:
+        finally:
             turns.release()
-            raise
-        if isinstance(found, StreamingResponse):
-            return HeldTurn(found, turns)
-        turns.release()
-        return found
+        return LaterParts(found, turns) if isinstance(found, StreamingResponse) else found
+
+    async def answer(request: Request) -> Response:
+        recent: RecentAnswers = request.app.state.recent
+        # The page of a writer has forms. A download may be large, and is computed for each reader.
+        if request.method == "POST" or "format" in request.query_params:
+            return await compute(request)
+        key = (request.url.path, request.url.query, request.scope.get(WRITER))
+        return await recent.get(key, lambda: compute(request))
 
     return answer
 
@@ -249,7 +255,10 @@ def _written(write: Page) -> Callable[[Request], Any]:
         if words is None:
             raise HTTPException(413, "The form is too large.")
         request.state.words = words
-        answered: Response = await guarded(request)
+        try:
+            answered: Response = await guarded(request)
+        finally:
+            request.app.state.recent.clear()
         return answered
 
     return answer
