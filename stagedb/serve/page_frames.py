@@ -112,6 +112,11 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
     return HTMLResponse(_templates.get_template(template).render(words), status)
 
 
+def part(template: str, **values: Any) -> str:
+    """A part of a page from its template, which escapes every text."""
+    return _templates.get_template(template).render(values)
+
+
 def page_in_parts(request: Request, template: str, parts: Callable[[], str], *, ready: bool, **values: Any) -> Response:
     """A page whose head a browser shows at once. parts: HTML that takes longer, for `parts` in the template.
 
