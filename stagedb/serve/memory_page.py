@@ -45,30 +45,34 @@ def memory(request: Request) -> Response:
     if system is not None and system not in {row["name"] for row in api.systems()}:
         # Other words that name a system are files of the server's machine.
         raise UsageError(f"there is no system {shown(system)}: the list on this page has all of them")
-    shared, kept = request.app.state.shared, request.app.state.kept
-    found = shared.read(lambda db: the_instance(db, request))
-    result: Memory = kept.get(
-        ("memory", found.id, system, found.name),
-        lambda: shared.read(lambda db: db.memory(found.id, system=system, keep=False)),
-    )
-    number = _chosen_class(named(request.query_params, "class"), result)
-    at = named(request.query_params, "at")
-
-    def parts() -> str:
-        return _over_the_step(_class_memory(request, found, number), result.room, at, moment_links(found.id, system))
-
+    at, word = named(request.query_params, "at"), named(request.query_params, "class")
     if at is not None and re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", at) is None:
         raise UsageError(f"{shown(at)} is not a moment: those of the chart are a task and an item of it, such as 3.14")
+    shared, kept = request.app.state.shared, request.app.state.kept
+    found = shared.read(lambda db: the_instance(db, request))
+    key = ("memory", found.id, system, found.name)
+
+    def result() -> Memory:
+        made: Memory = kept.get(key, lambda: shared.read(lambda db: db.memory(found.id, system=system, keep=False)))
+        return made
+
+    def parts() -> str:
+        made = result()
+        number = _chosen_class(word, made)
+        own = address("instances", found.id, "memory", system=system)
+        peaks = page_frames.part("memory_peaks.html", **_peaks(made, own))
+        of_class = _class_memory(request, found, number)
+        return peaks + _over_the_step(of_class, made.room, at, moment_links(found.id, system))
+
     return page_frames.page_in_parts(
         request,
         "memory.html",
         parts,
+        ready=kept.has(key) and kept.has(("curve", found.id, _chosen_class(word, result()))),
         info=found,
         short=found.id[:SHORT_ID],
-        number=number,
         system=system,
         systems=[row["name"] for row in api.systems()],
-        **_peaks(result, address("instances", found.id, "memory", system=system)),
     )
 
 

@@ -112,10 +112,16 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
     return HTMLResponse(_templates.get_template(template).render(words), status)
 
 
-def page_in_parts(request: Request, template: str, parts: Callable[[], str], **values: Any) -> Response:
+def part(template: str, **values: Any) -> str:
+    """A part of a page from its template, which escapes every text."""
+    return _templates.get_template(template).render(values)
+
+
+def page_in_parts(request: Request, template: str, parts: Callable[[], str], *, ready: bool, **values: Any) -> Response:
     """A page whose head a browser shows at once. parts: HTML that takes longer, for `parts` in the template.
 
-    Where making them fails, the page has a message, and `failed.html` for what the store knows.
+    ready: it takes no time now, so that the page is sent as a whole, and others may have the same one. Where making
+    it fails, the page has a message, and `failed.html` for what the store knows.
     """
     mark = secrets.token_hex(16)
     writer = request.scope.get(WRITER)
@@ -132,7 +138,7 @@ def page_in_parts(request: Request, template: str, parts: Callable[[], str], **v
         yield made
         yield end
 
-    return StreamingResponse(pieces(), media_type="text/html")
+    return HTMLResponse("".join(pieces())) if ready else StreamingResponse(pieces(), media_type="text/html")
 
 
 class BusyError(StagedbError):

@@ -184,19 +184,17 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     return app
 
 
-class HeldTurn(Response):
-    """An answer that is still computed while it is sent: its request keeps its turn until then."""
+class LaterParts(StreamingResponse):
+    """An answer whose parts are computed while it is sent, as soon as its request has a turn."""
 
-    def __init__(self, answer: Response, turns: asyncio.Semaphore) -> None:
-        super().__init__()
-        self._answer, self._turns = answer, turns
+    def __init__(self, answer: StreamingResponse, turns: asyncio.Semaphore) -> None:
+        super().__init__(answer.body_iterator, answer.status_code, media_type=answer.media_type)
+        self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, and let the next request in."""
-        try:
-            await self._answer(scope, receive, send)
-        finally:
-            self._turns.release()
+        """Send the answer."""
+        async with self._turns:
+            await super().__call__(scope, receive, send)
 
 
 def _guarded(read: Page) -> Callable[[Request], Any]:
@@ -229,13 +227,9 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
             return await run_in_threadpool(page_frames.error_page, request, busy)
         try:
             found = await run_in_threadpool(answered, request)
-        except BaseException:
+        finally:
             turns.release()
-            raise
-        if isinstance(found, StreamingResponse):
-            return HeldTurn(found, turns)
-        turns.release()
-        return found
+        return LaterParts(found, turns) if isinstance(found, StreamingResponse) else found
 
     async def answer(request: Request) -> Response:
         recent: RecentAnswers = request.app.state.recent

@@ -35,6 +35,9 @@ class RecentAnswers:
             answer = await asyncio.shield(making)
         except Exception:  # noqa: BLE001 - the one who asked first has it; the next one may succeed
             return await compute()
+        if isinstance(answer, StreamingResponse):
+            # Its parts are known soon, and the page of the next one is whole.
+            return await self.get(key, compute)
         return answer if _shareable(answer) else await compute()
 
     def clear(self) -> None:

@@ -43,8 +43,9 @@ def run(request: Request) -> Response:
     shared, kept = request.app.state.shared, request.app.state.kept
     info, tables, origin, expected = shared.read(read)
 
+    key = ("run parts", info.id)
+
     def parts() -> str:
-        key = ("run parts", info.id)
         made: str = kept.get(key, lambda: shared.read(lambda db: run_views.run_report_parts(db.store, info).html))
         return made
 
@@ -52,6 +53,7 @@ def run(request: Request) -> Response:
         request,
         "run.html",
         parts,
+        ready=kept.has(key),
         info=info,
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, *info.devices]),

@@ -93,6 +93,11 @@ class KeptResults:
                     kept: Result = self._results[key]
             return kept if there else self._make(key, compute)
 
+    def has(self, key: Hashable) -> bool:
+        """Whether the result of this key is kept."""
+        with self._lock:
+            return key in self._results
+
     def _make(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         try:
             made = compute()

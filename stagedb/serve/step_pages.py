@@ -30,8 +30,9 @@ def profile(request: Request) -> Response:
     shared, kept = request.app.state.shared, request.app.state.kept
     found, origin = shared.read(read)
 
+    key = ("parts", found.id)
+
     def parts() -> str:
-        key = ("parts", found.id)
         link = moment_links(found.instance)
         made: str = kept.get(key, lambda: shared.read(lambda db: views.report_parts(db.store, found.id, link).html))
         return made
@@ -40,6 +41,7 @@ def profile(request: Request) -> Response:
         request,
         "profile.html",
         parts,
+        ready=kept.has(key),
         info=found,
         short=found.id[:SHORT_ID],
         origin=page_frames.origin(origin),

@@ -201,7 +201,7 @@ def test_see_the_front_of_a_search(embedded_store: Store, browser: Browser, widt
         assert browser.run("getComputedStyle(document.querySelector('.plans .bar rect')).fill") == browser.run(
             "getComputedStyle(document.querySelector('.candidates .legend .k0')).backgroundColor"
         )
-        browser.run("document.querySelector('.candidates svg').focus()")
+        browser.run("document.querySelector('.area:not([hidden]) .field').focus()")
         press(browser, "ArrowRight")
         press(browser, "Enter", text="\r")
         assert "ms" in text(browser, ".candidates .picked")
