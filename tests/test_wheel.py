@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 INSIDE = ("py.typed", "cypher/analyze/communication/hotspots.cypher", "cypher/schema/store.cypher",
           "models/cards/llama3-8b.yaml", "systems/presets/h100.yaml", "reports/report.css",
           "reports/shared/candidates.js", "reports/shared/candidates.css",
+          "reports/shared/colors.css", "reports/shared/parts.css", "reports/shared/parts.js",
           "serve/templates/base.html", "serve/static/cytoscape.min.js", "serve/static/cytoscape.LICENSE.txt",
           "serve/static/codemirror.min.js", "serve/static/cypher-language.min.js",
           "traces/chakra.proto", "validation/published.yaml")  # fmt: skip

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.graph_paths import ShortestPath
     from stagedb.api.neighbourhood import SubGraph
+    from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.searching import Report, Systems
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
@@ -549,14 +550,24 @@ class Stagedb(RunVerbs, SummaryVerbs):
     def diff(self, first: str, second: str, /, *, fail_above: str | float | None = None) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.
 
-        fail_above: for profiles, the share by which the second step may be longer, `"3%"` or 0.03, for as many tokens
-        as the first has. The result's `failed` is whether it is longer by more, `failure` the sentence that names the
-        term that grew. Raises UsageError for an unknown word, for an instance compared with a profile, and for a share
-        that is none.
+        Instances have the times of their newest profiles, if both have one on one system. fail_above: the share by
+        which the second step may be longer, `"3%"` or 0.03, for as many tokens as the first has. The result's
+        `failed` is whether it is longer by more, `failure` the sentence that names the term that grew. Raises
+        UsageError for an unknown word, for an instance compared with a profile, and for a share that is none.
         """
         from stagedb.api import comparing
 
         return comparing.compare(self.store, first, second, fail_above)
+
+    def compare(self, *words: str) -> "PlanComparison":
+        """2 to 8 instances or profiles next to each other: plans, terms of the step, memory by category, work.
+
+        words: ids or names. Instances have the times of their newest profiles, if all have one on one system. Writes
+        nothing. Raises UsageError for unknown words, and for kinds that do not go together.
+        """
+        from stagedb.api import plan_comparison
+
+        return plan_comparison.compare(self.store, words)
 
     def timeline(
         self,

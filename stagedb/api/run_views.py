@@ -13,7 +13,8 @@ from stagedb.api.views import place_of
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.outputs import file_name, write_whole
-from stagedb.reports.run_report import render_run
+from stagedb.reports.report_page import PageParts
+from stagedb.reports.run_report import render_run, run_parts
 from stagedb.reports.run_trace import trace_run
 from stagedb.runs.chakra_traces import run_traces
 from stagedb.runs.rank_trace import NONE
@@ -97,6 +98,11 @@ def save_run_report(store: Store, word: str, out: str | Path | None, force: bool
 def run_report(store: Store, info: RunInfo) -> str:
     """The page of a run, as `save_run_report` writes it."""
     return render_run(read_run(store, info.id), _made(store, info))
+
+
+def run_report_parts(store: Store, info: RunInfo) -> PageParts:
+    """The parts of the report of a run that its page has."""
+    return run_parts(read_run(store, info.id))
 
 
 def _made(store: Store, info: RunInfo) -> dict[str, str]:

@@ -184,13 +184,11 @@ def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
 
 def _biggest(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """A tensor of all layers as one row."""
-    taken: dict[tuple[str, str], list[int]] = {}
-    for row in rows:
-        sums = taken.setdefault((row["name"], row["category"]), [0, 0, 0])
-        sums[0], sums[1], sums[2] = sums[0] + 1, sums[1] + row["count"], sums[2] + row["bytes"]
-    biggest = sorted(taken.items(), key=lambda item: (-item[1][2], item[0]))[:BIGGEST]
+    from stagedb.memory.tensor_patterns import tensor_patterns
+
+    found = tensor_patterns((row["name"], row["category"], row["count"], row["bytes"]) for row in rows)
     return ["tensor", "category", "layers", "count", "GB"], [
-        [name, category, layers, count, _shown(size, True)] for (name, category), (layers, count, size) in biggest
+        [each.name, each.category, each.layers, each.count, _shown(each.bytes, True)] for each in found[:BIGGEST]
     ]
 
 

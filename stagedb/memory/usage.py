@@ -204,6 +204,11 @@ class Usage:
         found, number, items = self._places(point.task)
         return _by_category(found[:, items.held(number, point.index, point.prepared)])
 
+    def fuller(self, task: int, index: int) -> Point:
+        """While an item of a task runs, or before it if more is held then, as `levels` has it."""
+        both = Point(task, index), Point(task, index, prepared=True)
+        return max(both, key=lambda point: sum(self.at(point).values()))
+
     def peak(self, kinds: Sequence[TaskKind] | None = None) -> Point:
         """The first point with the most bytes, in tasks of these kinds (None: in the step)."""
         tops = dict[tuple[tuple[Member, ...], int], tuple[int, int]]()

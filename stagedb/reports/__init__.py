@@ -6,7 +6,7 @@ Each is a pure function of a `StepView`, which has all data of the step. `check`
 from stagedb.reports.figures import Hotspot, Shares, hotspots, shares
 from stagedb.reports.pair_page import render_pair
 from stagedb.reports.perfetto_trace import Traced, trace
-from stagedb.reports.report_page import render
+from stagedb.reports.report_page import PageParts, render, step_parts
 from stagedb.reports.step_difference import StepSums, sums_of, verdict
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import draw
@@ -14,6 +14,7 @@ from stagedb.reports.view_files import check
 
 __all__ = [
     "Hotspot",
+    "PageParts",
     "Shares",
     "StepSums",
     "StepView",
@@ -24,6 +25,7 @@ __all__ = [
     "render",
     "render_pair",
     "shares",
+    "step_parts",
     "sums_of",
     "trace",
     "verdict",

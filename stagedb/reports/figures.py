@@ -1,13 +1,13 @@
 """The numbers of a report: what a step achieves, where its time goes, what it sends, and what it holds."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.memory import Category, ClassMemory
 from stagedb.reports.step_view import StepView
+from stagedb.schedules import Task
 from stagedb.systems import Accelerator
 from stagedb.timing import Lane, LaneTimes
 from stagedb.timing.op_durations import unmasked_flops
@@ -167,57 +167,17 @@ class Held:
         return sum(self.sizes.values())
 
 
+def task_words(task: Task) -> str:
+    """What a task does, in words."""
+    kind = task.kind
+    return f"{kind.phase} {kind.words}" if kind.once else f"{kind.words} of micro-batch {task.microbatch}"
+
+
 def held(job: StepView) -> list[Held]:
     """The peaks of memory, by class."""
     found = []
     for each in job.memory:
         task, _, name = each.at(each.peak)
-        kind = task.kind
-        doing = f"{kind.phase} {kind.words}" if kind.once else f"{kind.words} of micro-batch {task.microbatch}"
         sizes = {str(category): size for category, size in each.usage.at(each.peak).items()}
-        found.append(Held(each.rank_class.number, tuple(each.rank_class.stages), sizes, f"{doing} ({name})"))
+        found.append(Held(each.rank_class.number, tuple(each.rank_class.stages), sizes, f"{task_words(task)} ({name})"))
     return sorted(found, key=lambda each: (each.stages, each.rank_class))
-
-
-@dataclass(frozen=True)
-class Levels:
-    """Memory over time: from each of `times` [ns] to the next, the peak in bytes by category."""
-
-    lane: Lane
-    times: Sequence[int]
-    sizes: Mapping[str, Sequence[int]]
-
-
-MOMENTS = 600
-"""Moments of a memory curve. With more tasks, the fullest of several consecutive tasks represents them."""
-
-
-def levels(job: StepView) -> Levels | None:
-    """The memory of a rank of the fullest lane over the step: the peak within each task. None if it is not computed."""
-    if not job.memory:
-        return None
-    fullest = max(job.memory, key=lambda each: sum(each.usage.at(each.peak).values()))
-    lane = next(lane for lane in job.of_stages(None) if lane.rank_class == fullest.rank_class.number)
-    starts = job.times.lanes[lane.number].tasks.start
-    order = np.argsort(starts, kind="stable").tolist()
-    columns = [_fullest(fullest, task) for task in order]
-    times = [int(starts[task]) for task in order]
-    size = -(-len(order) // MOMENTS)
-    picks = [
-        (times[at], max(columns[at : at + size], key=sum))  # the fullest of several, from the beginning of the first
-        for at in range(0, len(order), size)
-    ]
-    after = fullest.usage.after(len(order) - 1)
-    picks.append((job.times.step, [after.get(category, 0) for category in Category]))
-    sizes = {
-        str(category): [column[row] for _, column in picks]
-        for row, category in enumerate(Category)
-        if any(column[row] for _, column in picks)
-    }
-    return Levels(lane, [time for time, _ in picks], sizes)
-
-
-def _fullest(memory: ClassMemory, task: int) -> list[int]:
-    """Bytes by category at the peak of a task."""
-    found = memory.usage.levels(task)
-    return [int(value) for value in found[:, int(found.sum(axis=0).argmax())]]

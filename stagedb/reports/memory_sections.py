@@ -1,12 +1,15 @@
 """The sections of a report about memory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 
+from stagedb.memory import ClassMemory, Point
 from stagedb.outputs import GB
-from stagedb.reports.figures import Held, Levels, held, levels
-from stagedb.reports.page_parts import Bar, BarPart, bars, legend, level_ticks, time_ticks
+from stagedb.reports.figures import Held, held, task_words
+from stagedb.reports.memory_curve import MemoryCurve, levels
+from stagedb.reports.page_parts import Bar, BarPart, bars, legend, level_ticks, percent, time_ticks
 from stagedb.reports.step_view import StepView
 
 CATEGORIES = (
@@ -20,6 +23,7 @@ CATEGORIES = (
     "gathered_parameters",
     "communication_buffers",
     "temporaries",
+    "cache",
 )
 """Categories of memory, from the bottom of a chart to its top."""
 
@@ -74,43 +78,102 @@ def _class(peak: Held) -> str:
     return f"stages {first}–{last}" if last - first + 1 == len(peak.stages) else f"stages {first}, …, {last}"
 
 
-def curve_section(job: StepView) -> str:
-    """Memory of the fullest stage over the step; empty if it is not computed."""
+MomentLink = Callable[[int, Point], str]
+"""The address of a page of the tensors of a moment, of a rank class and one of its points."""
+
+
+def curve_section(job: StepView, link: MomentLink | None = None) -> str:
+    """Memory of the fullest stage over the step; empty if it is not computed. link: of moments, on pages."""
     found = levels(job)
     if found is None:
         return ""
-    room, step = room_of(job), job.times.step or 1
-    top = max(sum(sizes) for sizes in zip(*found.sizes.values(), strict=True))
-    whole = max([top] + ([] if math.isinf(room) or room > 4 * top else [room])) * 1.06 or 1
-    shown = [each for each in CATEGORIES if each in found.sizes]
-    limit = ""
-    if room <= whole:
-        y = 1000 * (1 - room / whole)
-        limit = f'<path class="limit" d="M0 {y:.0f}h100000"/>'
-    items = [(f"m{CATEGORIES.index(each)}", each.replace("_", " ")) for each in reversed(shown)]
+    room, curve, number = room_of(job), found.curve, found.memory.rank_class.number
+    limit = (room, limit_words(job)) if room <= _top(curve, room) else None
+    links = [] if link is None else moment_marks(found.memory, curve, link)
+    more = ""
+    if link is not None:
+        to = escape(link(number, found.memory.peak))
+        more = f' A click opens the tensors of a moment. <a href="{to}">The moment of the peak</a>'
     return (
         f"<section><h2>Memory over the step</h2><p>One rank's memory in {escape(job.label(found.lane))}, the fullest: "
         "the peak within each task"
-        f"{f', and the {limit_words(job)} of an accelerator' if limit else ''}.</p>"
-        f"{legend([*items, *([('dashed', limit_words(job))] if limit else [])])}"
-        f'<div class="plot">{level_ticks(whole, GB, "GB")}<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" '
-        f'role="img" aria-label="Memory over time">{_areas(found, shown, whole, step)}{limit}</svg>'
-        f"{time_ticks(step)}</div></section>"
+        f"{f', and the {limit_words(job)} of an accelerator' if limit else ''}.{more}</p>"
+        f"{curve_chart(curve, limit, time_ticks(job.times.step or 1), links, most=room)}</section>"
     )
 
 
-def _areas(found: Levels, shown: Sequence[str], whole: float, step: int) -> str:
+@dataclass(frozen=True)
+class MomentMark:
+    """Where the tensors of a moment are, and what it is in words."""
+
+    to: str
+    text: str
+
+
+def moment_marks(memory: ClassMemory, curve: MemoryCurve, link: MomentLink) -> list[MomentMark]:
+    """A mark for each piece of a curve."""
+    totals = [sum(sizes) for sizes in zip(*curve.sizes.values(), strict=True)]
+    return [
+        MomentMark(
+            link(memory.rank_class.number, point),
+            f"{size / GB:,.2f} GB in {task_words(memory.usage.tasks[point.task])}",
+        )
+        for point, size in zip(curve.points, totals, strict=True)
+    ]
+
+
+def _top(curve: MemoryCurve, room: float) -> float:
+    """Bytes at the top of a chart: a limit is on it if the memory comes near."""
+    top = max(sum(sizes) for sizes in zip(*curve.sizes.values(), strict=True))
+    return max([top] + ([] if math.isinf(room) or room > 4 * top else [room])) * 1.06 or 1
+
+
+def curve_chart(
+    curve: MemoryCurve,
+    limit: tuple[float, str] | None,
+    axis: str,
+    links: Sequence[MomentMark] = (),
+    chosen: int | None = None,
+    most: float = math.inf,
+) -> str:
+    """A curve as areas by category. limit: bytes and name of a line. axis: HTML of the marks below it.
+
+    links: one for each piece. chosen: the piece that is marked. most: bytes that the top may be.
+    """
+    whole, end = _top(curve, most), curve.end or 1
+    shown = [each for each in CATEGORIES if each in curve.sizes]
+    items = [(f"m{CATEGORIES.index(each)}", each.replace("_", " ")) for each in reversed(shown)]
+    line = "" if limit is None else f'<path class="limit" d="M0 {1000 * (1 - limit[0] / whole):.0f}h100000"/>'
+    edges = [*curve.starts, curve.end]
+    marks = ""
+    for at, mark in enumerate(links):
+        x, wide = percent(edges[at], end), percent(edges[at + 1] - edges[at], end)
+        style = ' class="chosen"' if at == chosen else ""
+        marks += (
+            f'<a href="{escape(mark.to)}" tabindex="-1"{style}><rect x="{x}" width="{wide}" height="100%">'
+            f"<title>{escape(mark.text)}</title></rect></a>"
+        )
+    over = f'<svg class="moments" aria-hidden="true">{marks}</svg>' if marks else ""
+    return (
+        f"{legend([*items, *([('dashed', limit[1])] if limit else [])])}"
+        f'<div class="plot">{level_ticks(whole, GB, "GB")}<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" '
+        f'role="img" aria-label="Memory over the step, by category">{_areas(curve, shown, whole)}{line}</svg>'
+        f"{over}{axis}</div>"
+    )
+
+
+def _areas(curve: MemoryCurve, shown: Sequence[str], whole: float) -> str:
     """Categories on top of each other, each from the top of the one below."""
-    across = [round(time / step * 100_000) for time in (*found.times, step)]
-    below = [0] * len(found.times)
+    across = [round(each / (curve.end or 1) * 100_000) for each in (*curve.starts, curve.end)]
+    below = [0] * len(curve.starts)
     text = ""
     for category in shown:
-        above = [low + size for low, size in zip(below, found.sizes[category], strict=True)]
+        above = [low + size for low, size in zip(below, curve.sizes[category], strict=True)]
         steps = []
-        for line in (above, below):
+        for values in (above, below):
             points = [
                 f"{x},{1000 * (1 - value / whole):.1f}"
-                for at, value in enumerate(line)
+                for at, value in enumerate(values)
                 for x in (across[at], across[at + 1])
             ]
             steps.append(points)

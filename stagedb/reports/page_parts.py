@@ -1,7 +1,7 @@
 """Parts of a page: charts as inline SVG and plain HTML. Their text keeps its size at any width."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -30,15 +30,19 @@ def bars(rows: Sequence[Bar], whole: float, limit: tuple[float, str] | None = No
     """Stacked bars, one below the other. `whole` is the length of a full one, `limit` a mark on all of them."""
     found = []
     for row in rows:
-        parts = "".join(
-            f'<i class="{part.style}" style="width:{percent(part.value, whole)}" title="{escape(part.title)}"></i>'
-            for part in row.parts
-            if part.value > 0
-        )
+        parts, start = "", 0.0
+        for part in row.parts:
+            if part.value > 0:
+                parts += (
+                    f'<rect class="{part.style}" x="{percent(start, whole)}" width="{percent(part.value, whole)}" '
+                    f'height="100%"><title>{escape(part.title)}</title></rect>'
+                )
+                start += part.value
         if limit is not None:
-            parts += f'<i class="limit" style="left:{percent(limit[0], whole)}" title="{escape(limit[1])}"></i>'
-        value = f'<span class="value">{escape(row.note)}</span>'
-        found.append(f'<span>{escape(row.label)}</span><div class="bar">{parts}</div>{value}')
+            x = percent(limit[0], whole)
+            parts += f'<line class="limit" x1="{x}" x2="{x}" y2="100%"><title>{escape(limit[1])}</title></line>'
+        drawn = f'<svg class="bar" role="img" aria-label="{escape(f"{row.label}: {row.note}")}">{parts}</svg>'
+        found.append(f'<span>{escape(row.label)}</span>{drawn}<span class="value">{escape(row.note)}</span>')
     thin = " thin" if len(rows) > 20 else ""
     return f'<div class="rows{thin}">{"".join(found)}</div>'
 
@@ -93,7 +97,8 @@ def table(
             sorted_by = "" if value is None else f' data-value="{value:.9g}"'
             cells.append(f"<td{kind}{sorted_by}>{escape(text)}</td>")
         if shares:
-            cells.append(f'<td class="meter"><i class="{style}" style="width:{percent(shares[at], 1)}"></i></td>')
+            drawn = f'<rect class="{style}" width="{percent(shares[at], 1)}" height="100%"/>'
+            cells.append(f'<td class="meter"><svg aria-hidden="true">{drawn}</svg></td>')
         id = f' id="{escape(ids[at])}"' if ids else ""
         lines.append(f"<tr{id}>{''.join(cells)}</tr>")
     return (
@@ -114,23 +119,38 @@ def facts(rows: Mapping[str, str]) -> str:
 
 
 def time_ticks(step: int, count: int = 9) -> str:
-    """Marks of a time axis, as children of the box under it. The script of a page makes others at another zoom."""
-    every = nice(step / count) if step else 1
-    marks = [at * every for at in range(int(step / every) + 1) if step - at * every > every / 2]
-    spans = "".join(f'<span style="left:{percent(mark, step)}">{escape(_mark(mark))}</span>' for mark in marks)
-    return f'<div class="x">{spans}<span class="end" style="left:100%">{escape(span(step))}</span></div>'
+    """Marks of a time axis, for the box under it. The script of a page makes others at another zoom."""
+    return _x_marks(step, nice(step / count) if step else 1, _mark)
+
+
+def count_ticks(whole: int, count: int = 9) -> str:
+    """Marks of an axis of things that are counted, for the box under it."""
+    return _x_marks(whole, max(nice(whole / count), 1) if whole else 1, lambda value: f"{value:,.0f}")
+
+
+def _x_marks(whole: float, every: float, text: Callable[[float], str]) -> str:
+    marks = [at * every for at in range(int(whole / every) + 1) if whole - at * every > every / 2]
+    drawn = "".join(_x_mark(percent(mark, whole), text(mark)) for mark in marks)
+    return f'<svg class="x" aria-hidden="true">{drawn}{_x_mark("100%", text(whole), " class=end")}</svg>'
+
+
+def _x_mark(at: str, text: str, style: str = "") -> str:
+    return f'<line x1="{at}" x2="{at}" y2="4"/><text x="{at}" y="17"{style}>{escape(text)}</text>'
 
 
 def level_ticks(top: float, unit: float, name: str, count: int = 6) -> str:
     """Marks of a vertical axis from 0 to `top`, in multiples of `unit`, which is called `name`."""
     every = nice(top / unit / count) if top else 1.0
     marks = [at * every for at in range(int(top / unit / every) + 1)]
-    lines = "".join(f'<div class="grid" style="bottom:{percent(mark * unit, top)}"></div>' for mark in marks[1:])
-    texts = "".join(
-        f'<span style="bottom:{percent(mark * unit, top)}">{mark:g}{f" {name}" if mark == marks[-1] else ""}</span>'
-        for mark in marks
+    drawn = "".join(
+        y_mark(percent(top - mark * unit, top), f"{mark:g}{f' {name}' if mark == marks[-1] else ''}") for mark in marks
     )
-    return f'{lines}<div class="y">{texts}</div>'
+    return f'<svg class="y" aria-hidden="true">{drawn}</svg>'
+
+
+def y_mark(at: str, text: str) -> str:
+    """A mark of a vertical axis with its line across the plot, so far below the top."""
+    return f'<line x2="100%" y1="{at}" y2="{at}"/><text x="-7" dy=".35em" y="{at}">{escape(text)}</text>'
 
 
 @dataclass(frozen=True)

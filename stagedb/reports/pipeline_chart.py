@@ -17,6 +17,16 @@ from stagedb.workflows import RECOMPUTE
 STYLES = ("forward", "backward", "weight", "recompute", "step", "communication", "waiting")
 """CSS classes, by `Doing`."""
 
+ZOOM = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="8" step="any" value="0"></label>'
+"""The field that zooms the charts of a page."""
+
+KEYS = (
+    '<p class="small keys">Ctrl+wheel, <kbd>W</kbd> <kbd>S</kbd> or <kbd>+</kbd> <kbd>-</kbd> zoom, <kbd>A</kbd> '
+    "<kbd>D</kbd> move, arrows go from span to span, <kbd>C</kbd> along the critical path, <kbd>F</kbd> fits the span, "
+    "<kbd>0</kbd> shows all.</p>"
+)
+"""What the charts of a page do with a script."""
+
 MOST_LANES = 64
 MOST_SPANS = 24_000
 """Spans of a chart. If there are more, recomputing is drawn as backward, or the chart as columns of time."""
@@ -64,9 +74,21 @@ def lanes_shown(job: StepView) -> tuple[Lane, ...]:
     return tuple(lane for lane in lanes if lane.number in kept)
 
 
-def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "") -> Gantt:
-    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step."""
-    left_out, whole = [], max(whole, job.times.step, 1)
+@dataclass(frozen=True)
+class DrawnLanes:
+    """The rows of a chart.
+
+    svg: a field of `ACROSS` by `ROW` a lane. spans: what each lane does. left_out: as in `Gantt`.
+    """
+
+    svg: str
+    spans: Sequence[Spans]
+    left_out: tuple[str, ...]
+
+
+def drawn_lanes(job: StepView, lanes: Sequence[Lane], whole: int) -> DrawnLanes:
+    """Some lanes and the critical path. whole: the length of the axis [ns]."""
+    left_out = []
     if len(lanes) < len(job.lanes):
         left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes of ranks are not shown")
     found = [spans(job, lane) for lane in lanes]
@@ -79,12 +101,18 @@ def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "")
         columns = max(MOST_SPANS // len(lanes) // 2, 1)
         found = [in_columns(each, job.times.step, columns) for each in found]
         left_out.append(f"every {span(job.times.step / columns)} show what takes most of them")
-    numbers = _numbers(job, lanes, found, whole) if row_height(len(lanes)) >= 20 else ""
-    drawn = _paths(job, lanes, found, whole) + _critical(job, lanes, whole)
+    return DrawnLanes(_paths(job, lanes, found, whole) + _critical(job, lanes, whole), found, tuple(left_out))
+
+
+def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "") -> Gantt:
+    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step."""
+    whole = max(whole, job.times.step, 1)
+    drawn = drawn_lanes(job, lanes, whole)
+    numbers = _numbers(job, lanes, drawn.spans, whole) if row_height(len(lanes)) >= 20 else ""
     names = [job.label(lane) for lane in lanes]
-    html = chart_frame(names, drawn, numbers, whole, ("stage", "step"), title)
-    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
-    return Gantt(html, job.times.step, whole, data, tuple(left_out))
+    html = chart_frame(names, drawn.svg, numbers, whole, ("stage", "step"), title)
+    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, drawn.spans, strict=True)]
+    return Gantt(html, job.times.step, whole, data, drawn.left_out)
 
 
 def row_height(count: int) -> int:
@@ -97,20 +125,21 @@ def chart_frame(
 ) -> str:
     """A chart with its names and its axis.
 
-    names: of the rows. drawn: the SVG of all rows. numbers: HTML on top of it. whole: the length of the axis in ns.
-    words: what a row is, and what the whole is called.
+    names: of the rows. drawn: the SVG of all rows. numbers: texts of SVG on top of it. whole: the length of the axis
+    in ns. words: what a row is, and what the whole is called.
     """
     row, whats = row_height(len(names)), f"What every {words[0]} does over the {words[1]}"
     spans = "".join(f"<span>{escape(name)}</span>" for name in names)
     chart = (
-        f'<svg viewBox="0 0 {ACROSS} {ROW * len(names)}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(whats)}">{drawn}</svg>'
+        f'<svg viewBox="0 0 {ACROSS} {ROW * len(names)}" height="{row * len(names)}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(whats)}">{drawn}</svg>'
     )
     heading = (f"<h3>{escape(title)}</h3>" if title else "") + scroll_hint(f"of the {words[1]}")
+    texts = f'<svg class="numbers" height="{row * len(names)}" aria-hidden="true">{numbers}</svg>' if numbers else ""
     return (
-        f'{heading}<div class="gantt" style="--row:{row}px;--rows:{len(names)}"><div class="names">{spans}</div>'
-        f'<div class="scroll"><div class="canvas">{chart}<div class="bars">{numbers}</div>'
-        f"{time_ticks(whole, 12)}</div></div></div>"
+        f'{heading}<div class="gantt row{row}"><div class="names">{spans}</div>'
+        f'<div class="scroll"><div class="canvas">{chart}{texts}'
+        f'{time_ticks(whole, 12)}</div></div></div><p class="small detail" aria-live="polite"></p>'
     )
 
 
@@ -156,7 +185,7 @@ def _critical(job: StepView, lanes: Sequence[Lane], whole: int) -> str:
 
 def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans], whole: int) -> str:
     """The micro-batches' numbers, in spans that are wide enough; none if few spans are."""
-    texts, narrow = [], 0
+    texts, narrow, row = [], 0, row_height(len(lanes))
     for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
         tasks = job.times.network.columns[lane.number].tasks
         for start, finish, doing, task in zip(
@@ -167,10 +196,8 @@ def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans], whole
             if 100 * (finish - start) < WIDE * whole:
                 narrow += 1
                 continue
-            texts.append(
-                f'<span style="left:{percent(start, whole)};width:{percent(finish - start, whole)};'
-                f'top:calc(var(--row)*{place} - 1px)">{int(tasks.microbatch[task])}</span>'
-            )
+            x, y = percent((start + finish) / 2, whole), row * (place + 0.5) + 3
+            texts.append(f'<text x="{x}" y="{y:g}">{int(tasks.microbatch[task])}</text>')
     return "".join(texts) if len(texts) <= MOST_NUMBERS and narrow < len(texts) else ""
 
 
@@ -183,4 +210,14 @@ def _tooltip(job: StepView, lane: Lane, each: Spans) -> dict[str, Any]:
         batch = int(tasks.microbatch[task]) if task >= 0 and doing != Doing.STEP else -1
         chunk = int(tasks.chunk[task]) if task >= 0 else 0
         rows.append([start, finish - start, doing, batch, busy, *([chunk] if chunk else [])])
-    return {"name": job.label(lane), "spans": rows}
+    return {"name": job.label(lane), "spans": rows, "path": _on_path(job, lane)}
+
+
+def _on_path(job: StepView, lane: Lane) -> list[list[int]]:
+    """Start and length of each part of the critical path in a lane; none if there are very many."""
+    legs = job.times.path.legs()
+    own = (legs.lane == lane.number) & (legs.finish > legs.start)
+    if len(legs.lane) > MOST_LEGS:
+        return []
+    found: list[list[int]] = np.stack([legs.start[own], (legs.finish - legs.start)[own]], axis=1).tolist()
+    return found

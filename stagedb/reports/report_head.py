@@ -8,21 +8,25 @@ from stagedb.reports.figures import held, shares
 from stagedb.reports.memory_sections import room_of
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
-from stagedb.timing.expected_errors import expected_error, has_experts
+from stagedb.timing.expected_errors import error_of_step
 from stagedb.timing.figures_of_merit import Merit
 
 SHOWN = 4
 """Digits of the step. Its error is larger than what the fifth would add; the facts of the system have all of them."""
 
 
-def report_head(job: StepView, title: str) -> str:
-    """The head of a page."""
+def report_head(job: StepView, title: str, figures: str) -> str:
+    """The head of a page. figures: of `report_figures`."""
     ranks = ranks_of(job)
     return (
         f"<header><h1>{escape(title)}</h1><p>One training step of {escape(job.workload.model)} on {escape(ranks)}</p>"
-        f'{chips(job)}<dl class="tiles">{_tiles(job, job.merit)}</dl>'
-        f'<p class="lead">{escape(_summary(job))}</p></header>'
+        f"{figures}</header>"
     )
+
+
+def report_figures(job: StepView) -> str:
+    """The plan in short, figures of merit, and a summary."""
+    return f'{chips(job)}<dl class="tiles">{_tiles(job, job.merit)}</dl><p class="lead">{escape(_summary(job))}</p>'
 
 
 def ranks_of(job: StepView) -> str:
@@ -130,5 +134,7 @@ def error_in_short(job: StepView) -> str:
         return "a what-if"
     if job.durations.coverage.measured_ops:
         return f"{job.durations.coverage.share_of_time:.0%} measured"
-    expected = expected_error(job.system, has_experts(job.workload))
+    expected = error_of_step(job.system, job.workload)
+    if expected is None:
+        return "error unknown"
     return f"expected error {expected.mean:.0%} on average, {expected.worst:.0%} at worst"

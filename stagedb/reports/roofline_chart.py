@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from stagedb.reports.figures import AlikeOps, rate_of, works
-from stagedb.reports.page_parts import Cell, Scale, TableColumn, legend, percent, table
+from stagedb.reports.page_parts import Cell, Scale, TableColumn, legend, percent, table, y_mark
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 
@@ -72,7 +72,8 @@ def roofline(job: StepView) -> str:
         f'{legend(items)}<div class="plot tall">{_axes(x, y)}'
         f'<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" role="img" aria-label="Roofline">'
         f"{_roofs(x, y, lifted.values(), band, 'roof pairs')}{_roofs(x, y, roofs.values(), band)}</svg>"
-        f"{_notes(x, y, roofs, band, below=bool(lifted))}{_lifted_notes(y, lifted)}{_dots(x, y, points)}</div>"
+        f'<svg role="img" aria-label="Operators">{_notes(x, y, roofs, band, below=bool(lifted))}'
+        f"{_lifted_notes(y, lifted)}{_dots(x, y, points)}</svg></div>"
         f'<p class="axis">FLOPs a byte of memory</p>{table(columns, cells)}{moves}</section>'
     )
 
@@ -141,11 +142,22 @@ def _with_all_pairs(row: AlikeOps) -> Cell:
 
 
 def _axes(x: Scale, y: Scale) -> str:
-    grid = "".join(f'<div class="grid" style="bottom:{percent(y.at(value), 1)}"></div>' for value in y.ticks())
-    texts = "".join(f'<span style="bottom:{percent(y.at(value), 1)}">{value:,g}</span>' for value in y.ticks())
-    marks = "".join(f'<span style="left:{percent(x.at(value), 1)}">{value:,g}</span>' for value in x.ticks())
-    unit = '<span class="note" style="left:0;bottom:calc(100% + 5px)">TFLOP/s</span>'
-    return f'{grid}{unit}<div class="y">{texts}</div><div class="x"><span style="display:none"></span>{marks}</div>'
+    levels = "".join(y_mark(_down(y, value), f"{value:,g}") for value in y.ticks())
+    across = "".join(
+        f'<line x1="{at}" x2="{at}" y2="4"/><text x="{at}" y="17">{value:,g}</text>'
+        for at, value in ((percent(x.at(value), 1), value) for value in x.ticks())
+    )
+    unit = '<text class="note" y="-5">TFLOP/s</text>'
+    # The first text of an axis begins at its mark, which only a time of 0 needs.
+    return (
+        f'<svg class="y" aria-hidden="true">{levels}</svg><svg aria-hidden="true">{unit}</svg>'
+        f'<svg class="x" aria-hidden="true"><text></text>{across}</svg>'
+    )
+
+
+def _down(y: Scale, value: float) -> str:
+    """How far below the top of the chart a value is."""
+    return percent(1 - y.at(value), 1)
 
 
 def _roofs(x: Scale, y: Scale, roofs: Iterable[float], band: float, style: str = "roof") -> str:
@@ -167,10 +179,9 @@ def _roofs(x: Scale, y: Scale, roofs: Iterable[float], band: float, style: str =
 
 def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float, *, below: bool) -> str:
     """below: the limits have their names below them, as there are rings above."""
-    where = "- 16px" if below else "+ 5px"
     texts = [
-        f'<span class="note" style="right:4px;bottom:calc({percent(y.at(roof), 1)} {where})">{roof:,.4g} TFLOP/s '
-        f"{escape(dtype)}</span>"
+        f'<text class="note end" x="100%" dx="-4" y="{_down(y, roof)}" dy="{14 if below else -6}">{roof:,.4g} TFLOP/s '
+        f"{escape(dtype)}</text>"
         for dtype, roof in roofs.items()
         if not math.isinf(roof)
     ]
@@ -179,15 +190,15 @@ def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float, *, below
         ridge = min(x.at(min(roof for roof in roofs.values()) * 1000 / band), 1.0) if roofs else 1.0
         at = low + 0.35 * (ridge - low)
         rate = x.low * (x.high / x.low) ** at * band / 1000
-        where = f"left:calc({percent(at, 1)} + 8px);bottom:calc({percent(y.at(rate), 1)} - 10px)"
-        texts.append(f'<span class="note" style="{where}">{band:,.0f} GB/s</span>')
+        where = f'x="{percent(at, 1)}" dx="8" y="{_down(y, rate)}" dy="8"'
+        texts.append(f'<text class="note" {where}>{band:,.0f} GB/s</text>')
     return "".join(texts)
 
 
 def _lifted_notes(y: Scale, lifted: Mapping[str, float]) -> str:
     return "".join(
-        f'<span class="note" style="right:4px;bottom:calc({percent(y.at(roof), 1)} + 5px)">{roof:,.4g} TFLOP/s '
-        f"{escape(dtype)} with all pairs</span>"
+        f'<text class="note end" x="100%" dx="-4" y="{_down(y, roof)}" dy="-6">{roof:,.4g} TFLOP/s '
+        f"{escape(dtype)} with all pairs</text>"
         for dtype, roof in lifted.items()
         if not math.isinf(roof)
     )
@@ -197,20 +208,20 @@ def _dots(x: Scale, y: Scale, points: Sequence[AlikeOps]) -> str:
     found = []
     for at, row in reversed(list(enumerate(points, 1))):
         size = 9 + 28 * math.sqrt(row.share)
-        where = f"left:{percent(x.at(row.intensity), 1)};bottom:{percent(y.at(row.rate), 1)}"
+        left, down = percent(x.at(row.intensity), 1), _down(y, row.rate)
+        radius = f'r="{size / 2:.1f}"'
         title = (
             f"{row.place} ({row.kind}, {row.dtype}): {row.rate:,.1f} TFLOP/s at {row.intensity:,.1f} FLOPs a byte, "
             f"{span(row.ns)} each, {row.share:.1%} of computing"
         )
         if row.masked > 1:
             title += f"; with all pairs {row.rate * row.masked:,.1f} TFLOP/s"
-            over = f"left:{percent(x.at(row.intensity * row.masked), 1)};"
-            over += f"bottom:{percent(y.at(row.rate * row.masked), 1)};width:{size:.1f}px;height:{size:.1f}px"
-            found.append(f'<i class="dot ring" style="{over}" title="{escape(title)}"></i>')
+            over = f'cx="{percent(x.at(row.intensity * row.masked), 1)}" cy="{_down(y, row.rate * row.masked)}"'
+            found.append(f'<circle class="dot ring" {over} {radius}><title>{escape(title)}</title></circle>')
         found.append(
-            f'<i class="dot {_bound(row)}" style="{where};width:{size:.1f}px;height:{size:.1f}px" '
-            f'title="{escape(title)}"></i>'
+            f'<circle class="dot {_bound(row)}" cx="{left}" cy="{down}" {radius}><title>{escape(title)}</title>'
+            "</circle>"
         )
         if at <= NUMBERED and size >= 12:
-            found.append(f'<span class="number" style="{where}">{at}</span>')
+            found.append(f'<text class="number" x="{left}" y="{down}" dy=".35em">{at}</text>')
     return "".join(found)

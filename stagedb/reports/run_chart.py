@@ -106,15 +106,29 @@ def _drawn(run: StoredRun, rows: Sequence[_ChartRow], left_out: list[str], word:
     names = [row.name for row in rows]
     html = chart_frame(names, paths + (_critical(run, rows, whole) if path else ""), "", whole, (word, "run"))
     data = []
-    for row in rows:
+    by_row = _by_row(run, rows) if path else {}
+    for at, row in enumerate(rows):
         spans = zip(row.start.tolist(), (row.end - row.start).tolist(), row.doing.tolist(), strict=True)
-        data.append({"name": row.name, "spans": [[start, took, doing, -1, 100] for start, took, doing in spans]})
+        drawn_spans = [[start, took, doing, -1, 100] for start, took, doing in spans]
+        data.append({"name": row.name, "spans": drawn_spans, "path": by_row.get(at, [])})
     return Gantt(html, run.step, whole, data, tuple(left_out))
 
 
 def _longer(row: _ChartRow, shortest: int) -> _ChartRow:
     kept = row.end - row.start > shortest
     return _ChartRow(row.name, row.key, row.start[kept], row.end[kept], row.doing[kept])
+
+
+def _by_row(run: StoredRun, rows: Sequence[_ChartRow]) -> dict[int, list[list[int]]]:
+    """Start and length of each part of the critical path in a row; none if there are very many."""
+    place, found = {row.key: at for at, row in enumerate(rows)}, dict[int, list[list[int]]]()
+    if len(run.path) > MOST_LEGS:
+        return found
+    for piece in sorted(run.path, key=lambda each: each.start):
+        key = piece.rank, run.lane_of[piece.rank].ops[piece.op].stream
+        if key in place and piece.end > piece.start:
+            found.setdefault(place[key], []).append([piece.start, piece.end - piece.start])
+    return found
 
 
 def _critical(run: StoredRun, rows: Sequence[_ChartRow], whole: int) -> str:

@@ -10,9 +10,10 @@ import numpy as np
 
 from stagedb.reports.page_frame import page
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
-from stagedb.reports.pipeline_chart import STYLES, Gantt
+from stagedb.reports.pipeline_chart import KEYS, STYLES, ZOOM, Gantt
 from stagedb.reports.provenance_section import Made, provenance_section
 from stagedb.reports.report_head import tile
+from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_chart import halves_chart, run_chart
 from stagedb.reports.spans import WORDS, Doing
 from stagedb.reports.terminal_chart import span
@@ -26,14 +27,30 @@ MOST = 40
 _SPENT = (
     ("busy", "busy", "computing or copying"),
     ("communication", "exposed", "collectives alone"),
-    ("waiting", "bubble", "messages alone"),
-    ("idle", "idle", "nothing runs"),
+    ("m4", "bubble", "messages alone"),
+    ("m9", "idle", "nothing runs"),
 )
 """CSS class, field of `RankTime` and words of what a rank spends its time with."""
 
 
 def render_run(run: StoredRun, made: Made | None = None) -> str:
     """The report of a run. made: facts of its provenance by name."""
+    parts = run_parts(run)
+    sections = [
+        parts.sections,
+        _path_section(run),
+        _waits_section(run),
+        _communication_section(run),
+        _longest_section(run),
+        provenance_section([("", made or {})]),
+    ]
+    footer = f"Times are as they were recorded, by the clock of the first rank. Run {run.id}. Written by stagedb."
+    head = f"<header><h1>{escape(run.name)}</h1><p>{escape(about_run(run))}</p>{parts.figures}</header>"
+    return page(f"{run.name}: a run", head, "".join(sections), footer, parts.charts)
+
+
+def run_parts(run: StoredRun) -> PageParts:
+    """What a run has no table for: its figures, its charts, and where the time of its ranks goes."""
     spent = {
         rank: time_of(ops.start, ops.end, [op.type for op in run.lane_of[rank].ops], run.step)
         for rank, ops in run.timed.items()
@@ -45,24 +62,24 @@ def render_run(run: StoredRun, made: Made | None = None) -> str:
     sections = [
         _chart_section(chart, "What every stream does"),
         _halves_section(rank, halves, paired),
-        _path_section(run),
         _ranks_section(run, spent),
-        _waits_section(run),
-        _communication_section(run),
-        _longest_section(run),
-        provenance_section([("", made or {})]),
     ]
     charts = (chart,) if paired is None else (chart, paired)
-    footer = f"Times are as they were recorded, by the clock of the first rank. Run {run.id}. Written by stagedb."
-    return page(f"{run.name}: a run", _head(run, spent, halves), "".join(sections), footer, charts)
+    return PageParts(_figures(run, spent, halves), "".join(sections), charts)
 
 
-def _head(run: StoredRun, spent: dict[int, RankTime], halves: tuple[Half, ...]) -> str:
+def about_run(run: StoredRun) -> str:
+    """How many ranks were recorded, on what, and by what."""
+    of = "" if run.is_whole else f" of {run.job_ranks:,}"
+    ranks = f"{len(run.timed):,}{of} ranks" if run.job_ranks > 1 else "1 rank"
+    devices = f" on {', '.join(dict.fromkeys(run.devices))}" if run.devices else ""
+    return f"{ranks}{devices}, recorded by {run.tool}"
+
+
+def _figures(run: StoredRun, spent: dict[int, RankTime], halves: tuple[Half, ...]) -> str:
     whole = run.step * len(spent) or 1
     shares = {name: sum(getattr(each, name) for each in spent.values()) / whole for _, name, _ in _SPENT}
     number, unit = span(run.step, 4, zeros=True).split(" ")
-    of = "" if run.is_whole else f" of {run.job_ranks:,}"
-    ranks = f"{len(run.timed):,}{of} ranks" if run.job_ranks > 1 else "1 rank"
     gaps = sum(each.idle for each in run.path) / (run.step or 1)
     tiles = [
         ("Length", number, unit, f"{sum(len(each.start) for each in run.timed.values()):,} ops"),
@@ -76,11 +93,9 @@ def _head(run: StoredRun, spent: dict[int, RankTime], halves: tuple[Half, ...]) 
         note = f"of {span(exchange)}; the other half computes next to the rest"
         number, unit = span(exposed).split(" ")
         tiles.append(("Exposed exchange", number, unit, note))
-    devices = f" on {', '.join(dict.fromkeys(run.devices))}" if run.devices else ""
     return (
-        f"<header><h1>{escape(run.name)}</h1><p>{escape(f'{ranks}{devices}, recorded by {run.tool}')}</p>"
         f'<dl class="tiles">{"".join(tile(*each) for each in tiles)}</dl>'
-        f'<p class="lead">{escape(_summary(run, shares))}</p></header>'
+        f'<p class="lead">{escape(_summary(run, shares))}</p>'
     )
 
 
@@ -120,11 +135,10 @@ def _chart_section(chart: Gantt, heading: str) -> str:
     doings = sorted({Doing(row[2]) for lane in chart.data for row in lane["spans"]})
     items = [(STYLES[doing], WORDS[doing]) for doing in doings] + [("stroke", "critical path")]
     note = "".join(f'<p class="small">{escape(each[0].upper() + each[1:])}.</p>' for each in chart.left_out)
-    zoom = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
     return (
         f"<section><h2>{escape(heading)}</h2><p>All ranks by one clock. The line is the critical path: the run gets "
-        f"shorter only if something on this path does.</p>{legend(items).removesuffix('</div>')}{zoom}</div>"
-        f"{chart.html}{note}</section>"
+        f"shorter only if something on this path does.</p>{legend(items).removesuffix('</div>')}{ZOOM}</div>"
+        f"{chart.html}{KEYS}{note}</section>"
     )
 
 

@@ -29,7 +29,7 @@ FIRST = ("compute", "bubble", "idle", "other")
 """Terms in the order of a bar; exposed communication is after them."""
 
 
-FREE = ("k2", "k3", "k7")
+FREE = ("k7", "k2", "k3")
 """Colours of terms that have none of their own."""
 
 
@@ -38,7 +38,7 @@ def render_search(view: SearchView, made: Made | None = None) -> str:
     sections = [
         f"<section><h2>All candidates</h2>{candidates_chart(view)}</section>",
         _best(view),
-        _terms(view),
+        terms_section(view),
         _fronts(view),
         _losses(view),
         f'<section><h2>What was asked</h2><div class="thirds">{_asked(view)}</div></section>',
@@ -92,7 +92,7 @@ def _command(text: str, command: str | None) -> str:
     )
 
 
-def _terms(view: SearchView) -> str:
+def terms_section(view: SearchView) -> str:
     """Where the steps of the best plans go, a bar each; empty where no plan was timed."""
     some = view.winners[:BARS]
     if not some:
@@ -125,6 +125,8 @@ def _style(name: str, names: Sequence[str]) -> str:
     usual = {
         "compute": "k0",
         "exposed tp": "k1",
+        "exposed cp": "k2",
+        "exposed ep": "k3",
         "bubble": "k4",
         "exposed pp": "k5",
         "exposed dp": "k6",

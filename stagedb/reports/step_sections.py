@@ -5,7 +5,7 @@ from html import escape
 
 from stagedb.reports.figures import hotspots
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
-from stagedb.reports.pipeline_chart import STYLES, Gantt
+from stagedb.reports.pipeline_chart import KEYS, STYLES, ZOOM, Gantt
 from stagedb.reports.spans import WORDS, Doing
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
@@ -24,19 +24,19 @@ def pipeline(charts: Sequence[Gantt], heading: str = "The pipeline") -> str:
     items += [("waiting", "waiting"), ("stroke", "critical path")]
     left_out = dict.fromkeys(each for chart in charts for each in chart.left_out)
     note = "".join(f'<p class="small">{escape(each[0].upper() + each[1:])}.</p>' for each in left_out)
-    zoom = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
     return (
         f"<section><h2>{escape(heading)}</h2><p>What every stage does over time. A block is filled up to its share of "
         "compute; the pale part above communicates or waits. Neighbouring micro-batches differ in shade. The line is "
         "the critical path: the step gets shorter only if something on this path does.</p>"
-        f"{legend(items).removesuffix('</div>')}{zoom}</div>{''.join(chart.html for chart in charts)}{note}</section>"
+        f"{legend(items).removesuffix('</div>')}{ZOOM}</div>{''.join(chart.html for chart in charts)}{KEYS}{note}"
+        "</section>"
     )
 
 
 def stages(job: StepView, lanes: Sequence[Lane], heading: str = "Where the time goes") -> str:
     """The section with the shares of the step, by stage."""
     step = job.times.step or 1
-    words = (("busy", "computing"), ("communication", "exposed communication"), ("waiting", "bubble"), ("idle", "idle"))
+    words = (("busy", "computing"), ("communication", "exposed communication"), ("m4", "bubble"), ("m9", "idle"))
     rows = []
     for lane in lanes:
         times = job.times.lanes[lane.number]

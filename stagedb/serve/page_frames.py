@@ -1,7 +1,8 @@
 """How answers become pages: templates that escape every text, cells of tables, and errors without a traceback."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.outputs import GB, printable, readable_cell
@@ -111,26 +112,53 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
     return HTMLResponse(_templates.get_template(template).render(words), status)
 
 
+def page_in_parts(request: Request, template: str, parts: Callable[[], str], **values: Any) -> Response:
+    """A page whose head a browser shows at once. parts: HTML that takes longer, for `parts` in the template.
+
+    Where making them fails, the page has a message, and `failed.html` for what the store knows.
+    """
+    mark = secrets.token_hex(16)
+    writer = request.scope.get(WRITER)
+    words = {"path": request.url.path, "query": request.url.query, "writer": writer, **values}
+    head, _, end = _templates.get_template(template).render(words, parts=mark).partition(mark)
+
+    def pieces() -> Iterator[str]:
+        yield head
+        try:
+            made = parts()
+        except Exception as error:  # noqa: BLE001 - the head was sent: the error becomes a part of the page
+            _, title, message = _explained(request, error)
+            made = _templates.get_template("failed.html").render(words, title=title, message=message)
+        yield made
+        yield end
+
+    return StreamingResponse(pieces(), media_type="text/html")
+
+
 class BusyError(StagedbError):
     """Too many others ask at the moment."""
 
 
 def error_page(request: Request, error: Exception) -> Response:
     """What happened, and what to do. The details of an unexpected error go to the server's log alone."""
+    status, title, message = _explained(request, error)
+    return page(request, "error.html", status, title=title, message=message)
+
+
+def _explained(request: Request, error: Exception) -> tuple[int, str, list[tuple[str, str | None]]]:
+    """The status, the title and the message of an error."""
     if isinstance(error, UsageError):
-        return page(request, "error.html", 400, title="This does not work", message=linked(error.message))
+        return 400, "This does not work", linked(error.message)
     if isinstance(error, ConnectionLost):
         text = "The store does not answer at the moment. Load the page again in a minute; if that does not help, ask "
-        return page(
-            request, "error.html", 503, title="The store is away", message=linked(f"{text}whoever runs this server.")
-        )
+        return 503, "The store is away", linked(f"{text}whoever runs this server.")
     if isinstance(error, BusyError):
-        return page(request, "error.html", 503, title="Not at the moment", message=linked(error.message))
+        return 503, "Not at the moment", linked(error.message)
     if isinstance(error, StagedbError):
-        return page(request, "error.html", 500, title="This failed", message=linked(error.message))
+        return 500, "This failed", linked(error.message)
     _log.error("%s %s\n%s", request.method, request.url.path, traceback_of(error))
     text = "The server has written the details to its log. Other pages work; please report what you did."
-    return page(request, "error.html", 500, title="stagedb itself failed", message=linked(text))
+    return 500, "stagedb itself failed", linked(text)
 
 
 def missing_page(request: Request) -> Response:

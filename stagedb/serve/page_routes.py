@@ -12,18 +12,21 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from stagedb.api import Stagedb
 from stagedb.serve import (
+    compare_page,
     cypher_page,
     health,
     home_pages,
     instance_pages,
     job_pages,
     list_pages,
+    memory_page,
     page_frames,
     plan_pages,
     query_pages,
@@ -36,6 +39,7 @@ from stagedb.serve import (
     write_pages,
 )
 from stagedb.serve.access import WRITER, WRITER_COOKIE, AccessGate, AccessRules, form_words, given_token
+from stagedb.serve.recent_answers import RecentAnswers
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
 Page = Callable[[Request], Response]
@@ -54,7 +58,8 @@ class Limits:
     timeout: seconds after which a query is ended; a request waits for its turn for at most twice as long. rows: rows of
     a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
     queries at the same time, half as many as cores up to `MOST_ASKING`, which take no place of other pages. kept:
-    reports and memory tables that are kept. searches: those whose candidates are kept, which may be many.
+    reports and memory tables that are kept. searches: those whose candidates are kept, which may be many. recent: for
+    so many seconds a page is shown to others as it is, so that fifty readers cost as much as one.
     """
 
     timeout: float = 60.0
@@ -63,6 +68,7 @@ class Limits:
     asking: int = field(default_factory=lambda: min(MOST_ASKING, max(2, (os.cpu_count() or 1) // 2)))
     kept: int = 32
     searches: int = 4
+    recent: float = 2.0
 
 
 PAGES: tuple[tuple[str, Page], ...] = (
@@ -76,11 +82,12 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/show/{word}", instance_pages.show),
     ("/graphs/{word}", instance_pages.graph),
     ("/instances/{word}", instance_pages.instance),
-    ("/instances/{word}/memory", instance_pages.memory),
+    ("/instances/{word}/memory", memory_page.memory),
     ("/instances/{word}/summary", summary_pages.summary),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
     ("/profiles/{word}/summary", summary_pages.summary),
+    ("/profiles/{word}/trace", step_pages.trace),
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
     ("/runs/{word}/report", run_pages.report),
@@ -88,8 +95,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/find", team_pages.find),
     ("/log", team_pages.log),
     ("/jobs", job_pages.jobs),
-    ("/compare", step_pages.compare),
-    ("/compare/report", step_pages.pair_report),
+    ("/compare", compare_page.compare),
+    ("/compare/report", compare_page.pair_report),
+    ("/compare/pipelines.svg", compare_page.picture),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
     ("/cypher", cypher_page.cypher),
@@ -145,6 +153,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         "writing": writing,
         "kept": KeptResults(limits.kept),
         "kept_searches": KeptResults(limits.searches),
+        "recent": RecentAnswers(limits.recent),
         "limits": limits,
         "working": asyncio.Semaphore(limits.working),
         "asking": asyncio.Semaphore(limits.asking),
@@ -175,6 +184,21 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
     return app
 
 
+class HeldTurn(Response):
+    """An answer that is still computed while it is sent: its request keeps its turn until then."""
+
+    def __init__(self, answer: Response, turns: asyncio.Semaphore) -> None:
+        super().__init__()
+        self._answer, self._turns = answer, turns
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer, and let the next request in."""
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._turns.release()
+
+
 def _guarded(read: Page) -> Callable[[Request], Any]:
     """A page that waits for its turn, and whose errors become pages.
 
@@ -189,7 +213,7 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
         except Exception as error:  # noqa: BLE001 - no error may reach the browser as a traceback
             return page_frames.error_page(request, error)
 
-    async def answer(request: Request) -> Response:
+    async def compute(request: Request) -> Response:
         state = request.app.state
         words = request.query_params.keys()
         asks = read in ASKING and bool(words & ASKING[read] if ASKING[read] else words)
@@ -204,9 +228,22 @@ def _guarded(read: Page) -> Callable[[Request], Any]:
             )
             return await run_in_threadpool(page_frames.error_page, request, busy)
         try:
-            return await run_in_threadpool(answered, request)
-        finally:
+            found = await run_in_threadpool(answered, request)
+        except BaseException:
             turns.release()
+            raise
+        if isinstance(found, StreamingResponse):
+            return HeldTurn(found, turns)
+        turns.release()
+        return found
+
+    async def answer(request: Request) -> Response:
+        recent: RecentAnswers = request.app.state.recent
+        # The page of a writer has forms. A download may be large, and is computed for each reader.
+        if request.method == "POST" or "format" in request.query_params:
+            return await compute(request)
+        key = (request.url.path, request.url.query, request.scope.get(WRITER))
+        return await recent.get(key, lambda: compute(request))
 
     return answer
 
@@ -231,7 +268,10 @@ def _written(write: Page) -> Callable[[Request], Any]:
         if words is None:
             raise HTTPException(413, "The form is too large.")
         request.state.words = words
-        answered: Response = await guarded(request)
+        try:
+            answered: Response = await guarded(request)
+        finally:
+            request.app.state.recent.clear()
         return answered
 
     return answer

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, RunInfo, Stagedb, run_views
 from stagedb.serve import page_frames
+from stagedb.serve.compare_page import to_instance
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell
 from stagedb.serve.step_pages import report_answer
 
@@ -23,7 +24,6 @@ TABLES: Mapping[str, str] = {
     "idle_gaps": "Kernels after gaps of the critical path",
     "longest_operators": "Operators by the time they take",
     "module_time": "Time by module",
-    "bubble_by_stage": "How ranks spend the time",
 }
 """Named queries that the page answers, with their titles."""
 
@@ -35,21 +35,30 @@ def run(request: Request) -> Response:
     """A run: what was recorded, and the answers to the first questions about it."""
     word = request.path_params["word"]
 
-    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows]:
+    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows, str]:
         found = _run(db, word)
-        return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
+        tables = [_table(db, found.id, *each) for each in TABLES.items()]
+        return found, tables, db.origin(found.id), to_instance(db, found)
 
-    info, tables, origin = request.app.state.shared.read(read)
-    return page_frames.page(
+    shared, kept = request.app.state.shared, request.app.state.kept
+    info, tables, origin, expected = shared.read(read)
+
+    def parts() -> str:
+        key = ("run parts", info.id)
+        made: str = kept.get(key, lambda: shared.read(lambda db: run_views.run_report_parts(db.store, info).html))
+        return made
+
+    return page_frames.page_in_parts(
         request,
         "run.html",
+        parts,
         info=info,
         short=info.id[:SHORT_ID],
-        about=", ".join([info.extent, f"{info.step / 1e6:,.3f} ms", *info.devices]),
-        verdict=f"A rank {info.spent} of the time.",
+        about=", ".join([info.extent, *info.devices]),
+        expected=expected,
         report=address("runs", info.id, "report"),
-        path=f"Its critical path waits for launches {info.launching / info.step:.1%} of the time, and for what was not "
-        f"recorded {info.unexplained / info.step:.1%}.",
+        waits=f"It waits for launches {info.launching / info.step:.1%} of the time, and for what was not recorded "
+        f"{info.unexplained / info.step:.1%}.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )

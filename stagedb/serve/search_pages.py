@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, Searched, SearchInfo, Stagedb, search_views
 from stagedb.reports.candidates_chart import Link, candidates_chart
+from stagedb.reports.search_page import terms_section
 from stagedb.reports.search_tables import MOST, SearchTable, asked_facts, best_table, losses_table, memory_table
 from stagedb.reports.search_tables import ranks_table as best_of_ranks
 from stagedb.reports.search_view import SearchView
@@ -50,6 +51,8 @@ def search(request: Request) -> Response:
         plans=_with_made(view, best),
         ids=[f"plan-{place}" for place in best.places],
         more=max(0, len(view.winners) - MOST),
+        # It escapes every text.
+        terms=terms_section(view),
         memory=shown(memory_table(view)),
         ranks=shown(best_of_ranks(view)),
         losses=shown(losses_table(view)),

@@ -16,7 +16,8 @@ import pytest
 from stagedb.advice import what_ifs
 from stagedb.frameworks.profiles import find_profile
 from stagedb.reports import StepView, hotspots, render, shares
-from stagedb.reports.figures import held, levels, place_of, works
+from stagedb.reports.figures import held, place_of, works
+from stagedb.reports.memory_curve import levels
 from stagedb.store import Store
 from stagedb.systems import System
 from stagedb.timing import Scaling
@@ -269,7 +270,7 @@ const marks = (value) => {
   zoom.value = value;
   zoom.dispatchEvent(new Event("input"));
   return all(".canvas").map((canvas) => {
-    const spans = [...canvas.querySelectorAll(".x span")];
+    const spans = [...canvas.querySelectorAll(".x text")];
     const axis = spans.map((mark) => [mark.textContent, mark.getBoundingClientRect()]);
     const gaps = axis.slice(1).map(([, at], place) => at.left - axis[place][1].right);
     return { texts: axis.map(([text]) => text), least: Math.min(...gaps), most: Math.max(...gaps) };

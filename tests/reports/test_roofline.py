@@ -29,7 +29,7 @@ def timed(model: str = "llama3-8b", system: str = "h100", scale: str = "", **wor
 
 def heights(page: str, style: str) -> list[float]:
     """Where the dots of a class are above the axis, in percent of the chart."""
-    return [float(each) for each in re.findall(rf'<i class="dot {style}" style="left:[^;]+;bottom:([0-9.]+)%', page)]
+    return [100 - float(each) for each in re.findall(rf'<circle class="dot {style}" cx="[^"]+" cy="([0-9.]+)%', page)]
 
 
 def top(page: str, style: str) -> float:

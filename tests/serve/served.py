@@ -73,8 +73,9 @@ def serving_opened(
     limits: Limits | None = None,
     writer: str | None = None,
 ) -> Iterator[Served]:
-    """A server that opens its store itself, and again when it was lost."""
-    app = application(connect, AccessRules(token, names_of("127.0.0.1", ()), writer=writer), limits)
+    """A server that opens its store itself, and again when it was lost. Without limits it makes each page anew."""
+    rules = AccessRules(token, names_of("127.0.0.1", ()), writer=writer)
+    app = application(connect, rules, limits or Limits(recent=0.0))
     opened = bound("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)

@@ -71,7 +71,7 @@ def test_memory_is_shown_without_a_write(store: Store, made: InstanceInfo, serve
 def test_what_is_not_for_tensors_is_on_the_page_of_memory(made: InstanceInfo, served: Served) -> None:
     page = served.get(f"/instances/{made.id}/memory?system=h100").text
     assert "The accelerator has 82.8" in page and "GB for tensors: every class fits" in page
-    assert "an accelerator has 84.92 GB (79.09 GiB): 82.83 GB for tensors, 2.09 GB reserved (context 1.65 GB" in page
+    assert "An accelerator has 84.92 GB (79.09 GiB): 82.83 GB for tensors, 2.09 GB reserved (context 1.65 GB" in page
 
 
 def test_the_memory_of_a_page_is_that_of_the_store(store: Store, made: InstanceInfo) -> None:

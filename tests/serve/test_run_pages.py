@@ -1,11 +1,13 @@
 """Pages of runs that were recorded: the list, and the answers to the first questions about one."""
 
+import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
 
-from stagedb.api import Stagedb
+from stagedb.api import Stagedb, run_views
 from stagedb.store import Store
 from tests.runs.recordings import step
 from tests.serve.served import Served, serving
@@ -25,7 +27,10 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     assert f"/runs/{run.id}" in served.get("/list/runs").text
     assert f"/runs/{run.id}" in served.get("/").text
     page = served.get(f"/runs/{run.id}").text
-    assert "A rank computes or copies 46.2%, only communicates 50.8%, does nothing 3.1% of the time." in page
+    assert "A rank's time is 46% computing, 51% exposed communication, 3% idle." in unescape(page)
+    assert page.count("<dt>Computing</dt>") == 1 and 'aria-current="page">Runs' in page
+    assert run_views.run_report_parts(store, run).html in page
+    assert not re.search(r"<iframe|<style|\sstyle=|\son\w+=|<script>", page)
     assert section(page, "Ranks that the others wait for") == [("1", "mesh_tp", "all_reduce", "1", "0.004", "3.1")]
     assert section(page, "Communication that nothing hides")[0][:2] == ("mesh_tp", "all_reduce")
     assert "stagedb query late-ranks --run" in page

@@ -189,7 +189,7 @@ function draw(drawing, label) {
 let drawn = read();
 const graph = cytoscape({
   container: place, elements: elements(drawn), style: style(), layout: { name: "null" }, minZoom: 0.05, maxZoom: 4,
-  boxSelectionEnabled: false,
+  boxSelectionEnabled: false, textureOnViewport: true,
 });
 window.graph = graph;
 

@@ -1,0 +1,135 @@
+"""The page of an instance's memory: its curve, and the tensors of a moment as a terminal has them."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.api.results import InstanceInfo
+from stagedb.memory import ClassMemory, Point
+from stagedb.reports.memory_curve import MOMENTS, curve_of
+from stagedb.serve.page_frames import gigabytes
+from stagedb.store import Store
+from stagedb.store.contents.memory import analyse
+from tests.ir.tiny import card
+from tests.serve.served import Served, serving
+
+
+@pytest.fixture
+def made(embedded_store: Store) -> InstanceInfo:
+    return Stagedb(embedded_store).instantiate(card("llama"), pp=2, dp=2, global_batch_size=16)
+
+
+@pytest.fixture
+def found(embedded_store: Store, made: InstanceInfo) -> tuple[ClassMemory, ...]:
+    return analyse(embedded_store, made.id)
+
+
+@pytest.fixture
+def served(embedded_store: Store) -> Iterator[Served]:
+    with serving(embedded_store) as each:
+        yield each
+
+
+def tensors(page: str) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """The table of a moment: by name and category the layers, the count and the bytes."""
+    rows = re.findall(
+        r'<tr><td class="w">([^<]+)</td><td class="n" data-value="([\d.e+]+)">[^<]+</td><td>([^<]+)</td>'
+        r'<td class="n" data-value="(\d+)">[^<]+</td><td class="n" data-value="(\d+)">',
+        page.partition('id="moment"')[2],
+    )
+    assert rows
+    return {
+        (unescape(name), category): (int(layers), int(count), round(float(size)))
+        for name, size, category, layers, count in rows
+    }
+
+
+def test_a_curve_has_the_peak_and_any_number_of_tasks(found: tuple[ClassMemory, ...]) -> None:
+    for each in found:
+        curve = curve_of(each)
+        assert len(each.usage.tasks) < len(curve.points) <= MOMENTS
+        totals = [sum(sizes) for sizes in zip(*curve.sizes.values(), strict=True)]
+        assert max(totals) == sum(each.usage.at(each.peak).values())
+        assert curve.points[curve.fullest] == each.peak
+        assert totals == [sum(each.usage.at(point).values()) for point in curve.points]
+        assert list(curve.starts) == sorted(curve.starts)
+        assert all(
+            point.task <= start < point.task + 1 for point, start in zip(curve.points, curve.starts, strict=True)
+        )
+
+
+def test_many_tasks_are_joined(found: tuple[ClassMemory, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagedb.reports.memory_curve.MOMENTS", 5)
+    curve = curve_of(found[0])
+    assert len(curve.points) <= 5
+    assert curve.points[curve.fullest] == found[0].peak
+
+
+def test_a_moment_has_its_tensors_by_pattern(
+    made: InstanceInfo, found: tuple[ClassMemory, ...], served: Served
+) -> None:
+    last = found[-1]
+    task, index = 2, 5
+    point = last.usage.fuller(task, index)
+    page = served.get(f"/instances/{made.id}/memory?class={last.rank_class.number}&at={task}.{index}").text
+    shown = tensors(page)
+    expected: dict[tuple[str, str], list[int]] = {}
+    for each in last.usage.alive(point):
+        sums = expected.setdefault((each.name, str(each.category).replace("_", " ")), [0, 0, 0])
+        sums[0] += 1
+        sums[1] += each.count
+        sums[2] += each.bytes
+    assert {key: (layers, count) for key, (layers, count, _) in shown.items()} == {
+        key: (layers, count) for key, (layers, count, _) in expected.items()
+    }
+    for key, (_, _, size) in shown.items():
+        assert size == pytest.approx(expected[key][2], rel=1e-8)
+    assert f"<h2>{gigabytes(sum(last.usage.at(point).values()))} in " in page
+    # The way back to the peak.
+    peak = last.peak
+    assert f"at={peak.task}.{peak.index}#moment" in page
+
+
+def test_without_a_moment_the_fullest_class_is_at_its_peak(
+    made: InstanceInfo, found: tuple[ClassMemory, ...], served: Served
+) -> None:
+    fullest = max(found, key=lambda each: sum(each.usage.at(each.peak).values()))
+    page = served.get(f"/instances/{made.id}/memory").text
+    assert f"Memory over the step, class {fullest.rank_class.number}<" in page
+    whole = sum(fullest.usage.at(fullest.peak).values())
+    assert f'id="moment"><h2>{gigabytes(whole)} in ' in page
+    assert page.count('class="chosen"') == 1
+    assert sum(size for _, _, size in tensors(page).values()) == pytest.approx(whole, rel=1e-6)
+    assert not re.search(r"<iframe|<style|\sstyle=|\son\w+=|<script>", page)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ("at=x", 400, "x is not a moment"),
+        ("at=1", 400, "1 is not a moment"),
+        ("at=1.2.3", 400, "is not a moment"),
+        ("class=9", 400, "no rank class 9: it has 0, 1"),
+        ("class=²", 400, "no rank class"),
+        ("at=999999999.0", 200, "there is no moment 999999999.0: the last task"),
+        ("at=0.999999999", 200, "there is no moment 0.999999999: task 0 ends at 0."),
+    ],
+)
+def test_a_wrong_moment_is_named(made: InstanceInfo, served: Served, words: str, status: int, message: str) -> None:
+    answer = served.get(f"/instances/{made.id}/memory?{words.replace('²', '%C2%B2')}")
+    assert answer.status == status
+    assert message in unescape(answer.text).replace("'", "")
+
+
+def test_the_fuller_time_of_an_item_is_that_of_the_levels(found: tuple[ClassMemory, ...]) -> None:
+    for each in found:
+        for task in range(len(each.usage.tasks)):
+            totals = each.usage.levels(task).sum(axis=0).tolist()
+            assert totals == [
+                sum(each.usage.at(each.usage.fuller(task, index)).values()) for index in range(len(totals))
+            ]
+        assert each.usage.fuller(each.peak.task, each.peak.index) == each.peak
+    assert isinstance(found[0].usage.fuller(0, 0), Point)
