@@ -154,10 +154,11 @@ def put(store: Store, id: str, ago: int, **words: object) -> None:
 def test_a_job_without_a_sign_of_life_is_lost(store: Store) -> None:
     put(store, "one", 90_000)
     put(store, "two", 90_000, state="done")
+    assert jobs.LOST == 60_000
     assert jobs.jobs(store)[0].state == "running"
     with pytest.MonkeyPatch.context() as patch:
-        time.sleep(0.05)
-        patch.setattr(jobs, "LOST", 10)
+        time.sleep(0.15)
+        patch.setattr(jobs, "LOST", 100)
         assert {each.id: each.state for each in jobs.jobs(store)} == {"one": "lost", "two": "done"}
     assert 90 <= jobs.jobs(store)[0].seconds < 100
 
