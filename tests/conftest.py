@@ -18,6 +18,7 @@ import filelock
 import pytest
 from hypothesis import settings
 
+from stagedb.api import jobs
 from stagedb.store import LABELS, Store, connect, embedded, open_store
 from tests.browsing import Browser, browsing
 from tests.sampling import ALL, slow_tests
@@ -66,6 +67,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _file(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).as_posix()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_jobs() -> Iterator[None]:
+    """Jobs of tests leave nothing in a store, also where a busy machine makes them take longer than a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "PATIENCE", 3_600.0)
+        yield
 
 
 @pytest.fixture(scope="session")

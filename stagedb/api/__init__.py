@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect
     from stagedb.api.matching import MatchedRun
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
+    from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.plan_texts import describe
     from stagedb.api.provenance import Provenance
@@ -67,9 +68,12 @@ __all__ = [
     "GraphInfo",
     "GraphWords",
     "InstanceInfo",
+    "JobInfo",
     "MatchedRun",
     "Memory",
     "PeakMemory",
+    "PlanComparison",
+    "PlanSummary",
     "PlanWords",
     "Profile",
     "ProfileInfo",
@@ -77,6 +81,7 @@ __all__ = [
     "QueryInfo",
     "Rows",
     "RunInfo",
+    "SavedSummary",
     "SearchInfo",
     "Searched",
     "Simulated",
@@ -112,8 +117,11 @@ _MODULES = {
     "checking": ("StoreProblem",),
     "client": ("Stagedb", "connect"),
     "calibrating": ("CalibratedSystem",),
+    "jobs": ("JobInfo",),
     "matching": ("MatchedRun",),
     "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
+    "plan_comparison": ("PlanComparison",),
+    "plan_summaries": ("PlanSummary", "SavedSummary"),
     "plan_texts": ("describe",),
     "provenance": ("Provenance",),
     "querying": ("queries",),

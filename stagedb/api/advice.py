@@ -21,7 +21,7 @@ from stagedb.search.bounds import Bounds
 from stagedb.store import Store
 from stagedb.systems.system_files import DEFAULT
 from stagedb.timing import ProfileInputs
-from stagedb.timing.expected_errors import expected_error, has_experts
+from stagedb.timing.expected_errors import error_words
 
 CHANGES = ("change", "step", "saving", "share", "peak", "fits", "command")
 WHAT_IFS = ("what_if", "step", "saving", "share", "command")
@@ -64,7 +64,7 @@ def advise_on(
         bound=found.bound.kind,
         bound_share=found.bound.share,
         verdict=_verdict(wanted, found),
-        expected_error=str(expected_error(inputs.system, has_experts(found.job.workload))),
+        expected_error=error_words(inputs.system, found.job.workload),
         changes=changes,
         what_ifs=what_ifs,
         refused=found.refused,

@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from stagedb.api import lookup, system_choice
+from stagedb.api.matching import instance_of_run
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
@@ -70,12 +71,12 @@ def calibrated(
 
 def _observed(store: Store, word: str) -> Observations:
     run = lookup.the_run(store, word)
-    rows = store.read("match/newest", run=run.id)
-    if not rows:
+    instance = instance_of_run(store, run.id)
+    if instance is None:
         raise UsageError(
             f"run {word} has no plan: {call('match', word)} finds it, or compares the run with an instance"
         )
-    return observed(match_run(read_run(store, run.id), read_program(store, rows[0]["instance"])))
+    return observed(match_run(read_run(store, run.id), read_program(store, instance)))
 
 
 def _rows(made: FittedSystem) -> tuple[Rows, Rows]:

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo
@@ -77,16 +78,16 @@ def graphs(store: Store) -> list[GraphInfo]:
     return graph_infos(store.read_sound("catalog/graphs"), marks)
 
 
-def instances(store: Store) -> list[InstanceInfo]:
-    """All complete instances: the caller's own, then all others; the newest first."""
+def instances(store: Store, most: int | None = None) -> list[InstanceInfo]:
+    """All complete instances: the caller's own, then all others; the newest first; at most `most`."""
     marks = user_marks(store)
-    return instance_infos(store.read_sound("catalog/instances"), marks)
+    return instance_infos(store.read_sound("catalog/instances"), marks, most)
 
 
-def profiles(store: Store) -> list[ProfileInfo]:
-    """All complete profiles: the caller's own, then all others; the newest first."""
+def profiles(store: Store, most: int | None = None) -> list[ProfileInfo]:
+    """All complete profiles: the caller's own, then all others; the newest first; at most `most`."""
     marks = user_marks(store)
-    return profile_infos(store.read_sound("catalog/profiles"), marks)
+    return profile_infos(store.read_sound("catalog/profiles"), marks, most)
 
 
 def searches(store: Store) -> list[SearchInfo]:
@@ -106,16 +107,16 @@ def graph_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[Gra
     return [*_infos("graph", lambda row: _graph(row, marks), rows)]
 
 
-def instance_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[InstanceInfo]:
-    """The instances of some rows, which have the newest first: the caller's own, then all others."""
+def instance_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks, most: int | None = None) -> list[InstanceInfo]:
+    """The instances of some rows, which have the newest first: the caller's own, then all others; at most `most`."""
     own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
-    return [*_infos("instance", lambda row: _instance(row, marks), own_first)]
+    return [*islice(_infos("instance", lambda row: _instance(row, marks), own_first), most)]
 
 
-def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[ProfileInfo]:
+def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks, most: int | None = None) -> list[ProfileInfo]:
     """The profiles of some rows, in the same order."""
     own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
-    return [*_infos("profile", lambda row: _profile(row, marks), own_first)]
+    return [*islice(_infos("profile", lambda row: _profile(row, marks), own_first), most)]
 
 
 def search_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[SearchInfo]:

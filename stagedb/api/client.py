@@ -31,6 +31,7 @@ from stagedb.api.results import (
     ViewedSearch,
 )
 from stagedb.api.run_verbs import RunVerbs
+from stagedb.api.summary_verbs import SummaryVerbs
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
 from stagedb.store import Store, Unfinished
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         checking,
         dumps,
         finding,
+        jobs,
         memory_rows,
         model_names,
         moving,
@@ -76,11 +78,11 @@ else:
         *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.system_choice"),
         *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
     )
-    plans, searching = deferred("stagedb.plans", "stagedb.api.searching")
+    jobs, plans, searching = deferred("stagedb.api.jobs", "stagedb.plans", "stagedb.api.searching")
 
 
 @all_for_python
-class Stagedb(RunVerbs):
+class Stagedb(RunVerbs, SummaryVerbs):
     """A connection to one store, made by `stagedb.connect()`. It is a context manager, because it keeps connections
     open.
 
@@ -176,7 +178,11 @@ class Stagedb(RunVerbs):
             simulator=simulator,
         )  # fmt: skip
         request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form)
-        return trace_sets.export(self.store, target, model, plans.typed_words(words), request, progress)
+        with jobs.shown(self.store, "export", model if target is None else target, "ranks") as job:
+            watched = jobs.watched(job, progress)
+            done = trace_sets.export(self.store, target, model, plans.typed_words(words), request, watched)
+            job.about("instance", done.instance.id)
+            return done
 
     def simulate(
         self, directory: Path | str, /, *, binary: Path | str | None = None, timeout: float = 3600.0
@@ -364,7 +370,11 @@ class Stagedb(RunVerbs):
         asked = searching.SearchAsked.of(
             model, ranks, system, allow, room, by, where, top, prices, watts, framework, words
         )
-        return searching.search_in(self.store, asked, seconds, progress, shard, on, compare)
+        with jobs.shown(self.store, "search", model, "plans") as job:
+            watched = jobs.watched(job, progress)
+            found = searching.search_in(self.store, asked, seconds, watched, shard, on, compare)
+            job.about("search", found.id)
+            return found
 
     def searched(self, search: str | None = None, /) -> Searched:
         """A search of the store with its candidates. search: its id, or the start of it; the newest by default."""
@@ -440,9 +450,13 @@ class Stagedb(RunVerbs):
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         if not keep:
             return profiling.run_only(self.store, wanted, inputs, name, clock)
-        instance = wanted.make(self.store, clock)
-        clock.lap("instance")
-        return profiling.run(self.store, instance, inputs, name, clock.lap, clock.seconds, progress)
+        with jobs.shown(self.store, "profile", model if target is None else target, "rows") as job:
+            instance = wanted.make(self.store, clock)
+            clock.lap("instance")
+            watched = jobs.watched(job, progress)
+            found = profiling.run(self.store, instance, inputs, name, clock.lap, clock.seconds, watched)
+            job.about("profile", found.info.id)
+            return found
 
     def advise(
         self,
@@ -535,10 +549,10 @@ class Stagedb(RunVerbs):
     def diff(self, first: str, second: str, /, *, fail_above: str | float | None = None) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.
 
-        fail_above: for profiles, the share by which the second step may be longer, `"3%"` or 0.03, for as many tokens
-        as the first has. The result's `failed` is whether it is longer by more, `failure` the sentence that names the
-        term that grew. Raises UsageError for an unknown word, for an instance compared with a profile, and for a share
-        that is none.
+        Instances have the times of their newest profiles, if both have one on one system. fail_above: the share by
+        which the second step may be longer, `"3%"` or 0.03, for as many tokens as the first has. The result's
+        `failed` is whether it is longer by more, `failure` the sentence that names the term that grew. Raises
+        UsageError for an unknown word, for an instance compared with a profile, and for a share that is none.
         """
         from stagedb.api import comparing
 

@@ -4,21 +4,26 @@ import dataclasses
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from stagedb.api import lookup, matching, querying
+from stagedb.api.matching import MatchedRun
 from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
+from stagedb.reports.seen_step import expected_sums, seen_sums, seen_verdict
+from stagedb.reports.step_comparison import ComparedTerm, compared_terms
 from stagedb.reports.step_difference import TERMS, StepSums, grown, longer, names_of, part_name, sums_from, verdict
 from stagedb.runs.run_difference import difference
 from stagedb.store import Store, read_whole
 from stagedb.store.contents.run_reading import read_run
+
+Read = TypeVar("Read")
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
 
@@ -33,11 +38,28 @@ SUMS = 1e-12
 
 
 @dataclass(frozen=True)
-class _Side:
+class PlanSide:
+    """What is compared: an instance, and the profile that has its times, if there is one.
+
+    found: whether a word meant the instance, and the profile was found for it.
+    """
+
     instance: InstanceInfo
     profile: ProfileInfo | None
+    found: bool = False
 
-    def whole(self, store: Store, read: Callable[[], Difference]) -> Difference:
+    @property
+    def info(self) -> InstanceInfo | ProfileInfo:
+        """The profile, or the instance without one."""
+        return self.profile or self.instance
+
+    @property
+    def name(self) -> str:
+        """What a sentence calls it."""
+        named = None if self.profile is None or self.found else self.profile.name
+        return named or self.instance.name
+
+    def whole(self, store: Store, read: Callable[[], Read]) -> Read:
         """`read`, while nobody changes this side."""
         if self.profile is not None:
             return read_whole(store, "Profile", self.profile.id, read)
@@ -58,8 +80,8 @@ def compare(store: Store, first: str, second: str, fail_above: str | float | Non
         if limit is not None:
             raise UsageError(f"{Word('fail_above')} compares steps of two runs or two profiles: leave it out")
         (word,) = (each for each in (first, second) if lookup.find_run(store, each) is None)
-        return _expected_and_seen(store, runs[0], _side(store, word))
-    one, other = (_side(store, word) for word in (first, second))
+        return _expected_and_seen(store, runs[0], side_of(store, word))
+    one, other = timed(store, [side_of(store, word) for word in (first, second)])
     if (one.profile is None) != (other.profile is None):
         words = (first, second) if one.profile is None else (second, first)
         raise UsageError(
@@ -96,35 +118,78 @@ def _of_runs(store: Store, one: RunInfo, other: RunInfo) -> Difference:
     )
 
 
-def _expected_and_seen(store: Store, run: RunInfo, plan: _Side) -> Difference:
+def _expected_and_seen(store: Store, run: RunInfo, plan: PlanSide) -> Difference:
     """An instance, and a profile of it if there is one, against a run that is matched with it.
 
-    Work is findings, and time what calls take: expected first.
+    Work is findings, and time what the step, its terms and calls take: expected first.
     """
-    found = matching.match(store, run.id, plan.instance.id)
-    at = [found.findings.columns.index(name) for name in ("finding", "module", "phase", "ranks", "planned", "seen")]
-    time: tuple[tuple[Any, ...], ...] = ()
-    if plan.profile is not None:
-        rows = store.read(querying.find("seen_and_planned").name, run=run.id)
-        seen = round(run.step / (run.steps or 1))
-        calls = [row for row in rows if row["system"] == plan.profile.system]
-        time = (
-            ("step", "ns", plan.profile.step, seen, seen / plan.profile.step if plan.profile.step else None),
-            *(
-                (part_name(None, row["kind"], row["phase"]), "ns a call", row["predicted"], row["seen"], row["ratio"])
-                for row in calls
-            ),
-        )
+    matching.match(store, run.id, plan.instance.id)
+    found = seen_against_plan(store, run, plan)
+    findings = found.match.findings
+    at = [findings.columns.index(name) for name in ("finding", "module", "phase", "ranks", "planned", "seen")]
     return Difference(
-        plan.profile or plan.instance,
+        found.profile or found.instance,
         run,
         Rows((), ()),
         Rows(("finding", "module", "phase", "ranks", "expected", "seen"),
-             tuple(tuple(row[each] for each in at) for row in found.findings.rows)),
-        Rows(COLUMNS, time),
-        f"{found}",
+             tuple(tuple(row[each] for each in at) for row in findings.rows)),
+        found.time,
+        found.verdict,
         of_runs(store, [run], [shlex.join(["stagedb", "diff", plan.instance.id, run.id])]),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SeenAgainstPlan:
+    """A run next to the instance that it is of: expected and seen.
+
+    profile: the times that are expected; None without one. match: what differs between the ops of both. sums: where the
+    time of the expected and of the seen step goes; empty without a profile. calls: what a call takes, by what it is,
+    expected and seen; empty unless the store has this match.
+    """
+
+    run: RunInfo
+    instance: InstanceInfo
+    profile: ProfileInfo | None
+    match: MatchedRun
+    sums: tuple[StepSums, ...]
+    calls: Rows
+
+    @property
+    def verdict(self) -> str:
+        """What the match found, and how long the step takes instead of what was expected."""
+        return f"{self.match}; {seen_verdict(*self.sums)}" if self.sums else f"{self.match}"
+
+    @property
+    def time(self) -> Rows:
+        """The step, its terms, and calls: expected first."""
+        rows: list[tuple[Any, ...]] = [("step", "ns", *(each.step for each in self.sums))] if self.sums else []
+        rows += [(each.text, "ns a rank", *map(round, each.values)) for each in self.terms]
+        pairs = ((*row, row[3] / row[2] if row[2] else None) for row in rows)
+        return Rows(COLUMNS, (*pairs, *self.calls.rows))
+
+    @property
+    def terms(self) -> tuple[ComparedTerm, ...]:
+        """Where the time of both steps goes."""
+        return compared_terms(self.sums) if self.sums else ()
+
+
+def seen_against_plan(store: Store, run: RunInfo, plan: PlanSide) -> SeenAgainstPlan:
+    """A run next to an instance, with the times of its newest profile. Writes nothing: both are matched in memory."""
+    (plan,) = timed(store, [plan])
+    info, match = matching.match_of(store, run, plan.instance)
+    if plan.profile is None:
+        return SeenAgainstPlan(run, plan.instance, None, info, (), Rows(COLUMNS, ()))
+    planned = stored_sums(store, plan.profile, plan.name)
+    sums = expected_sums(planned), seen_sums(match, run.name or run.id[:12], planned.tokens)
+    recorded = matching.instance_of_run(store, run.id) == plan.instance.id
+    calls = store.read(querying.find("seen_and_planned").name, run=run.id) if recorded else []
+    rows = tuple(
+        (part_name(None, row["kind"], row["phase"]), "ns a call", row["predicted"], row["seen"], row["ratio"])
+        for row in calls
+        if row["system"] == plan.profile.system
+    )
+    return SeenAgainstPlan(run, plan.instance, plan.profile, info, sums, Rows(COLUMNS, rows))
 
 
 MOST = 1000
@@ -156,13 +221,13 @@ def share_of(value: str | float) -> float:
     return share
 
 
-def _differences(store: Store, one: _Side, other: _Side) -> Difference:
+def _differences(store: Store, one: PlanSide, other: PlanSide) -> Difference:
     plan = tuple(_plan(one.instance, other.instance))
-    work = () if one.instance.id == other.instance.id else tuple(_work(store, one.instance, other.instance))
+    work = () if one.instance.id == other.instance.id else tuple(work_of(store, one.instance, other.instance))
     time: tuple[tuple[Any, ...], ...] = ()
     grew: dict[str, Any] = {}
     if one.profile is not None and other.profile is not None:
-        sums = _sums(store, one.profile), _sums(store, other.profile)
+        sums = stored_sums(store, one.profile, one.name), stored_sums(store, other.profile, other.name)
         time = (
             *_figures(one.profile, other.profile),
             *_terms(*sums),
@@ -171,7 +236,9 @@ def _differences(store: Store, one: _Side, other: _Side) -> Difference:
         sentence = verdict(*sums)
         grew = {"longer": longer(*sums), "grew": grown(*sums)}
     else:
-        sentence = _work_verdict(store, one.instance, other.instance, work)
+        sentence = work_verdict(
+            store, work, one.instance, other.instance, *names_of(one.instance.name, other.instance.name)
+        )
     return Difference(
         one.profile or one.instance,
         other.profile or other.instance,
@@ -184,19 +251,37 @@ def _differences(store: Store, one: _Side, other: _Side) -> Difference:
     )
 
 
-def _provenance(store: Store, one: _Side, other: _Side) -> Provenance:
+def _provenance(store: Store, one: PlanSide, other: PlanSide) -> Provenance:
     """What both are made from, and the commands that make and compare them."""
     profiles = [each.profile for each in (one, other) if each.profile is not None]
     compared = shlex.join(["stagedb", "diff", *((each.profile or each.instance).id for each in (one, other))])
     return of_stored(store, [one.instance, other.instance], profiles, [compared])
 
 
-def _side(store: Store, word: str) -> _Side:
+def timed(store: Store, sides: Sequence[PlanSide]) -> Sequence[PlanSide]:
+    """The same with a profile of each instance, if all have one on one system: the newest without scaled durations."""
+    if any(each.profile is not None for each in sides):
+        return sides
+    found: list[dict[tuple[str, tuple[str, ...]], ProfileInfo]] = []
+    for each in sides:
+        mine: dict[tuple[str, tuple[str, ...]], ProfileInfo] = {}
+        for profile in lookup.profiles_of(store, each.instance.id):
+            if not profile.scalings:
+                mine.setdefault((profile.system, profile.blocking), profile)
+        found.append(mine)
+    common = next((key for key in found[0] if all(key in mine for mine in found)), None)
+    if common is None:
+        return sides
+    return [PlanSide(each.instance, mine[common], found=True) for each, mine in zip(sides, found, strict=True)]
+
+
+def side_of(store: Store, word: str) -> PlanSide:
+    """The instance or profile that a word means. Raises UsageError for anything else."""
     found = lookup.find(store, word)
     if isinstance(found, InstanceInfo):
-        return _Side(found, None)
+        return PlanSide(found, None)
     if isinstance(found, ProfileInfo):
-        return _Side(lookup.the_instance(store, found.instance), found)
+        return PlanSide(lookup.the_instance(store, found.instance), found)
     kind = kind_of(found)
     raise UsageError(f"{shown(word)} is a {kind}: compare two instances or two profiles ({call('ls')} lists them)")
 
@@ -213,7 +298,8 @@ def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
         yield "ranks", one.ranks, other.ranks
 
 
-def _work(store: Store, one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
+def work_of(store: Store, one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
+    """What two instances do differently: the kind of work, the unit, both values and their ratio."""
     rows = store.read(querying.find("diff_work").name, instance=one.id, other=other.id)
     for row in rows:
         yield from _rows(row, WORK)
@@ -226,10 +312,17 @@ def _figures(one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
             yield what, unit, ours, theirs, theirs / ours if ours and theirs is not None else None
 
 
-def _sums(store: Store, profile: ProfileInfo) -> StepSums:
-    (row,) = store.read("profile/step_terms", profile=profile.id)
+def stored_sums(store: Store, profile: ProfileInfo, name: str) -> StepSums:
+    """Where the time of a profile's step goes, from the store. name: what a sentence calls it."""
+    rows = store.read("profile/step_terms", profile=profile.id)
+    if not rows:
+        raise StagedbError(
+            f"profile {shown(profile.id)} has no times of its lanes: remove it with {call('rm', profile.id[:12])} and "
+            "profile again"
+        )
+    (row,) = rows
     parts = store.read("profile/step_parts", profile=profile.id)
-    return sums_from(profile.name or profile.instance_name, row, row, parts)
+    return sums_from(name, row, row, parts)
 
 
 def _terms(one: StepSums, other: StepSums) -> Iterator[tuple[Any, ...]]:
@@ -239,9 +332,13 @@ def _terms(one: StepSums, other: StepSums) -> Iterator[tuple[Any, ...]]:
             yield what, "ns a rank", ours, theirs, theirs / ours if ours else None
 
 
-def _work_verdict(store: Store, one: InstanceInfo, other: InstanceInfo, rows: tuple[tuple[Any, ...], ...]) -> str:
-    """One sentence: which instance has more work and sends more, and the kind of work that makes most of this."""
-    first, second = names_of(one.name, other.name)
+def work_verdict(
+    store: Store, rows: Iterable[tuple[Any, ...]], one: InstanceInfo, other: InstanceInfo, first: str, second: str
+) -> str:
+    """One sentence: which instance has more work and sends more, and the kind of work that makes most of this.
+
+    rows: of `work_of`. first, second: what it calls them.
+    """
     ours, theirs = (store.read("catalog/work_totals", instance=each.id)[0] for each in (one, other))
     parts = [
         _more(ours[word], theirs[word], does, unit, rows)
@@ -257,7 +354,7 @@ def _tokens(plan: Mapping[str, Any]) -> int:
     return int((plan["global_batch_size"] or plan["micro_batch_size"] * plan["dp"]) * plan["seq_len"])
 
 
-def _more(ours: float, theirs: float, does: str, unit: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+def _more(ours: float, theirs: float, does: str, unit: str, rows: Iterable[tuple[Any, ...]]) -> str:
     """How a sum differs, such as `does 1.3 times the FLOPs (most of this matmul recompute)`."""
     if ours == theirs:
         return f"{does} as many {unit}"

@@ -7,7 +7,7 @@ from stagedb.api import lookup, wanted_instances
 from stagedb.api.results import InstanceInfo, Rows, RunInfo
 from stagedb.errors import UsageError
 from stagedb.matching.plan_finding import OF_MODEL, FoundPlan, find_plan
-from stagedb.matching.run_match import match_run
+from stagedb.matching.run_match import RunMatch, match_run
 from stagedb.mentions import call
 from stagedb.plans import typed_words
 from stagedb.store import Store
@@ -77,6 +77,22 @@ def match(store: Store, run: str, instance: str | None, progress: Progress | Non
         against = lookup.the_instance(store, instance)
     found = match_run(stored, read_program(store, against.id))
     record_match(store, against.id, found, progress or (lambda done, of: None))
+    return _matched(info, against, found, plan)
+
+
+def match_of(store: Store, run: RunInfo, instance: InstanceInfo) -> tuple[MatchedRun, RunMatch]:
+    """The match of a run and an instance, which the store need not have. Writes nothing."""
+    found = match_run(read_run(store, run.id), read_program(store, instance.id))
+    return _matched(run, instance, found, None), found
+
+
+def instance_of_run(store: Store, run: str) -> str | None:
+    """The id of the instance that a run was matched with last; None if it was matched with none."""
+    rows = store.read("match/newest", run=run)
+    return rows[0]["instance"] if rows else None
+
+
+def _matched(info: RunInfo, against: InstanceInfo, found: RunMatch, plan: FoundPlan | None) -> MatchedRun:
     rows = tuple(
         (each.kind, each.module, each.phase, list(each.ranks), each.count, each.planned, each.seen, each.reason,
          each.ns or None, each.critical)

@@ -17,6 +17,7 @@ from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.workflows import find_workflow
 
 if TYPE_CHECKING:
     from stagedb.api import catalog, lookup
@@ -89,7 +90,12 @@ class Source:
 
     @property
     def usual_length(self) -> SequenceLength | None:
-        """The sequence length of plans that name none. A stored graph may have an older one than its card."""
+        """The sequence length of plans that name none. A stored graph may have an older one than its card.
+
+        None for a workflow that fixes it.
+        """
+        if find_workflow(self.options.workflow).next_token:
+            return None
         if self.card is not None:
             return self.card.usual_length
         tokens = self.sizes.get("S")
@@ -99,7 +105,7 @@ class Source:
         """The same for an instance that may not exist. Raises UsageError also if the card is wrong for its length."""
         plan = self.plan(words)
         if self.card is not None:
-            self.card.check_sequence(plan.seq_len)
+            self.card.check_sequence(plan.keys)
         return plan
 
     def in_store(self, store: "Store") -> GraphInfo:

@@ -10,9 +10,10 @@ from typing import Literal, TypedDict
 class GraphWords(TypedDict, total=False):
     """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
-    workflow: Literal["training", "forward-only"]
+    workflow: Literal["training", "forward-only", "prefill", "decode"]
     """What a step runs: training, forward, backward and optimizer; forward-only, the forward and its loss alone, as
-    in an evaluation. [training]"""
+    in an evaluation; prefill, a forward of new tokens of requests, whose keys a cache keeps; decode, a forward of
+    one token of each request over its cache. [training]"""
     recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]
@@ -100,6 +101,8 @@ class PlanWords(GraphWords, total=False):
     """Sequences of one step. [one micro-batch a data-parallel rank]"""
     seq_len: int
     """Tokens of a sequence. [the length that the model was trained with]"""
+    cache_len: int
+    """Tokens of each request that its cache has before a step of serving. [0]"""
     schedule: str
     """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
     then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with

@@ -42,9 +42,13 @@ class RunVerbs:
         keep the names of the files, which may contain host names and user names. progress: called with what is done, of
         how much, and of what. Raises UsageError for a file that is no such trace, and for files of different jobs.
         """
-        from stagedb.api import importing
+        from stagedb.api import importing, jobs
 
-        return importing.import_run(self.store, paths, name, keep_names, progress)
+        with jobs.shown(self.store, "import", "a run" if name is None else name, "bytes") as job:
+            watched = jobs.watched(job, progress, {"writing": "rows"})
+            run = importing.import_run(self.store, paths, name, keep_names, watched)
+            job.about("run", run.id)
+            return run
 
     def export_run(
         self,
@@ -68,12 +72,15 @@ class RunVerbs:
         as of `export`. Nodes are in the order in which they ran, and there is none for waiting: a node of kind `host`
         is what the host did, one of kind `gap` is what no dependency explains.
         """
-        from stagedb.api import run_views
+        from stagedb.api import jobs, run_views
         from stagedb.traces import Request
 
         place = Path() if out is None else Path(out)
         request = Request(place, force, format, compress, replay, resume=resume, simulator=simulator)
-        return run_views.export_run(self.store, run, request, system, progress)
+        with jobs.shown(self.store, "export", run, "ranks") as job:
+            done = run_views.export_run(self.store, run, request, system, jobs.watched(job, progress))
+            job.about("run", done.run.id)
+            return done
 
     def timeline_run(self, run: str, /, *, out: Path | str | None = None, force: bool = False) -> "ViewedRun":
         """Write a run that was imported as one trace for Perfetto's viewer, with all ranks on one clock.

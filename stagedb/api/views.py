@@ -1,7 +1,7 @@
 """Views of a step of an instance on a system: timelines, charts, reports. The store keeps the profile of each step."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from stagedb.models import Card
 from stagedb.outputs import file_name, write_whole
 from stagedb.reports import PageParts, StepView, check, draw, render, render_pair, step_parts, sums_of, trace, verdict
 from stagedb.reports.memory_sections import MomentLink
+from stagedb.reports.pipelines_picture import pipelines_picture
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse
@@ -24,7 +25,7 @@ from stagedb.store.contents.profile_reading import read_profile
 from stagedb.store.contents.profiles import Progress
 from stagedb.timing import JobProfile, ProfileInputs, profile_job
 
-HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
+HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>", ".pdf": b"%PDF-"}
 """The first bytes of files of each kind."""
 
 
@@ -179,6 +180,16 @@ def report_parts(store: Store, profile: str, link: MomentLink | None = None) -> 
 def perfetto_trace(store: Store, profile: str) -> bytes:
     """The trace of a stored profile with all stages, as `save_timeline` writes it. Writes nothing."""
     return trace(_stored_step(store, lookup.the_profile(store, profile)).view).content
+
+
+def pipelines(store: Store, profiles: Sequence[tuple[ProfileInfo, str]]) -> str:
+    """The pipelines of profiles on one scale, as SVG. profiles: each with its name. Writes nothing."""
+    steps = []
+    for profile, name in profiles:
+        instance = lookup.the_instance(store, profile.instance)
+        job = job_of(store, instance, read_profile(store, profile.id).inputs, profile)
+        steps.append((StepView.of(job), name))
+    return pipelines_picture(steps)
 
 
 def _stored_step(store: Store, profile: ProfileInfo) -> TimedStep:

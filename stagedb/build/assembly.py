@@ -1,7 +1,7 @@
 """From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
 from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
 from stagedb.collectives import ALL_GATHER
-from stagedb.expressions import parse, smallest, symbol
+from stagedb.expressions import largest, parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.operators import SLICE, Redistribution, dump
+from stagedb.ir.operators import KEYS, SLICE, Redistribution, dump
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -75,7 +75,7 @@ def assemble(
         for tensor in others:
             if tensor.role != "weight":
                 tensors[tensor.name] = dataclasses.replace(
-                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name]),
+                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], rows),
                     present=_present_tensor(block, tensor, tie),
                     repeats=block.repeats.get(tensor.name),
                     storage=storages.get(tensor.name),
@@ -140,7 +140,18 @@ def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | No
     return str(smallest(MASTER, symbol("pp") - 1) if parted else MASTER)
 
 
-def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:
+def _kept_sizes(cache: Tensor, rows: Iterable[Operation], sizes: Sizes) -> Sizes:
+    """The sizes of what a cache keeps: of a sequence's positions those that later steps may read."""
+    readers = (op.operator for op in rows if cache in op.inputs)
+    kept = largest(*(reader.keys_kept(sizes.axes.__getitem__) for reader in readers))
+    return Sizes({**sizes.axes, KEYS: kept}, sizes.replicable)
+
+
+def _sym_tensor(
+    block: str, tensor: Tensor, sizes: Sizes, layout: Layout, operations: Iterable[Operation] = ()
+) -> SymTensor:
+    """A tensor of a block as a row. operations: those of the block, which decide what a cache keeps."""
+    held = _kept_sizes(tensor, operations, sizes) if tensor.role == "cache" else sizes
     return SymTensor(
         name=tensor.name,
         block=block,
@@ -150,7 +161,7 @@ def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> Sym
         shape=tuple(map(str, sizes.shape(tensor))),
         local=tuple(map(str, sizes.local_shape(tensor, layout))),
         layout=layout.texts(),
-        bytes=str(sizes.bytes(tensor, layout)),
+        bytes=str(held.bytes(tensor, layout)),
     )
 
 

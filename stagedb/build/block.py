@@ -72,7 +72,7 @@ def lay_out(
     stored: by region, the layouts in which its weights are kept, where these differ from the layouts that operators
     need.
     """
-    tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first)
+    tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first, caches=workflow.caches)
     port_tensor = tracer.tensor("input", hidden, "act", "activation")
     result = plan.trace(tracer, port_tensor)
     x = port_tensor if plan.input else None

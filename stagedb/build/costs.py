@@ -123,7 +123,7 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
         _bytes_read(op, sizes, layouts),
-        total(sizes.bytes(t, layouts[t.name]) for t in op.outputs),
+        total(sizes.bytes(t, layouts[t.name]) for t in op.operator.writes(op.inputs, op.outputs)),
         op.operator.dims(size),
     )
 

@@ -52,7 +52,7 @@ _RINGS: Mapping[str, Passing] = {
 
 
 def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
-    always = framework.fused_projections == "always"
+    always, serves = framework.fused_projections == "always", find_workflow(options.workflow).caches
     return Style(
         pack_qkv=always or card.positions == "learned",
         pack_gate=always,
@@ -63,9 +63,10 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         eager=options.kernels == "eager",
         dropout=options.dropout,
         loss_parallel=options.loss_parallel,
-        apart=options.cp_kind != "none",
+        apart=options.cp_kind != "none" or serves,
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and framework.explicit_mask,
         core=_core_of(options),
+        serves=serves,
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
         further_reads=framework.further_reads,
@@ -94,7 +95,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
-    texts |= {"hidden": "H", "joined": "2*H", "positions": "P"}
+    texts |= {"last": "1", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts |= {"embedded": "HE", **hyper_connections.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
@@ -275,6 +276,16 @@ def _check_units(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...
                 )
 
 
+def _check_cached(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...]) -> None:
+    """Raise UsageError for operators whose keys no cache can keep from step to step."""
+    workflow = find_workflow(options.workflow)
+    for op in (op for block in laid_out for op in block.operations if workflow.caches and op.operator.alike):
+        raise UsageError(
+            f"{card.name} cannot be served with a cache, because of {op.name}: {op.operator.alike}; "
+            f"{Word('workflow', 'forward-only')} runs its forward over whole sequences"
+        )
+
+
 def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
@@ -285,11 +296,14 @@ def _tie(card: Card) -> Tie | None:
 @lru_cache(maxsize=8)
 def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
-    framework = options.framework
+    framework, named = options.framework, card
+    if find_workflow(options.workflow).caches:
+        card = replace(card, multi_token_prediction=0)
     check_blocks(card, options)
     _check_context(card, options)
     laid_out = _lay_out_blocks(card, options, framework)
     _check_units(card, options, laid_out)
+    _check_cached(card, options, laid_out)
     tie = _tie(card)
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
@@ -302,7 +316,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     if card.routes and not options.ep_sync and options.cp_kind != "none":
         check_synced(rows.ops, chain.from_iterable(shared.alone.values()))
     return SymGraph(
-        key=graph_key(card, options),
+        key=graph_key(named, options),
         name=card.name,
         recipe=options.recipe,
         options=json.dumps(options.to_dict(), sort_keys=True),

@@ -58,6 +58,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "ls_show_rm",
     "rm": "ls_show_rm",
     "find": "find",
+    "jobs": "jobs",
     "name": "name_tag_note",
     "tag": "name_tag_note",
     "note": "name_tag_note",

@@ -9,6 +9,7 @@ from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import StagedbError, UsageError
+from stagedb.mentions import Word
 
 if TYPE_CHECKING:
     from stagedb.api import Difference, InstanceInfo, ProfileInfo, RunInfo
@@ -17,6 +18,8 @@ MOST = 24
 """Rows of a table on a terminal."""
 
 TITLES_OF_RUNS = {"time": "times", "work": "what differs"}
+
+TITLES_OF_SEVERAL = {"time": "the step and its terms: ns of a rank, for as many tokens"}
 
 TITLES = {
     "plan": "words of the plans",
@@ -45,6 +48,14 @@ def diff(
     second: Annotated[
         str, typer.Argument(metavar="SECOND", help="Another one of the same kind.", autocompletion=completion.compared)
     ],
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MORE",
+            help="Further ones, up to 8 in all: the fastest is compared with each of the others.",
+            autocompletion=completion.compared,
+        ),
+    ] = None,
     show: Annotated[
         DiffRows | None,
         typer.Option(
@@ -64,16 +75,21 @@ def diff(
     output: Output,
     common: Common,
 ) -> None:
-    """Compare two instances, profiles or runs.
+    """Compare two to eight instances or profiles, or two runs.
 
-    It begins with one sentence: which profile is faster, by how much, and what makes most of the difference. Only
-    differences are printed.
+    It begins with one sentence: which is faster, by how much, and what makes most of the difference. Only differences
+    are printed. Instances have the times of their newest profiles, if all have one on one system.
     """
     printed = output.format is RowFormat.TABLE and output.output is None
     if show is DiffRows.ALL and not printed:
         raise UsageError("tables with different columns do not fit into one file: --show plan, work or time")
     from stagedb import api
 
+    if more:
+        if fail_above is not None:
+            raise UsageError(f"{Word('fail_above')} compares two steps, and {2 + len(more)} are named: name two")
+        _write_several((first, second, *more), show, printed, output, common)
+        return
     with common.connect() as db:
         found = db.diff(first, second, fail_above=fail_above)
     profiles = isinstance(found.first, api.ProfileInfo | api.RunInfo)
@@ -98,6 +114,26 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
         elif chosen is DiffRows.ALL and rows.rows:
             print_line(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST], keep=rows.keep, units=rows.units)
+            if len(rows) > MOST:
+                common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
+
+
+def _write_several(
+    words: tuple[str, ...], show: DiffRows | None, printed: bool, output: Output, common: Common
+) -> None:
+    """The sentences on several and the chosen tables, shortened where they are printed."""
+    with common.connect() as db:
+        found = db.compare(*words)
+    chosen = show or (DiffRows.ALL if printed else DiffRows.PLAN)
+    write = common.line if printed else common.note
+    for sentence in (found.verdict, *found.sentences):
+        write(f"{sentence}.")
+    for part, rows in {"plan": found.plan, "time": found.terms, "work": found.work}.items():
+        if chosen.value == part:
+            output.write(rows.columns, rows.rows, units=rows.units, provenance=found.provenance)
+        elif chosen is DiffRows.ALL and rows.rows:
+            print_line(f"\n{TITLES_OF_SEVERAL.get(part, TITLES[part])}")
+            output.write(rows.columns, rows.rows[:MOST], units=rows.units)
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
 

@@ -160,9 +160,9 @@ def _lines(found: "Profile") -> list[str]:
 
 def _expected(found: "Profile") -> str:
     """The error to expect of the step, as published steps of its kind have it."""
-    from stagedb.timing.expected_errors import expected_error, has_experts
+    from stagedb.timing.expected_errors import error_words
 
-    return f"expected error {expected_error(found.job.system, has_experts(found.job.workload))}"
+    return f"expected error {error_words(found.job.system, found.job.workload)}"
 
 
 def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:

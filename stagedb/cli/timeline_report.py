@@ -16,6 +16,7 @@ from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.run_exports import OfRun, refuse_with_run, view_run
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
+from stagedb.cli.summary_file import SummaryOptions, write_summary
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ def report(
     ] = None,
     force: Force = False,
     *,
+    summary: SummaryOptions,
     timing: TimingOptions,
     words: PlanFlags,
     common: Common,
@@ -173,8 +175,15 @@ def report(
     roofline. A report of two profiles or instances has what makes one of them faster, and both pipelines on one scale.
     The store keeps the profile of each step. A report of a search, by its id, has a picture of all candidates, the best
     plans, the fronts of step against memory and ranks, and why the others lose.
+
+    With --pdf it writes a summary of a profile, or of an instance with one, for those who pay for it: days, price and
+    energy for --tokens at prices that you give, memory, the expected error, and other plans.
     """
     given = words.words()
+    others = {"SECOND": second, "--model": model, "--run": run, **dict.fromkeys(given, True), **_given(timing)}
+    if summary.wanted(others):
+        write_summary(target if profile is None else profile, summary, out, force, common)
+        return
     if run is not None:
         refuse_with_run(target, model, profile, given, SECOND=second, **_given(timing))
         view_run("report", run, out, force, common)

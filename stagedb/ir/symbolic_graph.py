@@ -95,7 +95,7 @@ class SymTensor:
 
     name: str
     block: str
-    role: str  # input, weight, activation, gradient, optimizer_state
+    role: str  # input, weight, activation, gradient, optimizer_state, cache
     dtype: str
     axes: tuple[str, ...]
     shape: tuple[str, ...]

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression
-from stagedb.ir.operators._base import Operator
+from stagedb.ir.operators._base import KEYS, QUERIES, Operator, over
+from stagedb.ir.operators.serving import CacheAppend
 from stagedb.ir.tags import Tag
 from stagedb.workflows import Template
 from stagedb.workflows.training import FORWARD
@@ -22,6 +23,11 @@ class Tensor:
     axes: tuple[str, ...]
     dtype: str
     role: str
+
+
+def _over_keys(own: Tensor, read: Tensor) -> bool:
+    """Whether an operation reads a tensor of the new positions over all positions of a sequence."""
+    return QUERIES in own.axes and QUERIES not in read.axes
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,11 @@ class Operation:
 
 @dataclass
 class Tracer:
-    """Records the operations of one block in issue order."""
+    """Records the operations of one block in issue order.
+
+    caches: what operations read of all positions of a sequence (keys, values, latents) is read from a cache, to which
+    an operation before them adds that of the new positions. cached: the caches, by the tensor that is added.
+    """
 
     block: str
     region: str = ""
@@ -73,6 +83,8 @@ class Tracer:
     rows: dict[str, int] = field(default_factory=dict)
     narrowed: dict[str, Tensor] = field(default_factory=dict)
     part: str = ""
+    caches: bool = False
+    cached: dict[str, Tensor] = field(default_factory=dict)
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
@@ -109,6 +121,11 @@ class Tracer:
     ) -> None:
         """Append an operation; `name` is relative to the block's part unless it starts with the block's own name."""
         full = name if name.startswith(f"{self.block}.") else f"{self.block}.{self.part}{name}"
+        if self.caches and not isinstance(operator, CacheAppend):
+            read = operator.operands(inputs, outputs)
+            inputs = tuple(
+                self._kept(own) if _over_keys(own, of) else own for own, of in zip(inputs, read, strict=True)
+            )
         self.operations.append(
             Operation(
                 full,
@@ -121,6 +138,14 @@ class Tracer:
                 marks=self.marks,
             )
         )
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        """The cache of a tensor, which an operation fills before its first reader."""
+        if tensor.name not in self.cached:
+            cache = Tensor(f"{tensor.name}.cache", over(KEYS, tensor.axes), tensor.dtype, "cache")
+            self.cached[tensor.name] = cache
+            self.emit(cache.name, CacheAppend(), (tensor,), cache)
+        return self.cached[tensor.name]
 
     def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:
         """Declare a tensor of this block that the forward makes; `emit` adds the operator that writes it."""

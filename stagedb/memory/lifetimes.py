@@ -29,6 +29,7 @@ class Category(StrEnum):
     GATHERED = "gathered_parameters"
     COMMUNICATION = "communication_buffers"
     TEMPORARIES = "temporaries"
+    CACHE = "cache"
 
 
 class TaskSelector(StrEnum):

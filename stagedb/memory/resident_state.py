@@ -56,6 +56,9 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
             yield State(f"{name}.main_gradient", layer, elements * chunk.width("grad"), Category.GRADIENTS)
         if chunk.held.optimizer_scalar and chunk.plan.workflow.optimizes:
             yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
+    elif role == "cache":
+        # The requests of all micro-batches have their caches at once.
+        yield State(name, layer, chunk.plan.microbatches * chunk.program.sizes[name], Category.CACHE)
     elif role == "optimizer_state":
         facts = chunk.program.tensors[name].facts
         weight, word = facts.owner or "", facts.word

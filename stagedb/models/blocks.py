@@ -11,9 +11,11 @@ from stagedb.ir.operators import (
     Cast,
     CrossEntropy,
     Embedding,
+    LastTokens,
     LogSoftmax,
     LossSum,
     MaxOverVocabulary,
+    NextTokens,
     PickLabel,
     PositionEmbedding,
     Shift,
@@ -98,6 +100,8 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     if card.embedding_width:
         t.enter("between")
         made = [linear(t, "project_out", made[0], (_width(card), "hidden"), ("batch", "seq", _width(card)))]
+    if style.serves:
+        return _next_tokens(t, card, made[0])
     table = None
     if card.multi_token_prediction:
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
@@ -113,6 +117,20 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     total = t.activation("loss", (), "fp32")
     t.emit("loss", LossSum(card.mtp_loss_factor / card.multi_token_prediction), losses, total)
     return total
+
+
+def _next_tokens(t: Tracer, card: Architecture, normal: Tensor) -> Tensor:
+    """The token after the last one of each request. Logits are made of last tokens alone."""
+    last = t.activation("last", ("batch", "last", normal.axes[-1]))
+    t.enter("head")
+    t.emit("last", LastTokens(), (normal,), last)
+    out = t.weight("out.weight", ("vocab", _width(card)))
+    weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
+    logits = _logits(t, card, weights, last, ("batch", "last", "vocab"))
+    tokens = t.tensor("next", ("batch", "last"), "int64", "activation")
+    t.enter("between")  # in which each rank has all of the vocabulary
+    t.emit("next", NextTokens(), (logits,), tokens)
+    return tokens
 
 
 def _losses(
@@ -148,9 +166,15 @@ def _part(t: Tracer, depth: int) -> AbstractContextManager[None]:
     return t.within(part_of(depth)) if depth else nullcontext()
 
 
-def _logits(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: Tensor) -> Tensor:
+def _logits(
+    t: Tracer,
+    card: Architecture,
+    weights: tuple[Tensor, ...],
+    normal: Tensor,
+    axes: tuple[str, ...] = ("batch", "seq", "vocab"),
+) -> Tensor:
     t.enter("head")
-    logits = projected(t, "out", normal, weights, ("batch", "seq", "vocab"))
+    logits = projected(t, "out", normal, weights, axes)
     logits = scaled(t, "scale", logits, card.logit_scale)
     if card.logit_softcap:
         capped = t.activation("softcap", logits.axes)

@@ -1,7 +1,10 @@
-"""Lists of numbers as text."""
+"""Numbers as text."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+
+EVEN = 5e-5
+"""Steps whose rates differ by less than this share are equally fast: in percent with two digits, 0.00%."""
 
 
 def spans_of(numbers: Iterable[int]) -> str:

@@ -42,11 +42,13 @@ from stagedb.plans.schedule_checks import (
     implied,
     settled,
 )
+from stagedb.plans.serving_checks import check_requests
 from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
 from stagedb.schedules import EXPLICIT
+from stagedb.workflows import find_workflow
 
 MOST_RANKS = 2**20
 """The largest world. Ranks are counted one by one, and the largest machines of today have 2**18."""
@@ -72,6 +74,7 @@ class Plan(PlanFields):
     def _check(self) -> None:
         for word in LAYOUT_WORDS.values():
             word.check(getattr(self, word.field))
+        check_needed(self.workflow, LAYOUT_WORDS.values(), self, {})
         if self.world > MOST_RANKS:
             raise UsageError(
                 f"{shown(self.world)} ranks (dp {shown(self.dp)} x tp {shown(self.tp)} x pp {shown(self.pp)} x cp "
@@ -104,6 +107,7 @@ class Plan(PlanFields):
         check_overlap(self)
         check_recomputed_halves(self)
         check_split(self)
+        check_requests(self)
 
     def _settle(self, **fields: object) -> None:
         """Set words that follow from other words, before other code has the plan."""
@@ -142,7 +146,8 @@ class Plan(PlanFields):
             check_kind_given(every, options)
             if ranks is not None:
                 typed["dp"] = _dp_of(ranks, typed)
-            return cls(options=options, dtypes=dtypes, **{**typed, **implied(typed)})
+            lengths = {"seq_len": 1} if find_workflow(options.workflow).next_token else {}
+            return cls(options=options, dtypes=dtypes, **{**lengths, **typed, **implied(typed)})
 
     def with_ranks(self, ranks: int) -> "Plan":
         """The same plan on another number of ranks. Only dp changes."""
@@ -204,9 +209,9 @@ class Plan(PlanFields):
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
         check_strategy(self, sizes)
-        if self.seq_len > sizes.get("P", self.seq_len):
+        if self.keys > sizes.get("P", self.keys):
             raise UsageError(
-                f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
+                f"a sequence of {self.keys} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"{Word('seq_len')} takes at most {sizes['P']}"
             )
         check_experts(self, sizes)
@@ -220,14 +225,14 @@ class Plan(PlanFields):
         """The values of the symbols of expressions: the model's sizes, degrees, B, S, SK, bytes of dtype classes.
 
         B is the global micro-batch: the sequences that all data-parallel ranks together run at once. S: the queries of
-        a sequence. SK: its keys, which are as many in a step of a plan. copies: the number
+        a sequence. SK: its keys, more of them where requests have a cache. copies: the number
         of copies of the parameters, including a master copy. runs: how often a recomputed operator runs; 1 without
         recomputing. cp_rank, step and load_here have the values of the first rank and the first turn.
         """
         return {
             **sizes,
             "B": self.micro_batch_size * self.dp,
-            "SK": self.seq_len,
+            "SK": self.keys,
             **{word.about.symbol: getattr(self, word.field) for word in LAYOUT_WORDS.values() if word.about.symbol},
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,

@@ -66,6 +66,11 @@ class PlanFields(LayoutAspects, _Structure):
         return self.global_batch_size or self.micro_batch_size * self.dp
 
     @property
+    def keys(self) -> int:
+        """Positions of a sequence with keys at the end of a step: those of its cache, then those of its tokens."""
+        return self.seq_len + self.cache_len
+
+    @property
     def microbatches(self) -> int:
         """Micro-batches that each data-parallel rank runs in a step."""
         return self.batch // (self.micro_batch_size * self.dp)

@@ -26,4 +26,5 @@ def workflows_with(needs: str) -> str:
 
 
 def _has(workflow: Workflow, needs: str) -> bool:
-    return {"gradients": workflow.differentiates, "optimizer": workflow.optimizes}.get(needs, True)
+    has = {"gradients": workflow.differentiates, "optimizer": workflow.optimizes, "cache": workflow.caches}
+    return has.get(needs, True)

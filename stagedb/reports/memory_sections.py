@@ -23,6 +23,7 @@ CATEGORIES = (
     "gathered_parameters",
     "communication_buffers",
     "temporaries",
+    "cache",
 )
 """Categories of memory, from the bottom of a chart to its top."""
 

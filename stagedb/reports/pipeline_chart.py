@@ -74,9 +74,21 @@ def lanes_shown(job: StepView) -> tuple[Lane, ...]:
     return tuple(lane for lane in lanes if lane.number in kept)
 
 
-def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "") -> Gantt:
-    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step."""
-    left_out, whole = [], max(whole, job.times.step, 1)
+@dataclass(frozen=True)
+class DrawnLanes:
+    """The rows of a chart.
+
+    svg: a field of `ACROSS` by `ROW` a lane. spans: what each lane does. left_out: as in `Gantt`.
+    """
+
+    svg: str
+    spans: Sequence[Spans]
+    left_out: tuple[str, ...]
+
+
+def drawn_lanes(job: StepView, lanes: Sequence[Lane], whole: int) -> DrawnLanes:
+    """Some lanes and the critical path. whole: the length of the axis [ns]."""
+    left_out = []
     if len(lanes) < len(job.lanes):
         left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes of ranks are not shown")
     found = [spans(job, lane) for lane in lanes]
@@ -89,12 +101,18 @@ def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "")
         columns = max(MOST_SPANS // len(lanes) // 2, 1)
         found = [in_columns(each, job.times.step, columns) for each in found]
         left_out.append(f"every {span(job.times.step / columns)} show what takes most of them")
-    numbers = _numbers(job, lanes, found, whole) if row_height(len(lanes)) >= 20 else ""
-    drawn = _paths(job, lanes, found, whole) + _critical(job, lanes, whole)
+    return DrawnLanes(_paths(job, lanes, found, whole) + _critical(job, lanes, whole), found, tuple(left_out))
+
+
+def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "") -> Gantt:
+    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step."""
+    whole = max(whole, job.times.step, 1)
+    drawn = drawn_lanes(job, lanes, whole)
+    numbers = _numbers(job, lanes, drawn.spans, whole) if row_height(len(lanes)) >= 20 else ""
     names = [job.label(lane) for lane in lanes]
-    html = chart_frame(names, drawn, numbers, whole, ("stage", "step"), title)
-    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
-    return Gantt(html, job.times.step, whole, data, tuple(left_out))
+    html = chart_frame(names, drawn.svg, numbers, whole, ("stage", "step"), title)
+    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, drawn.spans, strict=True)]
+    return Gantt(html, job.times.step, whole, data, drawn.left_out)
 
 
 def row_height(count: int) -> int:

@@ -8,7 +8,7 @@ from stagedb.outputs import GB
 from stagedb.reports.page_parts import facts
 from stagedb.reports.step_view import StepView
 from stagedb.systems.system import plain
-from stagedb.timing.expected_errors import expected_error, has_experts
+from stagedb.timing.expected_errors import error_words
 
 
 def plan_and_system(job: StepView) -> str:
@@ -79,4 +79,4 @@ def _plain(value: Any) -> str:
 
 def error_text(job: StepView) -> str:
     """The error to expect of the step, and of which published steps it is."""
-    return str(expected_error(job.system, has_experts(job.workload)))
+    return error_words(job.system, job.workload)

@@ -8,7 +8,7 @@ from stagedb.reports.figures import held, shares
 from stagedb.reports.memory_sections import room_of
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
-from stagedb.timing.expected_errors import expected_error, has_experts
+from stagedb.timing.expected_errors import error_of_step
 from stagedb.timing.figures_of_merit import Merit
 
 SHOWN = 4
@@ -134,5 +134,7 @@ def error_in_short(job: StepView) -> str:
         return "a what-if"
     if job.durations.coverage.measured_ops:
         return f"{job.durations.coverage.share_of_time:.0%} measured"
-    expected = expected_error(job.system, has_experts(job.workload))
+    expected = error_of_step(job.system, job.workload)
+    if expected is None:
+        return "error unknown"
     return f"expected error {expected.mean:.0%} on average, {expected.worst:.0%} at worst"

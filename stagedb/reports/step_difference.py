@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.outputs.number_texts import EVEN
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.workload.instance_columns import COMPUTE, RECV
@@ -28,9 +29,6 @@ ABOVE_ALL = 0.1
 
 LONGEST_NAME = 60
 """Characters of a name from the store in a sentence."""
-
-EVEN = 5e-5
-"""Steps whose rates differ by less than this share take equally long."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def axis_changes(first: StepSums, second: StepSums) -> tuple[TermChange, ...]:
     Where a rank waits for several axes at once, each has its part of the time. The term of an axis is its name.
     """
     scale = first.tokens / second.tokens if second.tokens else 1.0
-    ours, theirs = _by_axis(first), _by_axis(second)
+    ours, theirs = exposed_by_axis(first), exposed_by_axis(second)
     found = [each for each in term_changes(first, second) if each.term != "exposed"]
     found += [
         TermChange(axis, ours.get(axis, 0.0), theirs.get(axis, 0.0) * scale, None) for axis in sorted({*ours, *theirs})
@@ -117,8 +115,11 @@ def axis_changes(first: StepSums, second: StepSums) -> tuple[TermChange, ...]:
     return tuple(sorted(found, key=lambda each: -each.change))
 
 
-def _by_axis(sums: StepSums) -> dict[str, float]:
-    """The exposed communication of a step by axis [ns a rank]."""
+def exposed_by_axis(sums: StepSums) -> dict[str, float]:
+    """The exposed communication of a step by axis [ns a rank].
+
+    Where a rank waits for several axes at once, each has its part of the time.
+    """
     found: dict[str, float] = {}
     for what, ns in sums.parts.get("exposed", {}).items():
         axis = what.split(" ")[0]
@@ -144,16 +145,17 @@ def grown(first: StepSums, second: StepSums) -> str:
     if most.change <= 0:
         return ""
     above_all = "" if most.part is None else f" (above all {most.part[0]})"
-    text = f"{_term_name(most.term)} takes {span(round(most.change))} more on a rank{above_all}"
+    text = f"{term_name(most.term)} takes {span(round(most.change))} more on a rank{above_all}"
     clear = [each for each in others[:1] if each.change > CLEAR * most.change]
-    return text + "".join(f" and {_term_name(each.term)} {span(round(each.change))} more" for each in clear)
+    return text + "".join(f" and {term_name(each.term)} {span(round(each.change))} more" for each in clear)
 
 
 def _from_cause(each: TermChange) -> float:
     return -each.change * (FOLLOWS if each.term in ("bubble", "idle") else 1.0)
 
 
-def _term_name(term: str) -> str:
+def term_name(term: str) -> str:
+    """What a sentence calls a term of `TERMS`, or an axis of exposed communication."""
     return TERMS.get(term, f"exposed communication over {term}")
 
 

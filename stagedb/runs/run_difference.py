@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stagedb.outputs.number_texts import EVEN
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
 from stagedb.runs.time_spent import RankTime, time_of
 
@@ -22,9 +23,6 @@ LONGEST = 40
 
 CALLS = 0.005
 """Calls that differ by less than this share are the same: windows of a job begin and end in the middle of a step."""
-
-SAME = 0.0005
-"""Steps that differ by less than this share take equally long."""
 
 MOST_OF = 0.5
 """Kernels are compared by the operators that launched them if these are known for this share of the time, or more."""
@@ -194,8 +192,8 @@ class RunDifference:
     def verdict(self, first: str, second: str) -> str:
         """One sentence: which run is faster, by how much, and why. first, second: names."""
         more = self.longer
-        if abs(more) < SAME:
-            return f"{second} takes as long as {first}"
+        if abs(more) < EVEN:
+            return f"{first} and {second} are equally fast"
         numbered = self.one.numbers and self.other.numbers
         what = "a step of" if numbered else "for as much work," if self.scale != 1 else "all of"
         calls, scaled = "fewer" if self.scale > 1 else "more", ""

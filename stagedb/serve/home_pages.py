@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stagedb import api
-from stagedb.api import QueryInfo, Stagedb, overview
+from stagedb.api import JobInfo, QueryInfo, Stagedb, overview
 from stagedb.api.overview import BestPlan, Brief, FoundThings, Overview
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.reports.terminal_chart import span
-from stagedb.serve import page_frames
+from stagedb.serve import job_pages, page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, gigabytes, named
 from stagedb.serve.team_pages import LONGEST, plan_words
 
@@ -34,12 +34,12 @@ SINGULAR = {"instances": "instance", "profiles": "profile", "searches": "search"
 def home(request: Request) -> Response:
     """The store, its newest content, and its best plans."""
 
-    def read(db: Stagedb) -> tuple[Mapping[str, str], Overview]:
+    def read(db: Stagedb) -> tuple[Mapping[str, str], Overview, Sequence[JobInfo]]:
         engine = "embedded engine" if db.store.engine == "embedded" else f"server, database {db.store.database}"
         store = {"uri": db.store.uri, "engine": engine, "product": db.store.product()}
-        return store, overview.overview(db.store, NEWEST)
+        return store, overview.overview(db.store, NEWEST), job_pages.running_jobs(db)
 
-    store, found = request.app.state.shared.read(read)
+    store, found, running = request.app.state.shared.read(read)
     return page_frames.page(
         request,
         "home.html",
@@ -54,6 +54,8 @@ def home(request: Request) -> Response:
         new_heads=NEW,
         newest=[_row(each) for each in found.newest],
         empty=not any(found.counts.values()),
+        part="running",
+        **job_pages.words_of(running),
     )
 
 

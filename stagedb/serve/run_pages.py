@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, RunInfo, Stagedb, run_views
 from stagedb.serve import page_frames
+from stagedb.serve.compare_page import to_instance
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell
 from stagedb.serve.step_pages import report_answer
 
@@ -34,12 +35,13 @@ def run(request: Request) -> Response:
     """A run: what was recorded, and the answers to the first questions about it."""
     word = request.path_params["word"]
 
-    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows]:
+    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows, str]:
         found = _run(db, word)
-        return found, [_table(db, found.id, *each) for each in TABLES.items()], db.origin(found.id)
+        tables = [_table(db, found.id, *each) for each in TABLES.items()]
+        return found, tables, db.origin(found.id), to_instance(db, found)
 
     shared, kept = request.app.state.shared, request.app.state.kept
-    info, tables, origin = shared.read(read)
+    info, tables, origin, expected = shared.read(read)
 
     key = ("run parts", info.id)
 
@@ -55,6 +57,7 @@ def run(request: Request) -> Response:
         info=info,
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, *info.devices]),
+        expected=expected,
         report=address("runs", info.id, "report"),
         waits=f"It waits for launches {info.launching / info.step:.1%} of the time, and for what was not recorded "
         f"{info.unexplained / info.step:.1%}.",

@@ -50,6 +50,7 @@ MIGRATIONS = (
         oldest=FIRST,
     ),
     Migration(12, "runs matched with plans", defines=("Match", "Finding"), oldest=FIRST),
+    Migration(13, "jobs that commands run", defines=("Job",), oldest=FIRST),
 )
 NEWEST = MIGRATIONS[-1].version
 

@@ -1,6 +1,6 @@
 """The version of the store's schema, apart from the schema: most commands need no more of it."""
 
-VERSION = 12
+VERSION = 13
 """Version of the schema that this program writes. `Graph`, `Instance`, `Profile`, `Search` and `Run` nodes carry it."""
 
 OLDEST_READABLE = 9

@@ -89,6 +89,26 @@ TEAM_LABELS = (
         ),
         style=("#f79767", "name"),
     ),
+    Label(
+        "Job",
+        "An export, an import, a search or a profile that a command makes, and how far it is. One without a sign of "
+        "life for a minute was lost. The newest 200 are kept; dumps have none.",
+        (
+            id_of("unique in the store"),
+            Property("kind", "string", "export, import, search or profile"),
+            Property("what", "string", "what the user named: a model, an instance, a run"),
+            Property("host", "string", "the machine's name"),
+            Property("user", "string", "the user"),
+            Property("started", "integer", "when it was first written", "ms since 1970"),
+            Property("updated", "integer", "its last sign of life", "ms since 1970"),
+            Property("done", "integer?", "how much is done; absent before the first report"),
+            Property("of", "integer?", "of how much"),
+            Property("unit", "string", "what these count: ranks, bytes, plans, rows"),
+            Property("detail", "string?", "what it does, or the best plan that it has found"),
+            Property("state", "string", "running, done or failed"),
+        ),
+        style=("#569480", "kind"),
+    ),
 )
 
 _TAGGED = (
@@ -126,4 +146,9 @@ TEAM_RELATIONSHIPS = (
     *(Relationship("MADE", "Event", label, "What was made.") for label in _MADE),
     Relationship("DONE_BY", "Event", "User", "Who did it."),
     Relationship("USED", "Event", "Input", "What the thing was made from."),
+    *(
+        Relationship("WORKS_ON", "Job", label, "What it made or read, from the end of the job on.")
+        for label in _MADE
+        if label != "Graph"
+    ),
 )

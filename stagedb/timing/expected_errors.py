@@ -17,6 +17,7 @@ import yaml
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
+from stagedb.workflows.training import TRAINING
 from stagedb.workload.instance_columns import Workload
 
 FEW = 3
@@ -90,6 +91,18 @@ def expected_errors() -> tuple[KindErrors, ...]:
 def has_experts(workload: Workload) -> bool:
     """Whether a step runs matmuls of experts."""
     return any(each.of_experts for columns in workload.classes for each in columns.ops.facts)
+
+
+def error_of_step(system: System, workload: Workload) -> ExpectedError | None:
+    """The error to expect of a timed step; None for a workflow of which no published step is compared."""
+    trains = workload.plan["workflow"] == TRAINING.name
+    return expected_error(system, has_experts(workload)) if trains else None
+
+
+def error_words(system: System, workload: Workload) -> str:
+    """The error to expect of a timed step, and of which published steps it is, in words."""
+    found = error_of_step(system, workload)
+    return f"unknown, as no published step of {workload.plan['workflow']} was compared" if found is None else str(found)
 
 
 def expected_error(system: System, experts: bool) -> ExpectedError:

@@ -1,6 +1,7 @@
 """Recorded models checked: a config is read by the ordinary path, and its graph is compared with the model's own code.
 
 Parameters are compared in all and by kind, and the matmuls of a forward as a multiset of dimensions, all as integers.
+So are those of a step of decoding, and the bytes of its cache, where a record has them.
 Where that code writes the same work in another way, a named rule of `RULES` changes stagedb's rows.
 """
 
@@ -16,6 +17,7 @@ from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.validation.models import RecordedModel, Row
+from stagedb.workflows.serving import DECODE
 
 Rows = Counter[Row]
 
@@ -60,14 +62,46 @@ def check_model(model: RecordedModel) -> CheckedModel:
         read = from_hugging_face(model.config, name="recorded")
         card = replace(read, vocab_multiple=1, multi_token_prediction=0)
         graph = build_graph(card, GraphOptions())
+        decode = build_graph(card, GraphOptions(workflow=DECODE.name)) if model.decode or model.cache else None
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
     env = on_one_rank(graph, model.batch, model.seq)
     ours, kinds = forward_rows(card, graph, env), parameters_by_kind(graph, env)
     rules, differences = matched(model.forward, ours)
     differences += _counted(model, card, kinds)
+    if decode is not None:
+        rules += tuple(rule for rule in _decoded(model, card, decode, differences) if rule not in rules)
     rules = ((WITHOUT_FURTHER,) if read.multi_token_prediction else ()) + rules
     return CheckedModel(model.name, tuple(differences), rules=rules)
+
+
+def _decoded(model: RecordedModel, card: Card, graph: SymGraph, differences: list[ModelDifference]) -> tuple[str, ...]:
+    """The rules that the matmuls of a step of decoding need; what differs in them and in the cache is added."""
+    rules: tuple[str, ...] = ()
+    if model.decode:
+        step = on_one_rank(graph, model.batch, 1, model.seq + 1)
+        rules, rows = matched(model.decode, forward_rows(card, graph, step))
+        differences += [replace(row, quantity=f"decode: {row.quantity}") for row in rows]
+    env = on_one_rank(graph, model.batch, 1, model.seq)
+    kept, ours = cache_bytes(graph, env), _whole_cache_bytes(graph, env)
+    if model.cache == ours != kept:
+        return (*rules, WHOLE_CACHE)
+    if model.cache not in (None, kept):
+        differences.append(ModelDifference("bytes of the cache", model.cache or 0, kept))
+    return rules
+
+
+def cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:
+    """Bytes of the caches of all layers on one rank. graph: of a workflow that has a cache."""
+    repeats = _repeats(graph, env)
+    return sum(evaluate(each.bytes, env) * repeats[each.block] for each in graph.tensors if each.role == "cache")
+
+
+def _whole_cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:
+    """The same with all keys, those that a window or a chunk leaves out too."""
+    repeats = _repeats(graph, env)
+    caches = (each for each in graph.tensors if each.role == "cache")
+    return sum(_elements(each, env) * env[f"e_{each.dtype}"] * repeats[each.block] for each in caches)
 
 
 def _repeats(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
@@ -225,6 +259,9 @@ def _all_experts(ours: Rows, theirs: Rows) -> Rows:
 
 WITHOUT_FURTHER = "layers that predict further tokens are left out"
 """The rule for a config that names some: the model's own class has none of them."""
+
+WHOLE_CACHE = "keys that a window leaves out stay in the cache"
+"""The rule for a cache of their code that keeps all keys of layers with a window."""
 
 RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "keys before a window are computed together with those of blocks": _masked_blocks,

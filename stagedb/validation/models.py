@@ -1,14 +1,15 @@
-"""Recorded models: what a model's own code has as parameters, and the matmuls of its forward.
+"""Recorded models: what a model's own code has as parameters, and the matmuls of its forward and of a step of decoding.
 
 The format is that of `tests/validation/models.json`: a list of records with `name`, `config` (a Hugging Face config),
 `parameters`, `parameters_by_name` (elements, with layer and expert numbers as `*`), and `forward`, the matmuls of one
-forward of `batch` sequences of `seq` tokens on one rank: `op`, `dims`, `count`.
+forward of `batch` sequences of `seq` tokens on one rank: `op`, `dims`, `count`. A record may have `decode`, those of a
+step that adds a token to each of these sequences, and `kv_cache_bytes`, the cache of their tokens in 2-byte values.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ KINDS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class RecordedModel:
-    """A model as its own code has it. parameters: elements by kind. forward: matmuls, each with its count."""
+    """A model as its own code has it. parameters: elements by kind. forward, decode: matmuls, each with its count.
+
+    decode: empty if no step of decoding was recorded. cache: bytes of the cache of all tokens; None: not recorded.
+    """
 
     name: str
     config: Mapping[str, Any]
@@ -48,6 +52,8 @@ class RecordedModel:
     forward: Mapping[Row, int]
     batch: int
     seq: int
+    decode: Mapping[Row, int] = field(default_factory=dict)
+    cache: int | None = None
 
 
 def read_models(path: Path) -> list[RecordedModel]:
@@ -68,27 +74,34 @@ def record_of(content: object, where: str) -> RecordedModel:
     kinds: Counter[str] = Counter()
     for name, elements in named.items():
         kinds[kind_of(str(name))] += _count(elements, f"{where}: parameters of {shown(name)}", 0)
-    rows = content.get("forward")
-    if not isinstance(rows, list):
-        raise UsageError(f"{where}: forward must be a list of matmuls, not {shown(rows)}")
-    forward: Counter[Row] = Counter()
-    for row in rows:
-        forward[_row(row, where)] += _count(row.get("count"), f"{where}: count")
-    name = content.get("name")
+    cache, name = content.get("kv_cache_bytes"), content.get("name")
     return RecordedModel(
         name=name if isinstance(name, str) else where,
         config=config,
         parameters=_count(content.get("parameters"), f"{where}: parameters"),
         kinds=dict(kinds),
-        forward=dict(forward),
+        forward=_rows(content, "forward", where),
         batch=_count(content.get("batch"), f"{where}: batch"),
         seq=_count(content.get("seq"), f"{where}: seq"),
+        decode=_rows(content, "decode", where) if "decode" in content else {},
+        cache=None if cache is None else _count(cache, f"{where}: kv_cache_bytes"),
     )
 
 
 def kind_of(name: str) -> str:
     """The kind of a parameter, by its name in model code."""
     return next((kind for kind, words in KINDS if re.search(words, name)), "others")
+
+
+def _rows(content: Mapping[str, Any], word: str, where: str) -> dict[Row, int]:
+    """The matmuls under a word of a record, each with its count."""
+    rows = content.get(word)
+    if not isinstance(rows, list):
+        raise UsageError(f"{where}: {word} must be a list of matmuls, not {shown(rows)}")
+    found: Counter[Row] = Counter()
+    for row in rows:
+        found[_row(row, where)] += _count(row.get("count"), f"{where}: count")
+    return dict(found)
 
 
 def _row(row: object, where: str) -> Row:

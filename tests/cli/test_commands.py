@@ -662,8 +662,31 @@ def test_a_step_that_got_longer_fails_with_status_1(run: Run, tiny: str) -> None
     for share in ("3", "-3%", "x", ""):
         refused = run("diff", "before", "after", "--fail-above", share)
         assert refused.status == 2 and "--fail-above" in refused.err and refused.out == ""
-    instances = run("diff", "tiny", "tiny", "--fail-above", "3%")
-    assert instances.status == 2 and "are instances: name two profiles" in instances.err
+    # An instance has the times of its newest profile that is not scaled.
+    assert run("diff", "tiny", "tiny", "--fail-above", "0%").status == 0
+
+
+def test_up_to_eight_are_compared(run: Run, tiny: str) -> None:
+    for name, system in (("one", "h100"), ("two", "a100-80gb"), ("three", "h200")):
+        assert run("profile", "--model", tiny, *PLAN, "--system", system, "--name", name).status == 0
+    found = run("diff", "one", "two", "three")
+    assert found.status == 0, found.err
+    first, *others = found.out.partition("\n\n")[0].splitlines()
+    assert re.match(r"(one|three) is the fastest of 3: .* differs the most, from .* a rank in \w+ to .*\.$", first)
+    assert len(others) == 2
+    assert all(run("diff", *re.findall(r"\b(?:one|two|three)\b", each)[:2]).out.startswith(each) for each in others)
+    assert "\nsystem  h100  a100-80gb  h200" in found.out and "work and messages" not in found.out
+    terms = json.loads(run("diff", "one", "two", "three", "--show", "time", "-f", "json").out)["rows"]
+    assert terms[0]["term"] == "step"
+    for name in ("one", "two", "three"):
+        assert sum(row[name] for row in terms[1:]) == pytest.approx(terms[0][name], abs=len(terms))
+    for words, expected in (
+        (("one", "two", "three", "--fail-above", "3%"), "--fail-above compares two steps, and 3 are named"),
+        (["one"] * 9, "takes 2 to 8 instances or profiles, and 9 are given"),
+        (("one", "two", "nothing"), "no graph, instance, profile, search or run 'nothing'"),
+    ):
+        refused = run("diff", *words)
+        assert refused.status == 2 and expected in refused.err
 
 
 def test_a_view_replaces_nothing_but_its_like(run: Run, tiny: str, tmp_path: Path) -> None:

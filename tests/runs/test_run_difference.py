@@ -50,7 +50,7 @@ def test_an_operator_that_takes_longer_is_named(tmp_path: Path) -> None:
 def test_the_same_window_twice_differs_in_nothing(tmp_path: Path) -> None:
     found = compared(tmp_path, (10, 8_000, 0), (10, 8_000, 0))
     assert (found.terms, found.operators, found.longer) == ([], [], 0)
-    assert found.verdict("a", "b") == "b takes as long as a"
+    assert found.verdict("a", "b") == "a and b are equally fast"
 
 
 def test_diff_of_two_runs_of_a_store(embedded_store: Store, tmp_path: Path) -> None:

@@ -383,8 +383,9 @@ class SimulatedMesh(Interpreter):
                     starts[axis], lengths[axis] = self._part(row.block, axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        load, share = self.expert_load, self.loss_share
-        return RankPlace(self.sizes[op.block], starts, lengths, leader, rank, step, self.order, load, self.env, share)
+        load, share, earlier = self.expert_load, self.loss_share, self.env["SK"] - self.env["S"]
+        sizes = self.sizes[op.block]
+        return RankPlace(sizes, starts, lengths, leader, rank, step, self.order, load, self.env, share, earlier)
 
     def _part(self, block: str, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis in a block."""

@@ -41,7 +41,7 @@ def model(style: str, words: Mapping[str, Any], **fields: Any) -> Card:
 
 
 def forward(of: Card, **options: Any) -> SymGraph:
-    return build_graph(of, GraphOptions(workflow="forward-only", **options))
+    return build_graph(of, GraphOptions(**{"workflow": "forward-only", **options}))
 
 
 def costs(graph: SymGraph, queries: int, keys: int, **degrees: int) -> dict[str, tuple[int, ...]]:

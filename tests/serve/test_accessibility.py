@@ -12,7 +12,7 @@ from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 from tests.serve.served import serving
-from tests.serve.test_answers import asked, paths
+from tests.serve.test_answers import asked, html_paths
 from tests.store.made_up_searches import made_up_search
 
 AXE = (Path(__file__).parent / "axe.min.js").read_text(encoding="utf-8")
@@ -36,12 +36,13 @@ def test_no_page_violates_a_rule(embedded_store: Store, browser: Browser, width:
     db = Stagedb(embedded_store)
     db.instantiate(card("llama"), name="wide", tp=2, dp=2)
     db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
+    db.instantiate(card("llama"), name="third", dp=2)
     profiles = db.profile("wide", name="first"), db.profile("deep", name="second")
     made_up_search(embedded_store)
     run = record_run(embedded_store, small_run())
     kinds = ("graphs", "profiles", "searches", "runs", "unfinished")
     pages = [
-        *paths(profiles),
+        *html_paths(profiles),
         *(f"/list/{kind}" for kind in kinds),
         "/list/instances?text=nothing+has+this",
         "/lookup?text=llama",
@@ -49,6 +50,10 @@ def test_no_page_violates_a_rule(embedded_store: Store, browser: Browser, width:
         f"/explore?node=Profile/{profiles[0].info.id}",
         asked(query="MATCH (i:Instance) RETURN i.name AS name, i.world AS ranks"),
         f"/runs/{run}",
+        "/compare?of=wide",
+        "/compare?of=wide&of=deep&of=third",
+        f"/compare?of={run}&of=third",
+        f"/compare?of={run}&of={run}",
         "/nothing",
     ]
     found = {}

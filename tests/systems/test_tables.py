@@ -13,6 +13,7 @@ import pytest
 from stagedb import api
 from stagedb.errors import UsageError
 from stagedb.systems import CollectiveWork, Costs, Work, load_system, parse_system, system_names
+from stagedb.systems.cost_model import time_work
 from stagedb.systems.tables.errors_of_tables import errors
 from stagedb.systems.tables.grids import Floats, Grid, filled, gridded
 from stagedb.systems.tables.measured_table import MeasuredTable, table_of
@@ -229,6 +230,23 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
 def attention(queries: int, keys: int, *, causal: bool = True, backward: bool = False) -> Work:
     flops = (10 if backward else 4) * 32 * queries * keys * 128
     return Work("attention", "bf16", flops, 1, (1, 32, 8, queries, keys, 128), causal=causal)
+
+
+@pytest.mark.parametrize("queries", [1, 4, 127])
+def test_an_attention_over_a_cache_takes_the_time_in_which_its_keys_are_read(queries: int) -> None:
+    """Tables have kernels of training and of prefills, whose blocks are queries: one of them would read all keys."""
+    system = load_system("h100")
+    batch, keys, heads, size = 64, 8_192, 8, 128
+    read = batch * keys * heads * size * 2 * 2
+    dims = (batch, 4 * heads, heads, queries, keys, size)
+    work = Work("attention", "bf16", 4 * batch * 4 * heads * queries * keys * size, read, dims)
+    found = Costs(system, 1).work(work)
+    assert found.rule.startswith("roofline")
+    assert found == time_work(system.accelerator, work)
+    assert found.ns > read / float(system.accelerator.bandwidth)
+    assert (
+        Costs(system, 1).work(replace(work, dims=(batch, 4 * heads, heads, 128, keys, size))).rule.startswith("table")
+    )
 
 
 def test_attention_takes_the_time_of_the_pairs_that_its_mask_leaves() -> None:

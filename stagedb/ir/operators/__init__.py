@@ -130,6 +130,7 @@ from stagedb.ir.operators.routing_variants import (
     SparseMixerGradient,
 )
 from stagedb.ir.operators.scored_pairs import ScoredPairs
+from stagedb.ir.operators.serving import CacheAppend, LastTokens, NextTokens
 from stagedb.ir.operators.sinks import SinkShare, SinkShareGradient
 from stagedb.ir.operators.sparse import (
     ChosenWeights,
@@ -261,6 +262,9 @@ OPERATORS: dict[str, type[Operator]] = {
         XIELUGradient,
         UnpackGradients,
         UnpackKeys,
+        CacheAppend,
+        LastTokens,
+        NextTokens,
         *compressed.OPERATORS,
         *hyper_connections.OPERATORS,
         *token_copies.OPERATORS,
@@ -301,6 +305,7 @@ __all__ = [
     "Array",
     "Attention",
     "AttentionGradient",
+    "CacheAppend",
     "Cast",
     "CausalSoftmax",
     "ChoiceScale",
@@ -337,6 +342,7 @@ __all__ = [
     "JoinLast",
     "KeyIndex",
     "KeyIndexGradient",
+    "LastTokens",
     "LatentKeys",
     "LatentKeysGradient",
     "LatentKeysViews",
@@ -349,6 +355,7 @@ __all__ = [
     "MeanSquareGradient",
     "Multiple",
     "Multiply",
+    "NextTokens",
     "NormScale",
     "NormScaleGradient",
     "Normalise",

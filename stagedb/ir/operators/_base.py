@@ -116,6 +116,14 @@ class Operator:
         """What its kernel reads, as tensors with the axes of what is read. They have names of inputs or outputs."""
         return self.operands(inputs, outputs)
 
+    def writes(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        """What its kernel writes, as tensors with the axes of what is written. They have names of inputs or outputs."""
+        return outputs
+
+    def keys_kept(self, size: Size) -> Expression:
+        """How many keys of a sequence a cache keeps for it: those that a later step may read."""
+        return size(KEYS)
+
     def keys_read(self, size: Size) -> Expression:
         """How many keys of a sequence its kernel reads."""
         return size(KEYS)

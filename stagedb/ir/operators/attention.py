@@ -112,6 +112,9 @@ class Attention(ScoredPairs):
     def _keys_seen(self, size: Size) -> Expression:
         return size(KEYS) if self.masked else self.keys_seen(size("index_top" if self.chosen else KEYS))
 
+    def keys_kept(self, size: Size) -> Expression:
+        return size(KEYS) if self.masked else self.keys_seen(size(KEYS))
+
     def keys_read(self, size: Size) -> Expression:
         if self.masked:
             return size(KEYS)

@@ -39,3 +39,13 @@ class Batch:
             symbol="S",
         ),
     ] = 2048
+    cache_len: Annotated[
+        int,
+        WordSpec(
+            "Tokens of each request that its cache has before a step of serving.",
+            property="tokens of each request in its cache before the step",
+            unit="tokens",
+            least=0,
+            needs="cache",
+        ),
+    ] = 0

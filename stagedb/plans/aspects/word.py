@@ -31,7 +31,7 @@ class WordSpec:
     layout: a text may be one of Megatron-Core's for the chunks of a pipeline.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
-    needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
+    needs: what a workflow must have: gradients, an optimizer, or a cache. Other workflows refuse all but the default.
     """
 
     help: str
@@ -53,7 +53,7 @@ class WordSpec:
     layout: bool = False
     command_line: bool = True
     filled: bool = False
-    needs: Literal["", "gradients", "optimizer"] = ""
+    needs: Literal["", "gradients", "optimizer", "cache"] = ""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ _FAR = 0.7
 _ATTENTION = 6
 """Dims that an attention kernel has at least. Scores of an index have fewer, and no table."""
 
+_TILE = 128
+"""Queries of a block of an attention kernel that is made for sequences (FlashAttention 2 and 3)."""
+
 _SAME_HEAD, _NEAR_WINDOW = 0.01, 0.8
 """Differences of logarithms up to which a head is the same, and a window about as large: by a factor of two."""
 
@@ -121,7 +124,10 @@ class OperatorTimes:
             return [None] * len(chosen)
         table = self.table(operator, dtype)
         if operator == "attention":
-            return [None] * len(chosen) if table is None else (attention_ns(table, chosen) / self._clock).tolist()
+            if table is None:
+                return [None] * len(chosen)
+            taken = (attention_ns(table, chosen) / self._clock).tolist()
+            return [None if _over_cache(each.dims) else ns for each, ns in zip(chosen, taken, strict=True)]
         plain, aside = self.table("matmul", dtype), self._aside(dtype)
         dense = None if plain is None else self._kept(matmul_ns(plain, chosen, aside))
         if operator == "matmul" or table is None:
@@ -157,6 +163,13 @@ class OperatorTimes:
 def is_attention_kernel(kind: str, dims: Sequence[int]) -> bool:
     """Whether an operator is an attention over queries and keys, whose sizes are known, and not scores of an index."""
     return kind.startswith("attention") and len(dims) >= _ATTENTION and min(dims) > 0
+
+
+def _over_cache(dims: Sequence[int]) -> bool:
+    """Whether an attention has so few queries for its keys that its kernel is another one than those of the tables: one
+    that divides the keys among its blocks and takes the time in which these are read, as in a step of decoding."""
+    queries, keys = dims[3:5]
+    return queries < min(keys, _TILE)
 
 
 def _format(dtype: str) -> str:

@@ -1,0 +1,196 @@
+"""What the page that compares draws: stacked bars, with the words for who does not see them, and rows of tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stagedb.api import PlanComparison
+from stagedb.outputs import GB
+from stagedb.reports.memory_sections import CATEGORIES
+from stagedb.reports.step_comparison import ComparedTerm, differs_most, shares_of
+from stagedb.reports.terminal_chart import span
+from stagedb.serve.page_frames import address, gigabytes
+
+STYLES: Mapping[str, str] = {
+    "busy": "m0",
+    "tp": "m8",
+    "cp": "m5",
+    "ep": "m6",
+    "dp": "m2",
+    "pp": "m7",
+    "bubble": "m4",
+    "idle": "m9",
+    "kv": "m1",
+    "cpr": "m3",
+    "cpa": "m1",
+    "epn": "m3",
+    "epr": "m1",
+    "edp": "m3",
+    "dp_replicate": "m3",
+    "dp_reshard": "m1",
+    "data": "m1",
+    "embedding": "m1",
+}
+"""The colours of terms, called as those of memory are."""
+
+OTHER = "m3"
+"""The colour of what has none of its own: an axis that a run named."""
+
+
+@dataclass(frozen=True)
+class DrawnPiece:
+    """A piece of a bar, from `x` on [% of the whole]. style: its colour. title: what it is."""
+
+    style: str
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True)
+class StackedBar:
+    """A bar with its name and its sum. described: all of it in words."""
+
+    label: str
+    note: str
+    pieces: tuple[DrawnPiece, ...]
+    described: str
+
+
+@dataclass(frozen=True)
+class StackedBars:
+    """Bars on one scale. legend: colours and what they mean. room: a mark on all bars [%], and its name."""
+
+    bars: tuple[StackedBar, ...]
+    legend: tuple[tuple[str, str], ...]
+    room: tuple[float, str] | None = None
+
+
+@dataclass(frozen=True)
+class TermRow:
+    """A term of several steps: its time and share of each. most: whether it differs the most."""
+
+    text: str
+    cells: tuple[tuple[str, str], ...]
+    spread: str
+    most: bool
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """The first figures of what is compared, as texts. to, profile: addresses. best: whether it is the fastest."""
+
+    name: str
+    to: str
+    profile: str | None
+    system: str
+    best: bool
+    step: str
+    tokens: str
+    mfu: str
+    memory: str
+    fits: str
+    ranks: str
+
+
+def time_text(ns: float) -> str:
+    """A time, `0` for less than half a ns."""
+    return span(ns) if round(ns) else "0"
+
+
+def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequence[int]) -> StackedBars:
+    """A bar of terms for each step. steps: their lengths [ns], for their own tokens."""
+    totals = [sum(each.values[at] for each in terms) for at in range(len(steps))]
+    bars = []
+    for at, (name, step) in enumerate(zip(names, steps, strict=False)):
+        shares = shares_of(terms, at)
+        parts = [
+            (_style(each), each.values[at], f"{each.text}: {time_text(each.values[at])}, {share:.1%}")
+            for each, share in zip(terms, shares, strict=True)
+        ]
+        bars.append(_bar(name, span(step, 4, zeros=True), parts, max(totals)))
+    return StackedBars(tuple(bars), tuple((_style(each), each.text) for each in terms))
+
+
+def term_rows(terms: Sequence[ComparedTerm]) -> list[TermRow]:
+    """The same as rows of a table."""
+    if not terms:
+        return []
+    most = differs_most(terms)
+    shares = [shares_of(terms, at) for at in range(len(terms[0].values))]
+    return [
+        TermRow(
+            each.text,
+            tuple((time_text(ns), f"{shares[at][place]:.1%}") for at, ns in enumerate(each.values)),
+            time_text(each.spread),
+            each is most,
+        )
+        for place, each in enumerate(terms)
+    ]
+
+
+def memory_bars(found: PlanComparison) -> StackedBars:
+    """A bar of memory for each, with the room of an accelerator if all have the same."""
+    totals = _totals(found)
+    rooms = {each.room for each in found.profiles}
+    room = rooms.pop() if len(rooms) == 1 else None
+    whole = max([*totals, room or 0])
+    bars = []
+    for at, (name, total) in enumerate(zip(found.names, totals, strict=True), 1):
+        parts = [
+            (_category(row[0]), row[at], f"{row[0].replace('_', ' ')}: {gigabytes(row[at])}")
+            for row in found.memory.rows
+        ]
+        bars.append(_bar(name, f"{total / GB:,.1f} GB", parts, whole))
+    legend = tuple((_category(row[0]), row[0].replace("_", " ")) for row in found.memory.rows)
+    return StackedBars(tuple(bars), legend, None if room is None else (100 * room / whole, gigabytes(room)))
+
+
+def figure_rows(found: PlanComparison) -> list[FigureRow]:
+    """The first figures of each, the fastest marked where one is faster than another."""
+    rates = [each.rate for each in found.sums]
+    rows = []
+    for at, (name, instance, size) in enumerate(zip(found.names, found.instances, _totals(found), strict=True)):
+        profile = found.profiles[at] if found.profiles else None
+        a_second = None if profile is None else profile.tokens_per_second
+        room = None if profile is None else profile.room
+        rows.append(
+            FigureRow(
+                name=name,
+                to=address("instances", instance.id),
+                profile=None if profile is None else address("profiles", profile.id),
+                system="" if profile is None else profile.system,
+                best=bool(rates) and rates[at] == max(rates) > min(rates),
+                step="" if profile is None else span(profile.step, 4, zeros=True),
+                tokens="" if a_second is None else f"{a_second / instance.ranks:,.1f}",
+                mfu="" if profile is None or profile.mfu is None else f"{profile.mfu:.1%}",
+                memory=gigabytes(size) if size else "",
+                fits="" if room is None else "yes" if size <= room else "no",
+                ranks=f"{instance.ranks:,}",
+            )
+        )
+    return rows
+
+
+def _totals(found: PlanComparison) -> list[int]:
+    """Bytes of each at its peak."""
+    return [sum(row[at] for row in found.memory.rows) for at in range(1, len(found.names) + 1)]
+
+
+def _bar(name: str, note: str, parts: Sequence[tuple[str, float, str]], whole: float) -> StackedBar:
+    """A bar of parts: the style, the value and the title of each. whole: what is as long as the field."""
+    pieces, start = [], 0.0
+    for style, value, title in parts:
+        width = 100 * value / whole if whole else 0.0
+        if width:
+            pieces.append(DrawnPiece(style, start, width, title))
+        start += width
+    described = "; ".join(title for _, value, title in parts if value)
+    return StackedBar(name, note, tuple(pieces), f"{name}, {note}: {described}")
+
+
+def _style(term: ComparedTerm) -> str:
+    return STYLES.get(term.name, OTHER)
+
+
+def _category(name: str) -> str:
+    return f"m{CATEGORIES.index(name)}" if name in CATEGORIES else OTHER

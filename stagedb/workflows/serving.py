@@ -1,0 +1,18 @@
+"""Serving: forwards of requests, whose keys and values stay in a cache, and the tokens that follow their last ones."""
+
+from stagedb.workflows.training import FORWARD_TASK
+from stagedb.workflows.workflow import Workflow
+
+PREFILL = Workflow(
+    "prefill",
+    "a forward of new tokens of requests, whose keys a cache keeps",
+    (FORWARD_TASK,),
+    caches=True,
+)
+DECODE = Workflow(
+    "decode",
+    "a forward of one token of each request over its cache",
+    (FORWARD_TASK,),
+    caches=True,
+    next_token=True,
+)

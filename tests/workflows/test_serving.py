@@ -1,0 +1,172 @@
+"""Steps of serving: what they compute, keep in the cache and refuse, against closed forms and published bytes."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.api.forward_flops import forward_flops
+from stagedb.build.model_graph import build_graph
+from stagedb.build.one_rank import on_one_rank
+from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
+from stagedb.ir import SymGraph
+from stagedb.ir.symbolic_graph import Compute
+from stagedb.memory import Category, memory_of
+from stagedb.models import Card, card_names, load_card
+from stagedb.models.kinds.head_sizes import head_sizes
+from stagedb.plans import GraphOptions, Plan
+from stagedb.store import Store
+from stagedb.traces import validate_traces
+from stagedb.validation.model_check import cache_bytes
+from tests import lowered
+from tests.ir.tiny import card
+
+
+def served(model: Card, workflow: str = "decode") -> SymGraph:
+    return build_graph(model, GraphOptions(workflow=workflow))
+
+
+def flops(graph: SymGraph, batch: int, queries: int, keys: int) -> int:
+    """FLOPs of a step of all layers on one rank."""
+    env = on_one_rank(graph, batch, queries, keys)
+    repeats = {block.name: evaluate(block.repeat, env) for block in graph.blocks}
+    return sum(
+        evaluate(op.work.flops, env) * repeats[op.block]
+        for op in graph.ops
+        if isinstance(op.work, Compute) and op.block in repeats
+    )
+
+
+def pairs(model: Card, queries: int, keys: int) -> int:
+    """FLOPs that grow with the keys of a request, by hand: scores and their sums over values; with latents the keys and
+    values that are made of them, and an indexer's scores."""
+    total = 0
+    for name in model.sequence:
+        values = model.kinds[name].settings
+        limit = int(values.get("window") or values.get("chunk") or values.get("index_top") or keys)
+        if "kv_rank" not in values:
+            made = head_sizes(model, values)
+            total += 2 * made.heads * queries * min(keys, limit) * (made.head_dim + made.value_dim)
+            continue
+        nope, rope, value = (int(values[f"{word}_dim"]) for word in ("nope", "rope", "value"))
+        total += 2 * model.heads * queries * min(keys, limit) * (nope + rope + value)
+        total += 2 * keys * int(values["kv_rank"]) * model.heads * (nope + value)
+        total += 2 * queries * keys * int(values["index_heads"]) * (int(values["index_dim"]) + 1)
+    return total
+
+
+@pytest.mark.parametrize("name", card_names())
+def test_flops_of_a_token_grow_with_its_keys_as_the_closed_form(name: str) -> None:
+    model = dataclasses.replace(load_card(name), multi_token_prediction=0)
+    keys, batch = (1_000 if model.positions == "learned" else 20_000), max(model.experts, 1)  # each expert as often
+    graph = served(model)
+    of_tokens = forward_flops(model, batch).counted - pairs(model, batch, batch)
+    assert flops(graph, batch, 1, 1) == of_tokens + batch * pairs(model, 1, 1)
+    assert flops(graph, 3 * batch, 1, keys) == 3 * (of_tokens + batch * pairs(model, 1, keys))
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt-oss-20b", "deepseek-v2-lite", "mixtral-8x7b"])
+def test_flops_of_a_prefill_are_those_of_a_forward_with_logits_of_last_tokens_alone(name: str) -> None:
+    model, tokens = load_card(name), 2_048
+    logits = 2 * model.padded_vocab * model.hidden
+    found = flops(served(model, "prefill"), 4, tokens, tokens)
+    assert found == 4 * (forward_flops(model, tokens).counted - (tokens - 1) * logits)
+
+
+PER_TOKEN = {
+    "deepseek-v3": 70_272,
+    "kimi-k2": 70_272,
+    "llama3-8b": 131_072,
+    "llama3.1-70b": 327_680,
+    "qwen3-235b-a22b": 192_512,
+    "minimax-m2": 253_952,
+    "gpt-oss-120b": 36_864,
+    "deepseek-v3.2": 70_272 + 61 * 2 * 128,
+    "glm-5": 89_856 + 78 * 2 * 128,
+}
+"""Bytes of a token in a bf16 cache, beyond windows: the elements that technical reports and configs give. Indexers have
+one key of 128 elements a layer."""
+
+
+@pytest.mark.parametrize("name", PER_TOKEN)
+def test_a_token_has_so_many_bytes_in_the_cache(name: str) -> None:
+    graph = served(load_card(name))
+    few, many = (cache_bytes(graph, on_one_rank(graph, 1, 1, keys)) for keys in (10_000, 10_001))
+    assert many - few == PER_TOKEN[name]
+    windows = 18 * 128 * 2 * 2 * 8 * 64 if name == "gpt-oss-120b" else 0
+    assert few == 10_000 * PER_TOKEN[name] + windows
+
+
+def held(model: str, **words: Any) -> list[dict[Category, int]]:
+    program = lowered.program(load_card(model), workflow="decode", **words)
+    return [dict(each.usage.at(each.peak)) for each in memory_of(program)]
+
+
+def test_a_rank_holds_the_cache_of_all_its_requests_and_no_gradients() -> None:
+    (alone,) = held("llama3-8b", cache_len=4_095, micro_batch_size=16)
+    assert alone[Category.CACHE] == 16 * 4_096 * 131_072
+    assert not {Category.GRADIENTS, Category.OPTIMIZER, Category.ACTIVATIONS} & {each for each, n in alone.items() if n}
+    (heads,) = held("llama3-8b", cache_len=4_095, micro_batch_size=16, tp=8)
+    assert heads[Category.CACHE] == alone[Category.CACHE] // 8
+    (repeated,) = held("llama3-8b", cache_len=4_095, micro_batch_size=16, tp=16)
+    assert repeated[Category.CACHE] == heads[Category.CACHE], "a key/value head is repeated"
+    first, last = held("llama3-8b", cache_len=4_095, micro_batch_size=4, global_batch_size=16, pp=2)
+    assert first[Category.CACHE] == last[Category.CACHE] == alone[Category.CACHE] // 2
+
+
+def test_ranks_of_tp_each_have_all_latents() -> None:
+    found = [held("deepseek-v2-lite", cache_len=1_023, micro_batch_size=8, tp=tp)[0] for tp in (1, 4)]
+    assert {each[Category.CACHE] for each in found} == {8 * 1_024 * 27 * 2 * (512 + 64)}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            {"workflow": "decode"},
+            "reads the cache of each request, which has no tokens: give their number with --cache-len",
+        ),
+        ({"workflow": "decode", "cache_len": 9, "seq_len": 4}, "adds 1 token to each request, not 4"),
+        ({"workflow": "decode", "cache_len": 9, "cp": 2}, "ranks of cp would share the cache"),
+        ({"workflow": "prefill", "seq_len": 8, "cp": 2}, "ranks of cp would share the cache"),
+        ({"workflow": "forward-only", "cache_len": 9}, "the workflow forward-only has no cache, which --cache-len is"),
+        ({"cache_len": 9}, "the workflow training has no cache, which --cache-len is"),
+        ({"workflow": "decode", "cache_len": -1}, "takes 0 or more"),
+        ({"workflow": "decode", "cache_len": 9, "dropout": 0.1}, "has no gradients"),
+        ({"workflow": "decode", "cache_len": 9, "pp": 2, "schedule": "zb-h1"}, "splits the backward"),
+    ],
+)
+def test_what_no_step_of_serving_can_be_is_refused(words: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Plan.from_mapping(words)
+
+
+def test_a_context_beyond_learned_positions_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"a sequence of 1025 tokens is longer than .* 1024 learned positions"):
+        lowered.program(load_card("gpt2"), workflow="decode", cache_len=1_024)
+
+
+def test_memory_profile_export_and_report_know_it(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    model = dataclasses.replace(card("llama", layers=4), max_positions=64)
+    words: dict[str, Any] = {"tp": 2, "pp": 2, "dp": 2, "global_batch_size": 8}
+    prefill = db.instantiate(model, workflow="prefill", seq_len=16, **words).id
+    made = db.instantiate(model, workflow="decode", cache_len=31, **words)
+    assert made.plan["seq_len"] == 1
+    decode = made.id
+    found = db.memory(decode)
+    held = {row["bytes"] for row in found.levels if row["category"] == "cache"}
+    assert held == {4 * 2 * 32 * 2 * 1 * 4 * 2}, "requests, layers, positions, keys and values, a head, its size, bytes"
+    timed, other = db.profile(decode), db.profile(prefill)
+    assert 0 < timed.merit.step < other.merit.step
+    assert (timed.merit.tokens, other.merit.tokens) == (8, 8 * 16)
+    for each in (prefill, decode):
+        assert db.export(each, out=tmp_path / each).world == 8
+        assert validate_traces(tmp_path / each).faults == ()
+    db.report(timed.info.id, out=tmp_path / "report.html")
+    assert "cache" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    caches = "MATCH (t:SymTensor {role: 'cache'})<-[:WRITES]-(o:SymOp {kind: 'cache'}) RETURN count(*) AS n"
+    assert store.query(caches).rows == ((4,),)
