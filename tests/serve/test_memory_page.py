@@ -9,6 +9,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.api.results import InstanceInfo
 from stagedb.memory import ClassMemory, Point
+from stagedb.memory.tensor_patterns import TensorPattern, tensor_patterns
 from stagedb.reports.memory_curve import MOMENTS, curve_of
 from stagedb.serve.page_frames import gigabytes
 from stagedb.store import Store
@@ -133,3 +134,12 @@ def test_the_fuller_time_of_an_item_is_that_of_the_levels(found: tuple[ClassMemo
             ]
         assert each.usage.fuller(each.peak.task, each.peak.index) == each.peak
     assert isinstance(found[0].usage.fuller(0, 0), Point)
+
+
+def test_tensors_of_all_layers_are_one_pattern() -> None:
+    alive = [("attn.wq", "parameters", 1, 20), ("head", "parameters", 1, 30), ("attn.wq", "parameters", 2, 40)]
+    assert tensor_patterns([*alive, ("attn.wq", "gradients", 1, 5)]) == [
+        TensorPattern("attn.wq", "parameters", 2, 3, 60),
+        TensorPattern("head", "parameters", 1, 1, 30),
+        TensorPattern("attn.wq", "gradients", 1, 1, 5),
+    ]
