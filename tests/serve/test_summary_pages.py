@@ -12,6 +12,7 @@ import pytest
 from stagedb.api import Profile, Stagedb
 from stagedb.store import Store
 from stagedb.store.contents.searches import record_search
+from stagedb.workflows.forward_only import FORWARD_ONLY
 from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
@@ -78,6 +79,13 @@ def test_an_instance_has_the_summary_of_its_newest_profile(
     assert served.get(f"/profiles/{bare.id}/summary").status == 404
     assert f'href="/instances/{bare.id}/summary"' in served.get(f"/instances/{bare.id}").text
     assert f'href="/profiles/{made[0].info.id}/summary"' in served.get(f"/profiles/{made[0].info.id}").text
+
+
+def test_a_step_of_serving_has_no_published_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
+    found = Stagedb(store).profile(model=card("llama"), workflow=FORWARD_ONLY.name, tp=2).info.id
+    page = served.get(f"/profiles/{found}/summary?tokens=1B").text
+    assert figures(page)["Expected error of the step"] == "–"
+    assert f"no published step of {FORWARD_ONLY.name} was compared" in page
 
 
 def test_a_what_if_has_no_expected_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:

@@ -244,7 +244,9 @@ def test_an_attention_over_a_cache_takes_the_time_in_which_its_keys_are_read(que
     assert found.rule.startswith("roofline")
     assert found == time_work(system.accelerator, work)
     assert found.ns > read / float(system.accelerator.bandwidth)
-    assert Costs(system, 1).work(replace(work, dims=(batch, 4 * heads, heads, 128, keys, size))).rule.startswith("table")
+    assert (
+        Costs(system, 1).work(replace(work, dims=(batch, 4 * heads, heads, 128, keys, size))).rule.startswith("table")
+    )
 
 
 def test_attention_takes_the_time_of_the_pairs_that_its_mask_leaves() -> None:
