@@ -12,7 +12,6 @@ import pytest
 from stagedb.api import Profile, Stagedb
 from stagedb.store import Store
 from stagedb.store.contents.searches import record_search
-from stagedb.workflows.forward_only import FORWARD_ONLY
 from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
@@ -82,10 +81,10 @@ def test_an_instance_has_the_summary_of_its_newest_profile(
 
 
 def test_a_step_of_serving_has_no_published_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
-    found = Stagedb(store).profile(model=card("llama"), workflow=FORWARD_ONLY.name, tp=2).info.id
+    found = Stagedb(store).profile(model=card("llama"), workflow="forward-only", tp=2).info.id
     page = served.get(f"/profiles/{found}/summary?tokens=1B").text
     assert figures(page)["Expected error of the step"] == "–"
-    assert f"no published step of {FORWARD_ONLY.name} was compared" in page
+    assert "no published step of forward-only was compared" in page
 
 
 def test_a_what_if_has_no_expected_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
