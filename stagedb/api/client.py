@@ -23,7 +23,6 @@ from stagedb.api.results import (
     QueryInfo,
     Rows,
     RunInfo,
-    Searched,
     SearchInfo,
     Swept,
     Thing,
@@ -31,6 +30,7 @@ from stagedb.api.results import (
     ViewedSearch,
 )
 from stagedb.api.run_verbs import RunVerbs
+from stagedb.api.search_verbs import SearchVerbs
 from stagedb.api.summary_verbs import SummaryVerbs
 from stagedb.lazy_names import deferred
 from stagedb.models import Card
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         programs,
         querying,
         removing,
-        searching,
         system_choice,
         team,
         trace_sets,
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.graph_paths import ShortestPath
     from stagedb.api.neighbourhood import SubGraph
-    from stagedb.api.searching import Report, Systems
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
     from stagedb.store import Notice
@@ -78,11 +76,11 @@ else:
         *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.system_choice"),
         *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
     )
-    jobs, plans, searching = deferred("stagedb.api.jobs", "stagedb.plans", "stagedb.api.searching")
+    jobs, plans = deferred("stagedb.api.jobs", "stagedb.plans")
 
 
 @all_for_python
-class Stagedb(RunVerbs, SummaryVerbs):
+class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
     """A connection to one store, made by `stagedb.connect()`. It is a context manager, because it keeps connections
     open.
 
@@ -337,48 +335,6 @@ class Stagedb(RunVerbs, SummaryVerbs):
     def classes(self, instance: str, /) -> Rows:
         """The rank classes of an instance: their stages, layers, ranks, operators and tasks."""
         return self.query("classes", instance=instance)
-
-    def search(
-        self,
-        model: str | Card,
-        ranks: Sequence[int],
-        system: "Systems" = None,
-        *,
-        allow: Sequence[str] | None = None,
-        room: int | None = None,
-        by: str = "step",
-        where: str = "",
-        top: int = 5,
-        seconds: float | None = None,
-        prices: Mapping[str, float] | None = None,
-        watts: Mapping[str, float] | None = None,
-        framework: str | None = None,
-        progress: "Report | None" = None,
-        words: Mapping[str, Any] | None = None,
-        shard: str | None = None,
-        on: str | None = None,
-        compare: Mapping[str, Any] | None = None,
-    ) -> Searched:
-        """`stagedb.search`, whose result the store keeps: every candidate is a node, and the best lead to instances.
-
-        The arguments are those of `stagedb.search`. The same search is read from the store if it is there. One that was
-        stopped, or that ended before all plans were tried, goes on with what it has. shard: which part of the search
-        this call searches, such as `3/8` for the third of eight; the result is what all finished shards have found, and
-        the whole search when they all are. on: the address of a Ray cluster; its machines need no store.
-        compare: words of a plan that is compared with the best one.
-        """
-        asked = searching.SearchAsked.of(
-            model, ranks, system, allow, room, by, where, top, prices, watts, framework, words
-        )
-        with jobs.shown(self.store, "search", model, "plans") as job:
-            watched = jobs.watched(job, progress)
-            found = searching.search_in(self.store, asked, seconds, watched, shard, on, compare)
-            job.about("search", found.id)
-            return found
-
-    def searched(self, search: str | None = None, /) -> Searched:
-        """A search of the store with its candidates. search: its id, or the start of it; the newest by default."""
-        return searching.searched_in(self.store, search)
 
     def memory(
         self,

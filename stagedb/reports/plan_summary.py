@@ -76,7 +76,7 @@ def _number(name: str, given: object, most: int) -> Fraction | None:
 
 @dataclass(frozen=True)
 class RivalPlan:
-    """Another profile of the same model on the same system. plan: in short, for those in the list. step: ns.
+    """Another profile of the same model on the same system. plan: in short, empty if it is not listed. step: ns.
 
     tokens: a second and accelerator. memory: bytes. fits: None where the memory is not known.
     """

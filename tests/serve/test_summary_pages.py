@@ -80,6 +80,13 @@ def test_an_instance_has_the_summary_of_its_newest_profile(
     assert f'href="/profiles/{made[0].info.id}/summary"' in served.get(f"/profiles/{made[0].info.id}").text
 
 
+def test_a_step_of_serving_has_no_published_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
+    found = Stagedb(store).profile(model=card("llama"), workflow="forward-only", tp=2).info.id
+    page = served.get(f"/profiles/{found}/summary?tokens=1B").text
+    assert figures(page)["Expected error of the step"] == "–"
+    assert "no published step of forward-only was compared" in page
+
+
 def test_a_what_if_has_no_expected_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
     scaled = Stagedb(store).profile("wide", scale=["compute=0.5"]).info.id
     assert figures(served.get(f"/profiles/{scaled}/summary").text)["Expected error of the step"] == "–"
