@@ -90,7 +90,7 @@ def _text(x: float, y: float, text: str, style: str) -> str:
 
 def _styles() -> str:
     """The colours of a report, light and dark."""
-    own = files("stagedb.reports").joinpath("report.css").read_text(encoding="utf-8").partition("* {")[0]
+    own = files("stagedb.reports").joinpath("shared/colors.css").read_text(encoding="utf-8")
     fills = {style: style for each in STYLES[:-1] for style in (each, f"{each}2")} | {"lane": "idle"}
     fills |= {"h": "ink", "t": "soft"}
     classes = "".join(f".{style}{{fill:{_color(name)}}}" for style, name in fills.items())

@@ -44,3 +44,10 @@ def test_a_name_is_only_text(embedded_store: Store, name: str) -> None:
     assert {each.tag.removeprefix(SVG) for each in root.iter()} <= {
         *("svg", "style", "text", "path", "polyline", "rect"),
     }
+
+
+def test_a_picture_has_the_colours_that_it_names(embedded_store: Store) -> None:
+    text = pipelines_picture([(job(embedded_store), "plan")])
+    named = set(re.findall(r"var\(--([\w-]+)\s*[,)]", text))
+    assert named >= {"forward", "path"}
+    assert [each for each in named if f"--{each}:" not in text] == []
