@@ -27,6 +27,13 @@ DEGREES: Mapping[str, str] = {
 }
 """The degrees of a plan in words."""
 
+SHARDED: Mapping[int, str] = {
+    1: "the optimizer's state is sharded over the copies (ZeRO 1)",
+    2: "gradients and the optimizer's state are sharded over the copies (ZeRO 2)",
+    3: "parameters, gradients and the optimizer's state are sharded over the copies (ZeRO 3)",
+}
+"""What each stage of ZeRO shards."""
+
 
 @dataclass(frozen=True)
 class SavedSummary:
@@ -101,7 +108,7 @@ def save_summary(
 
 
 def in_words(plan: Mapping[str, Any]) -> str:
-    """A plan for people who do not know its words: degrees, the batch, and the sequence."""
+    """A plan for people who do not know its words: degrees, what is sharded, the batch, and the sequence."""
     parts = [
         text.format(f"{plan[word]:,}")
         for word, text in DEGREES.items()
@@ -110,8 +117,15 @@ def in_words(plan: Mapping[str, Any]) -> str:
     typed = Plan.from_mapping(plan)
     if plan.get("pp", 1) > 1:
         parts = [f"{each} ({typed.schedule})" if "pipeline" in each else each for each in parts]
-    batch = f"{typed.batch:,} sequences of {typed.seq_len:,} tokens in a step, in micro-batches of "
-    return "; ".join([*(parts or ["one rank has all of the model"]), f"{batch}{typed.micro_batch_size:,}"])
+    parts = parts or ["one rank has all of the model"]
+    if sharded := SHARDED.get(typed.options.zero):
+        parts.append(sharded)
+    if typed.options.recompute != "none":
+        parts.append(f"activations are computed again in the backward ({typed.options.recompute})")
+    batch = f"{typed.batch:,} sequences of {typed.seq_len:,} {'token' if typed.seq_len == 1 else 'tokens'}"
+    if typed.workflow.caches:
+        batch = f"{typed.workflow.name}: {batch} behind {typed.cache_len:,} in the cache"
+    return "; ".join([*parts, f"{batch} in a step, in micro-batches of {typed.micro_batch_size:,}"])
 
 
 def _by(profile: ProfileInfo) -> str:
@@ -133,10 +147,11 @@ def _error(store: Store, instance: InstanceInfo, profile: ProfileInfo) -> tuple[
 
 
 def _rivals(store: Store, instance: InstanceInfo, profile: ProfileInfo) -> tuple[RivalPlan, ...]:
-    """The other profiles of the model on the system, without scaled durations; the most tokens a second first."""
+    """The other profiles of the model and workflow on the system, without scaled durations; the most tokens a second
+    first."""
     others = [
         (each.tokens, each)
-        for each in plan_lists.plans(store, "profiles", {})
+        for each in plan_lists.plans(store, "profiles", {"workflow": instance.plan["workflow"]})
         if (each.model, each.system) == (instance.model, profile.system)
         and each.id != profile.id
         and not each.scaled

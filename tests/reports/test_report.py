@@ -7,6 +7,7 @@ import re
 import subprocess
 from fractions import Fraction
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 
 from stagedb.advice import what_ifs
 from stagedb.frameworks.profiles import find_profile
+from stagedb.memory import Category
 from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, place_of, works
 from stagedb.reports.memory_curve import levels
+from stagedb.reports.memory_sections import CATEGORIES
 from stagedb.store import Store
 from stagedb.systems import System
 from stagedb.timing import Scaling
@@ -341,3 +344,12 @@ def test_what_would_help_is_what_advice_names(embedded_store: Store) -> None:
     small = dataclasses.replace(made.system.accelerator, capacity=Fraction(1, 10**6), reserve=())
     held_by_none = dataclasses.replace(made, system=dataclasses.replace(made.system, accelerator=small))
     assert "The step is bound by memory (" in render(held_by_none)
+
+
+def test_every_category_of_memory_has_a_colour() -> None:
+    assert sorted(CATEGORIES) == sorted(map(str, Category))
+    colours = (files("stagedb.reports") / "shared" / "colors.css").read_text(encoding="utf-8")
+    used = (files("stagedb.reports") / "shared" / "parts.css").read_text(encoding="utf-8")
+    for place in range(len(CATEGORIES)):
+        assert f"--m{place}: #" in colours
+        assert f".m{place} " in used

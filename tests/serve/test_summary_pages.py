@@ -5,11 +5,14 @@ import html
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pypdf
 import pytest
 
 from stagedb.api import Profile, Stagedb
+from stagedb.api.plan_summaries import in_words
+from stagedb.plans import Plan
 from stagedb.store import Store
 from stagedb.store.contents.searches import record_search
 from tests.browsing import Browser
@@ -85,6 +88,29 @@ def test_a_step_of_serving_has_no_published_error(store: Store, made: tuple[Prof
     page = served.get(f"/profiles/{found}/summary?tokens=1B").text
     assert figures(page)["Expected error of the step"] == "–"
     assert "no published step of forward-only was compared" in page
+
+
+def test_steps_of_other_workflows_are_no_rivals(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
+    found = Stagedb(store).profile(model=card("llama"), workflow="decode", cache_len=7, dp=2).info.id
+    page = served.get(f"/profiles/{found}/summary").text
+    assert "decode: 2 sequences of 1 token behind 7 in the cache in a step" in page
+    assert f"/profiles/{made[0].info.id}" not in page
+    assert f"/profiles/{found}" not in served.get(f"/profiles/{made[0].info.id}/summary").text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            {"dp": 8, "zero": 3},
+            "8 copies of the model (data parallel); parameters, gradients and the optimizer's state are",
+        ),
+        ({"recompute": "full"}, "one rank has all of the model; activations are computed again in the backward (full)"),
+        ({"pp": 2, "global_batch_size": 4}, "2 pipeline stages (1f1b); 4 sequences of 2,048 tokens in a step"),
+    ],
+)
+def test_a_plan_in_words(words: dict[str, Any], text: str) -> None:
+    assert in_words(Plan.from_mapping(words).to_dict()).startswith(text)
 
 
 def test_a_what_if_has_no_expected_error(store: Store, made: tuple[Profile, Profile], served: Served) -> None:
