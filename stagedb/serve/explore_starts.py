@@ -16,6 +16,7 @@ NEWEST = 5
 
 STARTS: Mapping[str, tuple[str, str]] = {
     "critical_path": ("explore/critical_path", "the critical path of a profile"),
+    "slow_ops": ("explore/slow_ops", "the slowest operators of a profile, and what they are copies of"),
     "layer": ("explore/layer", "the operators of a layer"),
 }
 """Queries whose answers are drawn, by the word of an address: their statement, and what it shows."""
@@ -43,6 +44,10 @@ def starts(db: Stagedb) -> dict[str, list[StartLink]]:
     found = {
         "Critical paths": [
             _link(each.instance_name, f"on {each.system}", Scene(start="critical_path", asked={"profile": each.id}))
+            for each in profiles
+        ],
+        "Slowest operators": [
+            _link(each.instance_name, f"on {each.system}", Scene(start="slow_ops", asked={"profile": each.id}))
             for each in profiles
         ],
         "Layers": [

@@ -144,10 +144,11 @@ def test_starts_draw_a_critical_path_and_a_layer(stocked: Store, served: Served)
     instance, profile = ids(stocked)
     page = served.get("/explore").text
     links = {unescape(to) for to in re.findall(r'href="(/explore\?[^"]*)"', page)}
-    path, layer = Scene(start="critical_path", asked={"profile": profile}).address, explore(
-        start="layer", instance=instance, **{"$class": 0, "$layer": 0}
-    )  # fmt: skip
-    assert {path, layer} <= links
+    path, slow = (Scene(start=each, asked={"profile": profile}).address for each in ("critical_path", "slow_ops"))
+    layer = explore(start="layer", instance=instance, **{"$class": 0, "$layer": 0})
+    assert {path, slow, layer} <= links
+    labels = {node["id"].partition("/")[0] for node in drawing(served.get(slow).text)["nodes"]}
+    assert labels == {"OpTime", "Op", "SymOp"}
     drawn = drawing(served.get(path).text)
     legs = stocked.query("MATCH (:Profile {id: $id})-[:HAS_LEG]->(g:Leg) RETURN g.id AS id", {"id": profile}).rows
     assert {node["id"] for node in drawn["nodes"] if node["id"].startswith("Leg/")} == {f"Leg/{id}" for (id,) in legs}
@@ -293,6 +294,43 @@ def test_a_path_between_two_ops_is_drawn(embedded_store: Store, browser: Browser
         assert browser.run("graph.edges('[?path]').map((edge) => edge.id()).sort().join()") == shown
         assert visit.console == again.console == [] and visit.elsewhere(served.address) == []
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (400, False)])
+def test_a_slow_op_leads_to_its_symbolic_op_and_back(
+    embedded_store: Store, browser: Browser, width: int, dark: bool
+) -> None:
+    """From the page of a profile, by links alone: the time of the slowest op, the op, its symbolic op, its copies."""
+    made = Stagedb(embedded_store).profile(model=card("llama", layers=3), pp=2, tp=2, global_batch_size=4)
+    slowest, op, symbolic = embedded_store.query(
+        "MATCH (t:OpTime)-[:OF]->(o:Op)-[:COPY_OF]->(s:SymOp) "
+        "RETURN t.id, o.id, s.id ORDER BY t.total DESC, t.id LIMIT 1"
+    ).rows[0]
+    copies = embedded_store.query("MATCH (o:Op)-[:COPY_OF]->(:SymOp {id: $id}) RETURN o.id", {"id": symbolic}).rows
+    with serving(embedded_store) as served:
+        browser.visit(f"{served.address}/profiles/{made.info.id}", width, dark)
+        wait(browser, "document.querySelector('.links a[href*=slow_ops]') !== null")
+        browser.run("document.documentElement.dataset.ready = 'no'")
+        browser.run("document.querySelector('.links a[href*=slow_ops]').click()")
+        browser.settle()
+        wait(browser, "document.documentElement.dataset.drawn")
+        assert browser.run("graph.nodes('[id ^= \"OpTime/\"]').length") == 12
+        tap(browser, f"OpTime/{slowest}")
+        for key in (f"Op/{op}", f"SymOp/{symbolic}"):
+            browser.run(f"{joined(key)}.click()")
+            wait(browser, f"new URLSearchParams(location.search).get('at') === {key!r}")
+            idle(browser)
+        # Back: the copies of the symbolic op, the one that was come from among them.
+        assert len(copies) > 1
+        browser.run(f"{joined(f'Op/{op}')}.click()")
+        wait(browser, f"new URLSearchParams(location.search).get('at') === {f'Op/{op}'!r}")
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+def joined(key: str) -> str:
+    """The link of the panel to a neighbour, as an expression in the page."""
+    at = f"new URL(each.href).searchParams.get('at') === {key!r}"
+    return f"[...document.querySelectorAll('#panel a')].find((each) => {at})"
 
 
 def idle(browser: Browser) -> None:
