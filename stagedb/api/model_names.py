@@ -106,6 +106,8 @@ class Source:
         plan = self.plan(words)
         if self.card is not None:
             self.card.check_sequence(plan.keys)
+            if plan.workflow.caches:
+                self.card.check_requests(plan.seq_len, plan.cache_len)
         return plan
 
     def in_store(self, store: "Store") -> GraphInfo:

@@ -211,6 +211,16 @@ class Card:
                 "mistral-7b-window"
             )
 
+    def check_requests(self, tokens: int, cached: int) -> None:
+        """Raise UsageError for requests with more positions than the model has, of so many tokens behind a cache."""
+        if tokens + cached > self.max_positions:
+            most = self.max_positions - tokens
+            raise UsageError(
+                f"{self.name} has {self.max_positions:,} positions, and these requests {tokens + cached:,}: "
+                + (f"{Word('cache_len')} takes at most {most}" if most >= 0 else f"take less {Word('seq_len')}")
+                + "; a card of your own with other max_positions has more"
+            )
+
     def check_tp(self, tp: int) -> None:
         """Raise UsageError if ranks of tp cannot have equal parts of its own blocks, or of its groups of heads."""
         groups = self.word("out_groups")

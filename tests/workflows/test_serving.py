@@ -149,6 +149,20 @@ def test_a_context_beyond_learned_positions_is_refused() -> None:
         lowered.program(load_card("gpt2"), workflow="decode", cache_len=1_024)
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"workflow": "decode", "cache_len": 8_192}, r"llama3-8b has 8,192 positions, and these requests 8,193: "
+         r"cache_len takes at most 8191; a card"),
+        ({"workflow": "prefill", "seq_len": 8_193}, r"these requests 8,193: take less seq_len"),
+    ],
+)  # fmt: skip
+def test_contexts_beyond_the_model_are_refused(embedded_store: Store, words: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Stagedb(embedded_store).instantiate("llama3-8b", **words)
+    Stagedb(embedded_store).instantiate("llama3-8b", workflow="decode", cache_len=8_191)
+
+
 def test_memory_profile_export_and_report_know_it(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     model = dataclasses.replace(card("llama", layers=4), max_positions=64)
