@@ -74,13 +74,14 @@ def record_of(content: object, where: str) -> RecordedModel:
     kinds: Counter[str] = Counter()
     for name, elements in named.items():
         kinds[kind_of(str(name))] += _count(elements, f"{where}: parameters of {shown(name)}", 0)
+    forward = _rows(content, "forward", where)
     cache, name = content.get("kv_cache_bytes"), content.get("name")
     return RecordedModel(
         name=name if isinstance(name, str) else where,
         config=config,
         parameters=_count(content.get("parameters"), f"{where}: parameters"),
         kinds=dict(kinds),
-        forward=_rows(content, "forward", where),
+        forward=forward,
         batch=_count(content.get("batch"), f"{where}: batch"),
         seq=_count(content.get("seq"), f"{where}: seq"),
         decode=_rows(content, "decode", where) if "decode" in content else {},

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.sampling import EVERY
 APP = application()
 
 FILE = Path(__file__).with_name("models.json")
+STEPS = Path(__file__).with_name("decode_steps.json")
 MODELS = {model.name: model for model in read_models(FILE)}
 
 
@@ -167,3 +169,30 @@ def test_rows_that_are_not_in_the_format_are_named(tmp_path: Path) -> None:
         path.write_text(json.dumps(content))
         with pytest.raises(UsageError, match=message):
             read_models(path)
+    record = json.loads(FILE.read_text())[0]
+    for wrong, message in (
+        ({"decode": {}}, "record 1: decode must be a list of matmuls"),
+        ({"kv_cache_bytes": "1"}, "record 1: kv_cache_bytes must be a whole number"),
+    ):
+        path.write_text(json.dumps([{**record, **wrong}]))
+        with pytest.raises(UsageError, match=message):
+            read_models(path)
+
+
+def test_a_step_of_decoding_that_differs_is_named() -> None:
+    """`decode_steps.json` has all recorded steps: one of them, as the command checks it, and then changed."""
+    step = next(each for each in json.loads(STEPS.read_text()) if each["name"] in MODELS)
+    rows = {(op, tuple(dims)): count for op, dims, count in step["decode"]}
+    model = replace(
+        MODELS[step["name"]], batch=step["batch"], seq=step["seq"], decode=rows, cache=step["kv_cache_bytes"]
+    )
+    kept = [
+        each for each in check_model(model).differences if each.quantity.startswith(("decode", "bytes of the cache"))
+    ]
+    assert kept == []
+    (first, count), *_ = rows.items()
+    changed = check_model(replace(model, decode={**rows, first: count + 1}, cache=model.cache and model.cache + 1))
+    assert {each.quantity for each in changed.differences} >= {
+        f"decode: {first[0]} {[*first[1]]}",
+        "bytes of the cache",
+    }
