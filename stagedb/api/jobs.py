@@ -26,6 +26,8 @@ PATIENCE = 1.0
 """Seconds that a job takes before it is written."""
 PAUSE = 2.0
 """Seconds between two writes."""
+LAST_WRITE = 3.0
+"""Seconds for which the end of a command waits for what it writes last."""
 LOST = 60_000
 """Milliseconds after which a job without a sign of life counts as lost."""
 KEPT = 200
@@ -103,7 +105,7 @@ class RunningJob:
         """Show that it ended. A store that does not answer gets a moment, and then nothing."""
         self._now = {**self._now, "state": state}
         self._ended.set()
-        self._thread.join(PAUSE)
+        self._thread.join(LAST_WRITE)
 
     def _keep(self) -> None:
         if self._ended.wait(PATIENCE):
