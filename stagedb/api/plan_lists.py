@@ -133,17 +133,20 @@ def both(store: Store, words: Mapping[str, Any]) -> tuple[list[ListedPlan], list
 
 @dataclass(frozen=True)
 class _ReadPlans:
-    """What is read for a list. rows: of `catalog/plans`."""
+    """What is read for a list. rows: of `catalog/plans`. made: when each profile was [ms], more exact than its text."""
 
     marks: catalog.UserMarks
     rows: Sequence[Mapping[str, Any]]
     profiles: Sequence[ProfileInfo]
+    made: Mapping[str, int]
 
     @classmethod
     def read(cls, store: Store, words: Mapping[str, Any]) -> Self:
         marks = catalog.user_marks(store)
         rows = store.read_sound("catalog/plans", words=finding.properties(typed_words(words)))
-        return cls(marks, rows, catalog.profile_infos(store.read_sound("catalog/profiles"), marks))
+        profiles = store.read_sound("catalog/profiles")
+        made = {row["id"]: row["created"] for row in profiles}
+        return cls(marks, rows, catalog.profile_infos(profiles, marks), made)
 
     def profile_rows(self) -> list[ListedPlan]:
         known = {row["id"]: row for row in self.rows}
@@ -151,7 +154,7 @@ class _ReadPlans:
 
     def instance_rows(self, store: Store, system: str | None) -> list[ListedPlan]:
         newest: dict[str, ProfileInfo] = {}
-        for each in sorted(self.profiles, key=lambda each: (each.created, each.id)):
+        for each in sorted(self.profiles, key=lambda each: (self.made[each.id], each.id)):
             if not each.scalings and system in (None, each.system):
                 newest[each.instance] = each
         peaks = {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}

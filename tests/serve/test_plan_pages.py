@@ -188,3 +188,13 @@ def test_a_thousand_instances_take_as_many_statements_as_one(
     assert [each.name for each in plan_lists.ordered(found, "step")][1:3] == ["ada/copy-1", "ada/copy-2"]
     with pytest.raises(UsageError, match="is not possible"):
         plan_lists.ordered(found, "nothing")
+
+
+def test_of_two_profiles_of_one_second_the_newer_one_counts(store: Store, made: Made) -> None:
+    for first, second in ((1_000, 1_001), (1_001, 1_000)):
+        ids = [each.info.id for each in (made[0], Stagedb(store).profile("wide", system="b200"))]
+        with store._session("WRITE") as session:
+            for id_, created in zip(ids, (first, second), strict=True):
+                session.run("MATCH (p:Profile {id: $id}) SET p.created = $at", id=id_, at=created).consume()
+        listed = {each.id: each.profile for each in plan_lists.plans(store, "instances", {})}
+        assert listed[made[0].instance.id] == ids[second > first]
