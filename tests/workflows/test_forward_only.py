@@ -257,7 +257,10 @@ def test_what_is_exported_is_sound_and_runs(name: str, tmp_path: Path) -> None:
             {"pp": 2, "schedule": "explicit", "task_order": ("F0 B0", "F0 B0")},
             r"stage 0 runs B0: .* nothing else \(--workflow forward-only\)",
         ),
-        ({"workflow": "forward"}, "unknown workflow 'forward': --workflow is training or forward-only"),
+        (
+            {"workflow": "forward"},
+            "unknown workflow 'forward': --workflow is training, forward-only, prefill or decode",
+        ),
     ],
 )
 def test_what_makes_no_sense_without_a_backward_is_refused(words: dict[str, Any], reason: str | None) -> None:
@@ -277,6 +280,6 @@ def test_an_order_of_its_own_has_forwards_alone() -> None:
 
 
 def test_graphs_of_training_keep_their_identity() -> None:
-    one, other = (build_graph(card("llama"), GraphOptions(workflow=each)) for each in WORKFLOWS)
-    assert one.key != other.key
-    assert one.key == build_graph(card("llama"), GraphOptions()).key
+    graphs = {each: build_graph(card("llama"), GraphOptions(workflow=each)) for each in WORKFLOWS}
+    assert len({graph.key for graph in graphs.values()}) == len(WORKFLOWS)
+    assert graphs["training"].key == build_graph(card("llama"), GraphOptions()).key
