@@ -64,7 +64,7 @@ GRAPH_LABELS = (
             Property("name", "string", "unique in the graph"),
             NUMBER,
             Property("block", "string", "the block that it is in"),
-            Property("role", "string", "input, weight, activation, gradient, optimizer_state or buffer"),
+            Property("role", "string", "input, weight, activation, gradient, optimizer_state, buffer or cache"),
             Property("dtype", "string", "class of its elements; a plan gives the format"),
             Property("axes", "string[]", "logical axes"),
             Property("shape", "string[]", "global size of each axis, as expressions"),
