@@ -15,8 +15,7 @@ from stagedb.plans import Plan
 from stagedb.reports.plan_summary import SHOWN, PlanPrices, PlanSummary, RivalPlan, SourceSearch
 from stagedb.store import Store
 from stagedb.store.contents.profile_reading import read_profile
-from stagedb.timing.expected_errors import ExpectedError, expected_error
-from stagedb.workflows.training import TRAINING
+from stagedb.timing.expected_errors import ExpectedError, expected_error, not_compared
 
 DEGREES: Mapping[str, str] = {
     "tp": "{} ranks share each layer (tensor parallel)",
@@ -139,9 +138,8 @@ def _error(store: Store, instance: InstanceInfo, profile: ProfileInfo) -> tuple[
         return None, f"a what-if, with durations scaled by {', '.join(profile.scalings)}: no published step is like it"
     if profile.measured_time:
         return None, f"{profile.measured_time:.0%} of the time was measured: the error is that of the measurement"
-    workflow = instance.plan["workflow"]
-    if workflow != TRAINING.name:
-        return None, f"no published step of {workflow} was compared"
+    if reason := not_compared(instance.plan["workflow"]):
+        return None, reason
     graph = lookup.find_graph(store, instance.graph)
     inputs = read_profile(store, profile.id).inputs
     return expected_error(inputs.system, graph is not None and "E" in graph.sizes), ""

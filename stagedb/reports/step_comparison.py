@@ -145,8 +145,8 @@ def _most_of(sums: Sequence[StepSums]) -> str:
     low, high = most.values.index(min(most.values)), most.values.index(max(most.values))
     tokens = "for as many tokens " if len({each.tokens for each in sums}) > 1 else ""
     return (
-        f"; {tokens}{most.text} differs the most, from {_time(most.values[low])} a rank in {sums[low].name} to "
-        f"{_time(most.values[high])} in {sums[high].name}"
+        f"; {tokens}{most.text} differs the most, from {time_text(most.values[low])} a rank in {sums[low].name} to "
+        f"{time_text(most.values[high])} in {sums[high].name}"
     )
 
 
@@ -164,7 +164,8 @@ def _step_of(best: StepSums, sums: Sequence[StepSums]) -> str:
     return text
 
 
-def _time(ns: float) -> str:
+def time_text(ns: float) -> str:
+    """A time, `0` for less than half a ns."""
     return span(ns) if round(ns) else "0"
 
 

@@ -26,10 +26,10 @@ from stagedb.api.plan_comparison import MOST
 from stagedb.api.results import Thing
 from stagedb.errors import UsageError
 from stagedb.mentions import call
-from stagedb.reports.step_comparison import labels
+from stagedb.reports.step_comparison import labels, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames, step_pages
-from stagedb.serve.compared_bars import figure_rows, memory_bars, term_bars, term_rows, time_text
+from stagedb.serve.compared_bars import figure_rows, memory_bars, term_bars, term_rows
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, gigabytes, named
 
 ROWS = 500

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from stagedb.api import PlanComparison
 from stagedb.outputs import GB
 from stagedb.reports.memory_sections import CATEGORIES
-from stagedb.reports.step_comparison import ComparedTerm, differs_most, shares_of
+from stagedb.reports.step_comparison import ComparedTerm, differs_most, shares_of, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import address, gigabytes
 
@@ -92,11 +92,6 @@ class FigureRow:
     ranks: str
 
 
-def time_text(ns: float) -> str:
-    """A time, `0` for less than half a ns."""
-    return span(ns) if round(ns) else "0"
-
-
 def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequence[int]) -> StackedBars:
     """A bar of terms for each step. steps: their lengths [ns], for their own tokens."""
     totals = [sum(each.values[at] for each in terms) for at in range(len(steps))]
@@ -107,7 +102,7 @@ def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequen
             (_style(each), each.values[at], f"{each.text}: {time_text(each.values[at])}, {share:.1%}")
             for each, share in zip(terms, shares, strict=True)
         ]
-        bars.append(_bar(name, span(step, 4, zeros=True), parts, max(totals)))
+        bars.append(stacked_bar(name, span(step, 4, zeros=True), parts, max(totals)))
     return StackedBars(tuple(bars), tuple((_style(each), each.text) for each in terms))
 
 
@@ -136,11 +131,8 @@ def memory_bars(found: PlanComparison) -> StackedBars:
     whole = max([*totals, room or 0])
     bars = []
     for at, (name, total) in enumerate(zip(found.names, totals, strict=True), 1):
-        parts = [
-            (_category(row[0]), row[at], f"{row[0].replace('_', ' ')}: {gigabytes(row[at])}")
-            for row in found.memory.rows
-        ]
-        bars.append(_bar(name, f"{total / GB:,.1f} GB", parts, whole))
+        parts = [memory_part(row[0], row[at]) for row in found.memory.rows]
+        bars.append(stacked_bar(name, f"{total / GB:,.1f} GB", parts, whole))
     legend = tuple((_category(row[0]), row[0].replace("_", " ")) for row in found.memory.rows)
     return StackedBars(tuple(bars), legend, None if room is None else (100 * room / whole, gigabytes(room)))
 
@@ -171,12 +163,17 @@ def figure_rows(found: PlanComparison) -> list[FigureRow]:
     return rows
 
 
+def memory_part(category: str, size: int) -> tuple[str, float, str]:
+    """A category of memory as a part of a bar: its colour, its bytes, and both in words."""
+    return _category(category), size, f"{category.replace('_', ' ')}: {gigabytes(size)}"
+
+
 def _totals(found: PlanComparison) -> list[int]:
     """Bytes of each at its peak."""
     return [sum(row[at] for row in found.memory.rows) for at in range(1, len(found.names) + 1)]
 
 
-def _bar(name: str, note: str, parts: Sequence[tuple[str, float, str]], whole: float) -> StackedBar:
+def stacked_bar(name: str, note: str, parts: Sequence[tuple[str, float, str]], whole: float) -> StackedBar:
     """A bar of parts: the style, the value and the title of each. whole: what is as long as the field."""
     pieces, start = [], 0.0
     for style, value, title in parts:

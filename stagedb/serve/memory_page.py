@@ -20,6 +20,7 @@ from stagedb.reports.memory_curve import MemoryCurve, curve_of
 from stagedb.reports.memory_sections import CATEGORIES, MomentLink, curve_chart, moment_marks
 from stagedb.reports.page_parts import Cell, TableColumn, count_ticks, table
 from stagedb.serve import page_frames
+from stagedb.serve.compared_bars import DrawnPiece, memory_part, stacked_bar
 from stagedb.serve.instance_pages import the_instance
 from stagedb.serve.page_frames import SHORT_ID, address, cell, gigabytes, named
 from stagedb.store.contents.memory import analyse
@@ -103,17 +104,10 @@ def _peaks(result: Memory, own: str) -> dict[str, Any]:
     }
 
 
-def _bar(levels: list[dict[str, Any]], number: int, categories: list[str], whole: int) -> list[dict[str, Any]]:
-    """The bar of a class: where each category begins and how long it is, in percent of the whole."""
-    parts, start = [], 0.0
-    for category in categories:
-        size = sum(row["bytes"] for row in levels if row["class"] == number and row["category"] == category)
-        width = 100 * size / whole
-        if size:
-            title = f"{category.replace('_', ' ')}: {gigabytes(size)}"
-            parts.append({"style": CATEGORIES.index(category), "x": start, "width": width, "title": title})
-        start += width
-    return parts
+def _bar(levels: list[dict[str, Any]], number: int, categories: list[str], whole: int) -> tuple[DrawnPiece, ...]:
+    """The bar of a class: its categories, in percent of the whole."""
+    sizes = {row["category"]: row["bytes"] for row in levels if row["class"] == number}
+    return stacked_bar("", "", [memory_part(each, sizes.get(each, 0)) for each in categories], whole).pieces
 
 
 def _chosen_class(word: str | None, result: Memory) -> int:
