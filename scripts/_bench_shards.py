@@ -45,7 +45,7 @@ def counted(db: Stagedb) -> Counter[str]:
         sent[f"{mode} {name}"] += 1
         return prepared(name, mode, params)
 
-    db.store._statement = noted  # type: ignore[method-assign]
+    db.store._statement = noted  # type: ignore[method-assign]  # to count what is sent
     return sent
 
 

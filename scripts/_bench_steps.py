@@ -78,7 +78,7 @@ class Counted:
     def watch(self) -> None:
         """Make the server count from now on. Answers are read at once, because the count comes after them."""
         for kind in (neo4j.ManagedTransaction, neo4j.Session):
-            kind.run = self._counting(kind.run)  # type: ignore[method-assign]
+            kind.run = self._counting(kind.run)  # type: ignore[method-assign]  # the driver has no hook
 
     def _counting(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def counting(asked: Any, query: Any, *args: Any, **kwargs: Any) -> Any:

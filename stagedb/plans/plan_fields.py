@@ -28,7 +28,7 @@ class _Structure:
 
     options: GraphOptions = field(default_factory=GraphOptions)
     # `Plan` replaces None, so that readers always find a Dtypes: it depends on the framework of the options.
-    dtypes: Dtypes = None  # type: ignore[assignment]
+    dtypes: Dtypes = None  # type: ignore[assignment]  # see above
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ def _part(
         buffers=_buffers,
         alone="reads blocks of the whole sequence" if behind else "",
     )
-    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]  # fields of several types, each of its own
 
 
 SHARED_KEYS = _part(
