@@ -13,7 +13,7 @@ from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import SHARE, SLICE, AdamW, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, dump
 from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
-from stagedb.ir.tensors import Operation
+from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import RECOMPUTE
 
 
@@ -148,11 +148,16 @@ def _compute(
             bytes_written=str(costs.bytes_written - absent[1]),
             temporary=str(temporary(op, sizes, layouts)) if reduction_rules.temporaries else "0",
             dims=tuple(map(str, costs.dims)),
-            dtype=None if costs.flops == 0 else op.inputs[0].dtype,
+            dtype=None if costs.flops == 0 else _computed_in(op.inputs[0]),
         ),
         present=_text(present),
         **common,
     )
+
+
+def _computed_in(operand: Tensor) -> str:
+    """The class of formats that an operation computes in: that of activations for what a kernel reads from a cache."""
+    return "act" if operand.role == "cache" else operand.dtype
 
 
 def _text(condition: Expression | None) -> str | None:

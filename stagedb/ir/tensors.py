@@ -101,12 +101,13 @@ class Tracer:
         """A tensor of this block that no operation makes: an input, a weight, a block's port."""
         return Tensor(f"{self.block}.{self.part}{name}", axes, dtype, role)
 
-    def weight(self, name: str, axes: tuple[str, ...], rows: int = 1) -> Tensor:
+    def weight(self, name: str, axes: tuple[str, ...], rows: int = 1, dtype: str = "param") -> Tensor:
         """A parameter; the order of calls is the order of registration.
 
-        Its first `rows` axes are one dimension of the framework's parameter: the dimension that sharding cuts.
+        Its first `rows` axes are one dimension of the framework's parameter: the dimension that sharding cuts. dtype:
+        its class of formats, if it is stored in another one than parameters are.
         """
-        weight = self.tensor(name, axes, "param", "weight")
+        weight = self.tensor(name, axes, dtype, "weight")
         self.weights.append(weight)
         self.rows[weight.name] = rows
         return weight
@@ -142,7 +143,8 @@ class Tracer:
     def _kept(self, tensor: Tensor) -> Tensor:
         """The cache of a tensor, which an operation fills before its first reader."""
         if tensor.name not in self.cached:
-            cache = Tensor(f"{tensor.name}.cache", over(KEYS, tensor.axes), tensor.dtype, "cache")
+            dtype = "cache" if tensor.dtype == "act" else tensor.dtype
+            cache = Tensor(f"{tensor.name}.cache", over(KEYS, tensor.axes), dtype, "cache")
             self.cached[tensor.name] = cache
             self.emit(cache.name, CacheAppend(), (tensor,), cache)
         return self.cached[tensor.name]

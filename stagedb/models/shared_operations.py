@@ -43,7 +43,8 @@ def linear(
     """
     batch = tuple(axis for axis in weight_axes if axis in out and axis in x.axes)
     features = tuple(axis for axis in weight_axes if axis in out and axis not in batch)
-    weights: tuple[Tensor, ...] = (t.weight(f"{name}.weight", weight_axes, rows=len(batch or features)),)
+    stored = E4M3 if fp8 and t.caches else "param"  # nothing updates weights in serving
+    weights: tuple[Tensor, ...] = (t.weight(f"{name}.weight", weight_axes, len(batch or features), stored),)
     if bias:
         weights = (*weights, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
     return projected(t, name, x, weights, out, fp8)
@@ -59,7 +60,7 @@ def projected(
     inputs: tuple[Tensor, ...] = (x, weight)
     if fp8:
         inputs = tuple(
-            t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
+            operand if operand.dtype == E4M3 else t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
             for word, operand in (("cast_input", x), ("cast_weight", weight))
         )
     read = over(KEYS, x.axes) if KEYS in out else x.axes

@@ -18,8 +18,9 @@ class Style:
     gathers_projection: the projection before a layer that predicts a further token is gathered whole; else each rank
     has all of its weight. further_reads: what the first of these layers reads. logits_first: the logits of all
     predicted tokens come before their losses. latent_views: the latent of latent attention, and its values, are views
-    of the matmul results that they are parts of. latents: the region in which latents are made. sinks: the fused kernel
-    knows sinks, or its result is rescaled for them. dispatch: what a token is sent to its experts for.
+    of the matmul results that they are parts of. absorbs: queries of latent attention read the latents of a cache.
+    latents: the region in which latents are made. sinks: the fused kernel knows sinks, or its result is rescaled for
+    them. dispatch: what a token is sent to its experts for.
     serves: sequences are requests, which want the token after their last one, not a loss.
     narrow_tokens: it is sent in fp8. dealers: the mesh axes whose ranks an expert's rank gets tokens from.
     """
@@ -42,6 +43,7 @@ class Style:
     further_reads: Literal["normalised", "stream"] = "normalised"
     logits_first: bool = False
     latent_views: bool = False
+    absorbs: bool = False
     dispatch: Literal["copies", "ranks", "nodes"] = "copies"
     narrow_tokens: bool = False
     dealers: tuple[str, ...] = ()

@@ -69,6 +69,7 @@ class Dtypes(Formats):
         opt: str | None = None,
         master: str | None = None,
         logits: str | None = None,
+        cache: str = "same",
     ) -> "Dtypes":
         """The framework's formats for one compute format. A format that is given by name wins.
 
@@ -79,7 +80,7 @@ class Dtypes(Formats):
         grad = grad or defaults.gradients.get(param, param)
         opt = opt or defaults.optimizer.get(param, param)
         master = master or defaults.master.get(param, "none")
-        return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32")
+        return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32", cache)
 
     def usual(self, recipe: str) -> dict[str, str]:
         """What a framework takes, around this compute format and these parameters, where a plan names nothing else."""
@@ -112,7 +113,8 @@ class Dtypes(Formats):
 
     def _classes(self) -> dict[str, str]:
         # A master copy has one format or does not exist: it is no class of its own.
-        return {name: format_ for name, format_ in vars(self).items() if name != "master"}
+        own = {name: format_ for name, format_ in vars(self).items() if name != "master"}
+        return {**own, "cache": self.act if self.cache == "same" else self.cache}
 
     def _check_halves(self) -> None:
         for name in ("param", "grad", "logits"):
@@ -132,6 +134,7 @@ _CLASSES = {
     "opt": "optimizer moments",
     "master": "the master copy",
     "logits": "logits",
+    "cache": "caches",
 }
 
 

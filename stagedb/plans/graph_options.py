@@ -38,6 +38,7 @@ class GraphOptions(GraphAspects):
         for word in GRAPH_WORDS.values():
             word.check(getattr(self, word.field))
         self._check_recompute()
+        self._settle_latents()
         self._check_workflow()
         self._check_sharding()
         self._check_messages()
@@ -77,6 +78,28 @@ class GraphOptions(GraphAspects):
     def resharded(self) -> bool:
         """Whether gathered parameters are freed after the forward."""
         return self.zero == 3 and self.reshard is not False
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether queries of latent attention read latents from a cache, in place of keys and values made of them."""
+        usual = find_workflow(self.workflow).next_token and self.attention == "fused"
+        return usual if self.latents == "usual" else self.latents == "absorbed"
+
+    def _settle_latents(self) -> None:
+        """One word for the same graph. Raises UsageError for latents that nothing can absorb."""
+        if self.latents == "absorbed" and not find_workflow(self.workflow).caches:
+            raise UsageError(
+                f"in the workflow {self.workflow} keys are made of the latents of all positions: "
+                f"{Word('latents', 'absorbed')} is for {workflows_with('cache')}"
+            )
+        if self.latents == "absorbed" and self.attention != "fused":
+            raise UsageError(
+                f"queries read latents in one kernel: {Word('latents', 'absorbed')} needs {Word('attention', 'fused')}"
+            )
+        own = self.absorbs
+        object.__setattr__(self, "latents", "usual")
+        if self.absorbs is not own:
+            object.__setattr__(self, "latents", "absorbed" if own else "expanded")
 
     def _check_workflow(self) -> None:
         workflow = find_workflow(self.workflow)

@@ -62,7 +62,7 @@ def check_model(model: RecordedModel) -> CheckedModel:
         read = from_hugging_face(model.config, name="recorded")
         card = replace(read, vocab_multiple=1, multi_token_prediction=0)
         graph = build_graph(card, GraphOptions())
-        decode = build_graph(card, GraphOptions(workflow=DECODE.name)) if model.decode or model.cache else None
+        decode = build_graph(card, decode_options(card)) if model.decode or model.cache else None
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
     env = on_one_rank(graph, model.batch, model.seq)
@@ -89,6 +89,12 @@ def _decoded(model: RecordedModel, card: Card, graph: SymGraph, differences: lis
     if model.cache not in (None, kept):
         differences.append(ModelDifference("bytes of the cache", model.cache or 0, kept))
     return rules
+
+
+def decode_options(card: Card) -> GraphOptions:
+    """The options of a decode as a model's own code runs it, which makes keys of all latents again."""
+    latent = any("kv_rank" in kind.settings for kind in card.kinds.values())
+    return GraphOptions(workflow=DECODE.name, latents="expanded" if latent else "usual")
 
 
 def cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:

@@ -32,10 +32,16 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "grouped": ("llama", {}),
     "packed": ("gpt", {}),
     "latent": ("llama", LATENT),
+    "absorbed": ("llama", LATENT),
+    "absorbed indexer": ("llama", {**LATENT, "q_rank": 7, "index_heads": 3, "index_dim": 4, "index_top": 3}),
     "indexer": ("llama", {**LATENT, "q_rank": 7, "index_heads": 3, "index_dim": 4, "index_top": 3}),
     "window": ("llama", {"mixer": "sliding_window", "window": 3}),
     "chunks": ("llama", {"mixer": "chunked_attention", "chunk": 4}),
 }
+
+
+ABSORBED: Mapping[str, dict[str, Any]] = {name: {"latents": "absorbed"} for name in CACHES if "absorbed" in name}
+"""Options of caches whose latents queries read themselves."""
 
 
 def model(name: str) -> Card:
@@ -102,7 +108,12 @@ def agree(found: list[tuple[Array, Array]], expected: list[tuple[Array, Array]])
 @pytest.mark.parametrize("name", CACHES)
 def test_a_prefill_and_tokens_one_by_one_are_one_forward(name: str, attention: Any) -> None:
     graph = build_graph(model(name), GraphOptions(workflow="decode", attention=attention))
-    agree(Serving(graph).run(TOKENS), whole(graph, TOKENS))
+    latent = "kv_rank" in CACHES[name][1]
+    own: Any = "expanded" if latent else "usual"
+    reference = build_graph(model(name), GraphOptions(workflow="decode", attention=attention, latents=own))
+    reads = any("attn.keys.cache" in each.name for each in graph.tensors)
+    assert reads is (latent and attention == "fused"), "a decode reads latents"
+    agree(Serving(graph).run(TOKENS), whole(reference, TOKENS))
 
 
 DEGREES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
@@ -120,11 +131,13 @@ DEGREES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
 def test_ranks_share_heads_and_requests(name: str, degrees: str, recipe: str) -> None:
     options, mesh = DEGREES[degrees]
     reference = build_graph(model(name), GraphOptions(workflow="prefill"))
-    graph = build_graph(model(name), GraphOptions(workflow="prefill", recipe=recipe, **options))
+    own = ABSORBED.get(name, {})
+    graph = build_graph(model(name), GraphOptions(workflow="prefill", recipe=recipe, **options, **own))
     steps = CHUNKS if options else TOKENS
     if recipe == "megatron" and reference.sizes != graph.sizes:
         pytest.fail("the same model has other sizes")
-    agree(Serving(graph, **mesh).run(steps), whole(graph, steps))
+    expanded = build_graph(model(name), GraphOptions(workflow="prefill", recipe=recipe, **options))
+    agree(Serving(graph, **mesh).run(steps), whole(expanded, steps))
 
 
 @pytest.mark.parametrize("degrees", [{"ep": 2, "dp": 2}, {"ep": 2, "dp": 2, "tp": 2}], ids=str)

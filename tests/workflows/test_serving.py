@@ -26,7 +26,9 @@ from tests.ir.tiny import card
 
 
 def served(model: Card, workflow: str = "decode") -> SymGraph:
-    return build_graph(model, GraphOptions(workflow=workflow))
+    """Its graph, in which keys are made of all latents."""
+    latent = any("kv_rank" in kind.settings for kind in model.kinds.values())
+    return build_graph(model, GraphOptions(workflow=workflow, latents="expanded" if latent else "usual"))
 
 
 def flops(graph: SymGraph, batch: int, queries: int, keys: int) -> int:
@@ -66,6 +68,22 @@ def test_flops_of_a_token_grow_with_its_keys_as_the_closed_form(name: str) -> No
     of_tokens = forward_flops(model, batch).counted - pairs(model, batch, batch)
     assert flops(graph, batch, 1, 1) == of_tokens + batch * pairs(model, 1, 1)
     assert flops(graph, 3 * batch, 1, keys) == 3 * (of_tokens + batch * pairs(model, 1, keys))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v3", "deepseek-v3.2", "kimi-k2", "glm-5"])
+def test_flops_of_a_token_that_reads_latents_grow_as_the_closed_form(name: str) -> None:
+    """A query reads a latent and the shared part of its key, and adds up latents: DeepSeek-AI 2024, appendix C."""
+    model, keys = dataclasses.replace(load_card(name), multi_token_prediction=0), 20_000
+    graph, batch = build_graph(model, GraphOptions(workflow="decode")), model.experts
+    few, many = (flops(graph, batch, 1, each) for each in (keys, keys + 1))
+    values = model.kinds[model.sequence[-1]].settings
+    rank, rope, heads, size = (int(values[word]) for word in ("kv_rank", "rope_dim", "index_heads", "index_dim"))
+    seen = 0 if heads else 2 * model.heads * (2 * rank + rope)
+    assert many - few == batch * model.layers * (seen + 2 * heads * (size + 1))
+    expanded = flops(served(model), batch, 1, 1)
+    nope, value = int(values["nope_dim"]), int(values["value_dim"])
+    per_layer = 2 * model.heads * (2 * rank - nope - value)  # of one pair, whose up-projection costs as much either way
+    assert flops(graph, batch, 1, 1) - expanded == batch * model.layers * per_layer
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "gpt-oss-20b", "deepseek-v2-lite", "mixtral-8x7b"])
@@ -122,9 +140,22 @@ def test_ranks_of_tp_each_have_all_latents() -> None:
     assert {each[Category.CACHE] for each in found} == {8 * 1_024 * 27 * 2 * (512 + 64)}
 
 
+def test_formats_of_caches_and_of_stored_weights() -> None:
+    wide = held("llama3-8b", cache_len=4_095, micro_batch_size=16)[0]
+    narrow = held("llama3-8b", cache_len=4_095, micro_batch_size=16, cache_dtype="fp8_e4m3", matmul_dtype="fp8")[0]
+    assert narrow[Category.CACHE] * 2 == wide[Category.CACHE]
+    of_layers = 32 * (4096 * (4096 + 1024) * 2 + 3 * 4096 * 14_336)
+    assert wide[Category.PARAMETERS] - narrow[Category.PARAMETERS] == of_layers, "a byte of each weight of a matmul"
+    latents = held("deepseek-v2-lite", cache_len=1_023, micro_batch_size=8, cache_dtype="fp8_e4m3")[0]
+    assert latents[Category.CACHE] == 8 * 1_024 * 27 * (512 + 64)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ({"latents": "absorbed"}, "--workflow prefill or --workflow mixed or --workflow decode"),
+        ({"workflow": "prefill", "latents": "absorbed", "attention": "math"}, "needs --attention fused"),
+        ({"cache_dtype": "fp8_e4m3"}, "has no cache, which --cache-dtype"),
         (
             {"workflow": "decode"},
             "reads the cache of each request, which has no tokens: give their number with --cache-len",

@@ -62,9 +62,11 @@ from stagedb.ir.operators.experts import (
 from stagedb.ir.operators.heads import FoldHeads, PackHeads, RepeatHeads, SplitHeads, SplitViews
 from stagedb.ir.operators.latent import (
     JoinLast,
+    LatentAttention,
     LatentKeys,
     LatentKeysGradient,
     LatentKeysViews,
+    PartViews,
     SplitLast,
     SplitLastViews,
 )
@@ -189,7 +191,9 @@ OPERATORS: dict[str, type[Operator]] = {
         KeyIndexGradient,
         LatentKeys,
         LatentKeysGradient,
+        LatentAttention,
         LatentKeysViews,
+        PartViews,
         LayerNorm,
         LayerNormGradient,
         LogSoftmax,
@@ -343,6 +347,7 @@ __all__ = [
     "KeyIndex",
     "KeyIndexGradient",
     "LastTokens",
+    "LatentAttention",
     "LatentKeys",
     "LatentKeysGradient",
     "LatentKeysViews",
@@ -366,6 +371,7 @@ __all__ = [
     "PackRows",
     "PartAttention",
     "PartAttentionGradient",
+    "PartViews",
     "Passing",
     "PickLabel",
     "PositionEmbedding",

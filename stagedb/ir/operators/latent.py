@@ -1,12 +1,14 @@
 """Latent attention: the parts of its latents, and its keys and values (DeepSeek-AI 2024)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, arriving, over
+from stagedb.expressions import Expression, number
+from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, arriving, over
+from stagedb.ir.operators.attention import Attention
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -95,6 +97,53 @@ class LatentKeysViews(LatentKeys):
     """Keys, and values that are a view of what they are made from."""
 
     views: ClassVar[tuple[int, ...]] = (1,)
+
+
+@dataclass(frozen=True)
+class PartViews(Operator):
+    """Two parts of a tensor along an axis, the first of the size of the axis `first`. No kernel runs.
+
+    place: that of the axis among those of the tensor.
+    """
+
+    place: int
+    first: str
+
+    kind: ClassVar[str] = "copy"
+    views: ClassVar[tuple[int, ...]] = (0, 1)
+    inside: ClassVar[bool] = True
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        first, second = np.split(inputs[0], [place.sizes[self.first]], axis=self.place)
+        return [first, second]
+
+
+@dataclass(frozen=True)
+class LatentAttention(Attention):
+    """Attention whose keys are latents with the shared part behind them, and whose values are the latents alone.
+
+    Operands: queries (batch, seq, heads, head) and the one key (batch, seq, head) of all heads, which is read once. The
+    result has the size of a latent (`value`) a head: FLOPs `2·b·s·k·a·(head + value)`.
+    """
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        query, keys, *rest = (t.axes for t in inputs)
+        return (query, over(KEYS, keys), *rest), tuple(t.axes for t in outputs)
+
+    def dims(self, size: Size) -> tuple[Expression, ...]:
+        batch, heads, queries = (size(axis) for axis in ("batch", "heads", "seq"))
+        return batch, heads, number(1), queries, self._keys_seen(size), size(self.head), size(self.value)
+
+    def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
+        query, keys = inputs[:2]
+        keys = keys[:, :, None, :]
+        return query, keys, keys  # `run` cuts the shared part off
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        context, lse = super().run(place, inputs)
+        return [context[..., : place.sizes[self.value]], lse]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a step of serving does besides its forward: it fills a cache, and chooses the next token of each request."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -29,7 +29,7 @@ class CacheAppend(Operator):
         return inputs
 
     def writes(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
-        return inputs
+        return tuple(replace(new, dtype=cache.dtype) for new, cache in zip(inputs, outputs, strict=True))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return inputs

@@ -8,6 +8,7 @@ a part of each head's own, made from the latent, and one that all heads share, w
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
+from stagedb.ir.tags import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds import key_index
 from stagedb.models.kinds.attention import ATTENTION
@@ -42,7 +43,14 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("attention")
     bias = values["latent_bias"] is True
     q, latent = _queries(t, card, style, values, x, bias)
-    k, v = _keys_values(t, card, style, x, bias)
+    narrow, rope = _latents(t, card, style, x, bias)
+    if style.absorbs:
+        t.enter("attention")
+        weight = t.weight("attn.wkv_b.weight", UP, 2)
+        chosen = key_index.chosen_keys(t, values, x, latent) if values["index_heads"] else ()
+        context = _absorbed(t, values, weight, (q, narrow, rope), chosen)
+        return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "value_dim"), bias)
+    k, v = _keys_values(t, style, narrow, rope)
     chosen = key_index.chosen_keys(t, values, x, latent) if values["index_heads"] else ()
     context = core_of(t, card, style, (q, k, v), {**DEFAULTS, "scale": values["scale"]}, HEADS, chosen)
     t.enter("attention")
@@ -70,7 +78,8 @@ def _queries(
     return turned, source
 
 
-def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
+def _latents(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
+    """The latents of keys and values, and the part of keys that all heads share, of the new positions."""
     t.enter(style.latents)
     both = shared.linear(t, "attn.wkv_a", x, ("kv_a", "hidden"), ("batch", "seq", "kv_a"), bias, style.fp8)
     latent, key = t.activation("attn.latent", ("batch", "seq", "kv_rank")), t.activation("attn.k_rope", ROPE)
@@ -80,16 +89,68 @@ def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", b
     turned = t.activation("attn.rotary_k", ROPE)
     t.emit("attn.rotary_k", ops.Rotary(), (key,), turned)
     t.enter(style.latents)
-    latent = shared.norm(t, card, style, "attn.kv_a_norm", latent)
+    return shared.norm(t, card, style, "attn.kv_a_norm", latent), turned
+
+
+def _keys_values(t: "Tracer", style: "Style", latent: "Tensor", turned: "Tensor") -> "tuple[Tensor, Tensor]":
+    """Keys and values of each head, made from the latents of all positions."""
     t.enter("attention")
     axes = ("batch", "kseq", "heads", "kv_b")
-    made = shared.linear(t, "attn.wkv_b", latent, ("heads", "kv_b", "kv_rank"), axes, fp8=style.fp8)
+    # A cache keeps latents in a format of its own, and not the operand of a matmul in fp8.
+    made = shared.linear(t, "attn.wkv_b", latent, UP, axes, fp8=style.fp8 and not t.caches)
     k, v = (t.activation(f"attn.{word}", (*axes[:-1], size)) for word, size in (("k", HEADS.head), ("v", HEADS.value)))
     t.emit("attn.k", ops.LatentKeysViews() if style.latent_views else ops.LatentKeys(), (made, turned), k, v)
     return k, v
 
 
+UP = ("heads", "kv_b", "kv_rank")
 ROPE = ("batch", "seq", "rope_dim")
+
+
+def _absorbed(
+    t: "Tracer",
+    values: Values,
+    weight: "Tensor",
+    parts: "tuple[Tensor, Tensor, Tensor]",
+    chosen: "tuple[Tensor, ...]",
+) -> "Tensor":
+    """The context of queries that read latents from the cache.
+
+    A score of a head is `(q W) · c` in place of `q · (W c)`, and its result `V Σ p c`: the matrices of the latent are
+    applied to the few queries, not to the keys of all positions (DeepSeek-AI 2024, appendix C).
+
+    weight: the matrices of keys and values. parts: queries, latents, and the part of keys that heads share. chosen: the
+    scores and places of an indexer's keys.
+    """
+    q, latent, rope = parts
+    t.enter("attention")
+    up = [
+        t.activation(f"attn.wkv_b.{word}", ("heads", f"{word}_dim", "kv_rank"), "param") for word in ("nope", "value")
+    ]
+    t.emit("attn.wkv_b", ops.PartViews(1, "nope_dim"), (weight,), *up)
+    own, turned = (t.activation(f"attn.q.{word}", (*HEADS.query[:-1], f"{word}_dim")) for word in ("nope", "rope"))
+    t.emit("attn.q.parts", ops.PartViews(3, "nope_dim"), (q,), own, turned)
+    narrow = _projected(t, "attn.q.latent", own, up[0], "kv_rank")
+    query, keys = t.activation("attn.q.joined", NARROW), t.activation("attn.keys", ("batch", "seq", "kv_a"))
+    t.emit("attn.q.joined", ops.JoinLast(), (narrow, turned), query)
+    t.emit("attn.keys", ops.JoinLast(), (latent, rope), keys)
+    t.enter("attention_core", Tag.ATTENTION_CORE)
+    scale = float(values["scale"]) or (int(values["nope_dim"]) + int(values["rope_dim"])) ** -0.5
+    operator = ops.LatentAttention(head="kv_a", value="kv_rank", scale=scale, chosen=bool(chosen))
+    context, lse = t.activation("attn.core", (*NARROW[:-1], "kv_rank")), t.activation("attn.lse", LSE, "fp32")
+    t.emit("attn.core", operator, (query, keys, *chosen), context, lse)
+    t.enter("attention")
+    return _projected(t, "attn.values", context, up[1], "value_dim")
+
+
+NARROW, LSE = ("batch", "seq", "heads", "kv_a"), ("batch", "heads", "seq")
+
+
+def _projected(t: "Tracer", name: str, x: "Tensor", weight: "Tensor", axis: str) -> "Tensor":
+    """A matmul of each head, whose result has the axis `axis` last."""
+    y = t.activation(name, (*x.axes[:-1], axis))
+    t.emit(name, ops.Einsum(x.axes, weight.axes, y.axes), (x, weight), y)
+    return y
 
 
 def _parameters(card: Architecture, values: Values) -> int:
@@ -150,6 +211,7 @@ LATENT_ATTENTION = LayerPart(
         "kv_a": "RK + DR",
         "kv_b": "DN + DV",
         "qk_dim": "DN + DR",
+        "nope_dim": "DN",
         "rope_dim": "DR",
         "value_dim": "DV",
         **key_index.AXES,

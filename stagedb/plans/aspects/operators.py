@@ -36,6 +36,16 @@ class OperatorOptions:
         WordSpec("One flash-like kernel, or matmuls and a softmax.", property="fused or math"),
     ] = "fused"
     """The backward of the fused kernel recomputes the scores."""
+    latents: Annotated[
+        Literal["usual", "expanded", "absorbed"],
+        WordSpec(
+            "Latent attention in serving: keys and values made of all cached latents, or queries that read the latents "
+            "themselves.",
+            property="latent attention in serving: expanded, absorbed, or usual (absorbed in a decode)",
+            unset="absorbed in decode, expanded elsewhere",
+        ),
+    ] = "usual"
+    """Absorbed: the matrices of keys and values are applied to queries and results instead (DeepSeek-AI 2024)."""
     clip_norm: Annotated[
         bool,
         WordSpec(

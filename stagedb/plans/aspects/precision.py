@@ -95,6 +95,18 @@ class Formats:
         ),
     ] = "fp32"
     """Tensors in the loss with the size of the vocabulary."""
+    cache: Annotated[
+        str,
+        WordSpec(
+            "Keys, values and latents in the caches of requests.",
+            property="number format of the caches of requests",
+            needs="cache",
+            name="cache_dtype",
+            choices=("same", "fp8_e4m3"),
+            listed=f"same (as {Word('dtype')}) or fp8_e4m3",
+        ),
+    ] = "same"
+    """What kernels read from a cache; they compute in the format of activations."""
 
 
 @aspect
@@ -110,4 +122,5 @@ class PrecisionOptions:
             listed=f"same (as {Word('dtype')}) or fp8",
         ),
     ] = "same"
-    """Only linear layers inside layers. fp8 is e4m3 in the forward, e5m2 for gradients (Micikevicius et al. 2022)."""
+    """Only linear layers inside layers. fp8 is e4m3 in the forward, e5m2 for gradients (Micikevicius et al. 2022). In
+    serving, where nothing updates weights, they are stored in fp8."""
