@@ -82,7 +82,7 @@ class Source:
     def plan(self, words: Mapping[str, object]) -> Plan:
         """The plan of these words for this model, checked. Raises UsageError before anything is written."""
         usual = self.usual_length
-        default = {} if usual is None else {"seq_len": usual.tokens}
+        default = {} if usual is None or words.get("requests") else {"seq_len": usual.tokens}
         plan = plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
         if self.card is not None:
             self.card.check_tp(plan.tp)
@@ -105,9 +105,9 @@ class Source:
         """The same for an instance that may not exist. Raises UsageError also if the card is wrong for its length."""
         plan = self.plan(words)
         if self.card is not None:
-            self.card.check_sequence(plan.keys)
+            self.card.check_sequence(plan.positions)
             if plan.workflow.caches:
-                self.card.check_requests(plan.seq_len, plan.cache_len)
+                self.card.check_requests(plan.positions, None if plan.requests else plan.seq_len)
         return plan
 
     def in_store(self, store: "Store") -> GraphInfo:

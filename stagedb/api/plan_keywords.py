@@ -10,14 +10,18 @@ from typing import Literal, TypedDict
 class GraphWords(TypedDict, total=False):
     """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
-    workflow: Literal["training", "forward-only", "prefill", "decode"]
+    workflow: Literal["training", "forward-only", "prefill", "mixed", "decode"]
     """What a step runs: training, forward, backward and optimizer; forward-only, the forward and its loss alone, as
-    in an evaluation; prefill, a forward of new tokens of requests, whose keys a cache keeps; decode, a forward of
-    one token of each request over its cache. [training]"""
+    in an evaluation; prefill, a forward of new tokens of requests, whose keys a cache keeps; mixed, a forward of new
+    tokens of some requests, with one token of each of others; decode, a forward of one token of each request over
+    its cache. [training]"""
     recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]
     """One flash-like kernel, or matmuls and a softmax. [fused]"""
+    latents: Literal["usual", "expanded", "absorbed"]
+    """Latent attention in serving: keys and values made of all cached latents, or queries that read the latents
+    themselves. [absorbed in decode, expanded elsewhere]"""
     clip_norm: bool
     """Scale gradients down to a largest norm before the optimizer's step. [no-clip-norm]"""
     dropout: float
@@ -103,6 +107,10 @@ class PlanWords(GraphWords, total=False):
     """Tokens of a sequence. [the length that the model was trained with]"""
     cache_len: int
     """Tokens of each request that its cache has before a step of serving. [0]"""
+    requests: Sequence[str] | str
+    """The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED,…, with their new tokens and those
+    in the cache of each, sums, an iteration of vLLM, SGLang or ATOM, or a CSV, YAML or JSON file. [micro_batch_size
+    of one length]"""
     schedule: str
     """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
     then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with
@@ -159,3 +167,5 @@ class PlanWords(GraphWords, total=False):
     """The optimizer's own copy of parameters. [torch: none; megatron: fp32 unless parameters are fp32]"""
     logits_dtype: Literal["bf16", "fp16", "fp32"]
     """Logits in the loss and their gradient. [fp32]"""
+    cache_dtype: Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
+    """Keys, values and latents in the caches of requests. [dtype]"""

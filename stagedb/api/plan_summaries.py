@@ -12,6 +12,7 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.outputs import file_name, write_whole
 from stagedb.plans import Plan
+from stagedb.plans.request_batches import in_flight
 from stagedb.reports.plan_summary import SHOWN, PlanPrices, PlanSummary, RivalPlan, SourceSearch
 from stagedb.store import Store
 from stagedb.store.contents.profile_reading import read_profile
@@ -124,6 +125,9 @@ def in_words(plan: Mapping[str, Any]) -> str:
         parts.append(f"activations are computed again in the backward ({typed.options.recompute})")
     batch = f"{typed.batch:,} sequences of {typed.seq_len:,} {'token' if typed.seq_len == 1 else 'tokens'}"
     if typed.workflow.caches:
+        requests = typed.request_batch
+        if requests is not None:
+            return "; ".join([*parts, f"{typed.workflow.name} on each rank of dp: {in_flight(requests)}"])
         batch = f"{typed.workflow.name}: {batch} behind {typed.cache_len:,} in the cache"
     return "; ".join([*parts, f"{batch} in a step, in micro-batches of {typed.micro_batch_size:,}"])
 

@@ -85,7 +85,7 @@ class Wanted:
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
     """A model, or a graph of the store, under the plan of the words."""
     source = model_names.find_source(store, target, words)
-    plan, named = source.new_plan(words), "seq_len" in words
+    plan, named = source.new_plan(words), "seq_len" in words or bool(words.get("requests"))
     usual = None if named else source.usual_length
     return Wanted(source, plan, name, usual_length=usual, padding=vocabulary_padding(source, plan.tp))
 

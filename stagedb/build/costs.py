@@ -1,16 +1,17 @@
 """What tensors and operations cost on one rank, as expressions of sizes, degrees and dtype widths."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression, largest, number, product, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.operators import BEFORE, KEYS, QUERIES
+from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Operator
 from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows import Workflow
 
 CLASS_BYTES: Mapping[str, Expression] = {
-    **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt", "logits")},
+    **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt", "logits", "cache")},
     "fp32": number(4),
     "fp8_e4m3": number(1),
     "fp8_e5m2": number(1),
@@ -124,8 +125,42 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
         _bytes_read(op, sizes, layouts),
         total(sizes.bytes(t, layouts[t.name]) for t in op.operator.writes(op.inputs, op.outputs)),
-        op.operator.dims(size),
+        _dims(op.operator, size, sizes),
     )
+
+
+MEANS: Mapping[str, str] = {"batch": "mean_batch", QUERIES: "mean_queries", KEYS: "mean_keys"}
+"""The axes of requests of one length that are as much work as those of a step of serving."""
+
+_DECODES: Mapping[str, str] = {"batch": "decode_batch", QUERIES: "decode_queries", KEYS: "decode_keys"}
+
+
+def request_axes(workflow: Workflow) -> dict[str, str]:
+    """The axes of mean requests in a workflow that serves, with their symbols; none in others."""
+    if not workflow.caches:
+        return {}
+    kinds = (MEANS, _DECODES) if workflow.mixes else (MEANS,)
+    return {axis: axis for kind in kinds for axis in kind.values()}
+
+
+def _dims(operator: Operator, size: Callable[[str], Expression], sizes: Sizes) -> tuple[Expression, ...]:
+    """The dims of an operation, for mean requests if it runs over requests.
+
+    Where a step mixes requests, an attention has further dims: batch, queries and keys of those with one new token.
+    """
+
+    def over(kind: Mapping[str, str]) -> tuple[Expression, ...]:
+        means = {axis: sizes.axes[kind[axis]] for axis in operator.over_requests}
+        return operator.dims(lambda axis: means.get(axis) or size(axis))
+
+    if not operator.over_requests or MEANS[KEYS] not in sizes.axes:
+        return operator.dims(size)
+    dims = over(MEANS)
+    if "batch" not in operator.over_requests or _DECODES[KEYS] not in sizes.axes:
+        return dims
+    head, *value = dims[5:]
+    batch, _, _, queries, keys, *_ = over(_DECODES)
+    return (*dims[:5], head, *(value or (head,)), batch, queries, keys)
 
 
 def _bytes_read(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:

@@ -10,7 +10,7 @@ from itertools import chain
 from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
 from stagedb.build.block_trial import check_blocks
-from stagedb.build.costs import Sizes
+from stagedb.build.costs import Sizes, request_axes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
@@ -72,6 +72,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         further_reads=framework.further_reads,
         logits_first=framework.logits_first,
         latent_views=framework.latent_views,
+        absorbs=options.absorbs,
         latents=framework.latents,
         sinks=framework.sinks,
         dispatch=options.dispatch,
@@ -95,7 +96,8 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
-    texts |= {"last": "1", "hidden": "H", "joined": "2*H", "positions": "P"}
+    texts |= {"last": "last", "hidden": "H", "joined": "2*H", "positions": "P"}
+    texts |= request_axes(find_workflow(options.workflow))
     texts |= {"embedded": "HE", **hyper_connections.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
@@ -286,6 +288,14 @@ def _check_cached(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ..
         )
 
 
+def _check_latents(card: Card, options: GraphOptions) -> None:
+    """Raise UsageError for a choice of latent attention in a model that has none."""
+    if options.latents != "usual" and not any("kv_rank" in kind.settings for kind in card.kinds.values()):
+        raise UsageError(
+            f"{card.name} has no latent attention, which {Word('latents', options.latents)} is for: leave it out"
+        )
+
+
 def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
@@ -301,6 +311,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
         card = replace(card, multi_token_prediction=0)
     check_blocks(card, options)
     _check_context(card, options)
+    _check_latents(card, options)
     laid_out = _lay_out_blocks(card, options, framework)
     _check_units(card, options, laid_out)
     _check_cached(card, options, laid_out)

@@ -83,7 +83,7 @@ class Evaluated:
 
 def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
     """Evaluate each distinct expression once. Those of absent ops are left out: they may give fractions."""
-    values = _Values(plan.env(graph.sizes))
+    values = _Values(plan, graph.sizes)
     # An op that is not in the first turn of the first rank may be in another one.
     ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
     for op in ops:
@@ -111,7 +111,7 @@ def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
     held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
     return Evaluated(
         values=maps,
-        temporaries=tuple({text: evaluate(text, env) for text in held} for env in envs),
+        temporaries=tuple({text: plan.evaluate(text, env) for text in held} for env in envs),
         variants=variants,
         ragged=_ragged(ops, plan, graph.sizes),
         loops=frozenset(op["block"] for op in looped),
@@ -165,7 +165,7 @@ def _variants(
             ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
             for step in range(max(turns, 1)):
                 own = {**ranked, "runs": 1 + again, "step": step + 1}
-                changed = tuple(evaluate(text, own) for text in changing)
+                changed = tuple(plan.evaluate(text, own) for text in changing)
                 if changed not in found:
                     found[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})
@@ -239,13 +239,13 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
 class _Values:
     """The expressions evaluated so far; each text once."""
 
-    def __init__(self, env: Mapping[str, int]) -> None:
-        self._env = env
+    def __init__(self, plan: Plan, sizes: Mapping[str, int]) -> None:
+        self._plan, self._env = plan, plan.env(sizes)
         self.known: dict[str, int] = {}
 
     def of(self, text: str, what: str) -> int:
         if text not in self.known:
-            self.known[text] = evaluate(text, self._env, what=what)
+            self.known[text] = self._plan.evaluate(text, self._env, what)
         return self.known[text]
 
     def present(self, row: Mapping[str, Any], what: str) -> bool:

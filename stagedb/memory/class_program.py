@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.collectives import gathers, resizes
-from stagedb.expressions import evaluate
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.copies import is_at_end
@@ -291,7 +290,7 @@ class _Making:
 
     def value(self, text: str) -> int:
         if text not in self.values:
-            self.values[text] = evaluate(text, self.env)
+            self.values[text] = self.plan.evaluate(text, self.env)
         return self.values[text]
 
     def present(self, tensor: SymTensor) -> bool:

@@ -211,15 +211,23 @@ class Card:
                 "mistral-7b-window"
             )
 
-    def check_requests(self, tokens: int, cached: int) -> None:
-        """Raise UsageError for requests with more positions than the model has, of so many tokens behind a cache."""
-        if tokens + cached > self.max_positions:
-            most = self.max_positions - tokens
-            raise UsageError(
-                f"{self.name} has {self.max_positions:,} positions, and these requests {tokens + cached:,}: "
-                + (f"{Word('cache_len')} takes at most {most}" if most >= 0 else f"take less {Word('seq_len')}")
-                + "; a card of your own with other max_positions has more"
-            )
+    def check_requests(self, positions: int, tokens: int | None) -> None:
+        """Raise UsageError for requests with more positions than the model has.
+
+        positions: those of the longest. tokens: how many of each are new, if all requests are alike.
+        """
+        if positions <= self.max_positions:
+            return
+        if tokens is None:
+            way = f"a request of {Word('requests')} has at most {self.max_positions:,} new and cached tokens"
+        elif tokens > self.max_positions:
+            way = f"take less {Word('seq_len')}"
+        else:
+            way = f"{Word('cache_len')} takes at most {self.max_positions - tokens}"
+        raise UsageError(
+            f"{self.name} has {self.max_positions:,} positions, and these requests {positions:,}: {way}; a card of "
+            "your own with other max_positions has more"
+        )
 
     def check_tp(self, tp: int) -> None:
         """Raise UsageError if ranks of tp cannot have equal parts of its own blocks, or of its groups of heads."""

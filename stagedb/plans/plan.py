@@ -34,6 +34,7 @@ from stagedb.plans.order_files import ENDINGS, read_schedule_file
 from stagedb.plans.overlap_checks import check_overlap
 from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.request_lists import read_requests, request_words
 from stagedb.plans.schedule_checks import (
     check_messages,
     check_recomputed_halves,
@@ -138,6 +139,9 @@ class Plan(PlanFields):
             typed["expert_load"] = whole_ratio(typed["expert_load"])
         if isinstance(typed.get("routing"), str):
             typed["routing"] = read_routing(Path(typed["routing"]))
+        if typed.get("requests"):
+            typed["requests"] = read_requests(typed["requests"])
+            typed |= request_words(typed)
         every = {**typed} if ranks is None else {**typed, "ranks": ranks}
         options = GraphOptions(**{word: typed.pop(word) for word in GRAPH_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
@@ -209,9 +213,9 @@ class Plan(PlanFields):
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
         check_strategy(self, sizes)
-        if self.keys > sizes.get("P", self.keys):
+        if self.positions > sizes.get("P", self.positions):
             raise UsageError(
-                f"a sequence of {self.keys} tokens is longer than the model's {sizes['P']} learned positions: "
+                f"a sequence of {self.positions} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"{Word('seq_len')} takes at most {sizes['P']}"
             )
         check_experts(self, sizes)
@@ -225,14 +229,15 @@ class Plan(PlanFields):
         """The values of the symbols of expressions: the model's sizes, degrees, B, S, SK, bytes of dtype classes.
 
         B is the global micro-batch: the sequences that all data-parallel ranks together run at once. S: the queries of
-        a sequence. SK: its keys, more of them where requests have a cache. copies: the number
-        of copies of the parameters, including a master copy. runs: how often a recomputed operator runs; 1 without
-        recomputing. cp_rank, step and load_here have the values of the first rank and the first turn.
+        a sequence. SK: its keys, more of them where requests have a cache. Those of requests: `request_symbols`.
+        copies: the number of copies of the parameters, including a master copy. runs: how often a recomputed operator
+        runs; 1 without recomputing. cp_rank, step and load_here have the values of the first rank and the first turn.
         """
         return {
             **sizes,
             "B": self.micro_batch_size * self.dp,
             "SK": self.keys,
+            **self.request_symbols(),
             **{word.about.symbol: getattr(self, word.field) for word in LAYOUT_WORDS.values() if word.about.symbol},
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,

@@ -5,11 +5,14 @@ other.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stagedb.expressions import evaluate
 from stagedb.plans.aspects import LayoutAspects
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.request_batches import DECODE_SYMBOLS, MEAN_SYMBOLS, RequestBatch, batch_of, value_over
 from stagedb.schedules import (
     ChunkPlacement,
     Task,
@@ -69,6 +72,39 @@ class PlanFields(LayoutAspects, _Structure):
     def keys(self) -> int:
         """Positions of a sequence with keys at the end of a step: those of its cache, then those of its tokens."""
         return self.seq_len + self.cache_len
+
+    @property
+    def request_batch(self) -> RequestBatch | None:
+        """The requests of a micro-batch on a rank of dp, if they differ in length: one sequence of all their tokens."""
+        return batch_of(self.requests) if self.requests else None
+
+    @property
+    def positions(self) -> int:
+        """Positions of the longest sequence or request."""
+        batch = self.request_batch
+        return self.keys if batch is None else batch.longest
+
+    def evaluate(self, text: str, env: Mapping[str, int], what: str = "") -> int:
+        """The value of an expression of a graph under the plan, in the requests of which each sees its own keys.
+
+        env: the values of symbols (`Plan.env`). what: what the value is, for errors.
+        """
+        batch = self.request_batch
+        return evaluate(text, env, what=what) if batch is None else value_over(text, env, batch, what)
+
+    def request_symbols(self) -> dict[str, int]:
+        """The symbols that describe the requests of a rank: `last`, the tokens of each sequence that have logits, and
+        the sizes of an attention of requests of one length that is as much work as theirs.
+
+        A step that mixes prefills and decodes has the sizes of either.
+        """
+        batch = self.request_batch
+        if batch is None:
+            alike = self.micro_batch_size, self.seq_len, self.keys
+            return {"last": 1, **dict(zip(MEAN_SYMBOLS, alike, strict=True))}
+        sums = batch.prefill if self.workflow.mixes else batch.sums
+        means = dict(zip(MEAN_SYMBOLS, sums.mean, strict=True))
+        return {"last": batch.sums.n, **means, **dict(zip(DECODE_SYMBOLS, batch.decode.mean, strict=True))}
 
     @property
     def microbatches(self) -> int:

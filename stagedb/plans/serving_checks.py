@@ -1,9 +1,11 @@
-"""What a step of serving needs: caches that ranks do not share, and for decoding one token behind a context."""
+"""What a step of serving needs: caches that ranks do not share, and requests of the kinds that it runs."""
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.request_batches import RequestBatch
+from stagedb.workflows.serving import DECODE, MIXED, PREFILL
 
 
 def check_requests(plan: PlanFields) -> None:
@@ -16,8 +18,48 @@ def check_requests(plan: PlanFields) -> None:
             f"ranks of cp would share the cache of each request, which stagedb does not know in {workflow.name}",
             ways=[Way({"cp": 1})],
         )
-    if not workflow.next_token:
-        return
+    batch = plan.request_batch
+    if batch is not None:
+        _check_kinds(plan, batch)
+    elif workflow.mixes:
+        raise UsageError(
+            f"{workflow.name} has requests with one new token and others with more: list them with "
+            f"{Word('requests', '2x512+0,64x1+4096')}"
+        )
+    elif workflow.next_token:
+        _check_one_token(plan)
+
+
+def _check_kinds(plan: PlanFields, batch: RequestBatch) -> None:
+    """Raise UsageError unless a batch has what its workflow runs: prefills, decodes, or both."""
+    workflow = plan.workflow
+    if plan.options.attention != "fused":
+        raise Misfit(
+            f"requests of several lengths are computed by a fused attention, not by {plan.options.attention}",
+            ways=[Way({"attention": "fused"})],
+        )
+    has = {PREFILL: bool(batch.prefill.n and not batch.decode.n), DECODE: bool(not batch.prefill.n)}
+    has[MIXED] = bool(batch.prefill.n and batch.decode.n)
+    if not has[workflow]:
+        fitting = next(each for each, fits in has.items() if fits)
+        raise Misfit(
+            f"{workflow.name} runs {_RUNS[workflow.name]}, and the batch has {batch.prefill.n:,} prefills and "
+            f"{batch.decode.n:,} decodes",
+            ways=[Way({"workflow": fitting.name})],
+        )
+    if workflow.next_token and not plan.cache_len:
+        raise UsageError(f"{workflow.name} reads the cache of each request, and these of {Word('requests')} have none")
+
+
+_RUNS = {
+    PREFILL.name: "requests with several new tokens",
+    DECODE.name: "requests with one new token",
+    MIXED.name: "some requests with several new tokens and others with one",
+}
+
+
+def _check_one_token(plan: PlanFields) -> None:
+    workflow = plan.workflow
     if plan.seq_len != 1:
         raise Misfit(
             f"{workflow.name} adds 1 token to each request, not {plan.seq_len}",

@@ -104,7 +104,15 @@ class Costs:
 
     def learn(self, works: Iterable[Work]) -> None:
         """Time many operators at once, which is faster with tables. `work` then remembers them."""
-        new = [work for work in dict.fromkeys(works) if work not in self._known]
+        asked = [work for work in dict.fromkeys(works) if work not in self._known]
+        mixed = {work: split_attention(work) for work in asked if len(work.dims) == MIXED_DIMS}
+        if mixed:
+            self.learn(part for parts in mixed.values() for part in parts)
+            for work, parts in mixed.items():
+                times = [self._known[part] for part in parts]
+                rule = max(times, key=lambda timed: timed.ns).rule
+                self._known[work] = Timed(sum(timed.ns for timed in times), rule)
+        new = [work for work in asked if work not in mixed]
         shaped = [
             Shaped(each.kind, each.dtype, each.dims, each.flops, each.bytes, each.grouped, each.weights, each.causal)
             for each in new
@@ -167,6 +175,28 @@ class Costs:
         if transfer not in self._known:
             self._known[transfer] = time_transfer(self.network, transfer)
         return self._known[transfer]
+
+
+MIXED_DIMS = 10
+"""Dims of an attention over prefills and decodes: those of the prefills with the size of a value, then the batch, the
+queries and the keys of the decodes."""
+
+
+def split_attention(work: Work) -> tuple[Work, Work]:
+    """The attention of the prefills of a step, and that of its decodes, which engines run as two kernels.
+
+    FLOPs are shared by pairs of queries and keys. Bytes are by what each reads and writes: a key and a value of each
+    head of keys, a query and a result of each head.
+    """
+    *prefill, batch, queries, keys = work.dims
+    kinds = (tuple(prefill), (batch, *prefill[1:3], queries, keys, *prefill[5:]))
+    pairs = [dims[0] * dims[3] * dims[4] for dims in kinds]
+    moved = [dims[0] * (dims[2] * dims[4] + dims[1] * dims[3]) for dims in kinds]
+    flops = work.flops * pairs[0] // sum(pairs)
+    read = work.bytes * moved[0] // sum(moved)
+    own = ((flops, read), (work.flops - flops, work.bytes - read))
+    first, second = (replace(work, dims=dims, flops=f, bytes=b) for dims, (f, b) in zip(kinds, own, strict=True))
+    return first, second
 
 
 def time_work(accelerator: Accelerator, work: Work) -> Timed:

@@ -9,6 +9,13 @@ PREFILL = Workflow(
     (FORWARD_TASK,),
     caches=True,
 )
+MIXED = Workflow(
+    "mixed",
+    "a forward of new tokens of some requests, with one token of each of others",
+    (FORWARD_TASK,),
+    caches=True,
+    mixes=True,
+)
 DECODE = Workflow(
     "decode",
     "a forward of one token of each request over its cache",

@@ -115,7 +115,8 @@ class Workflow:
     name: its word in a plan (`workflow`). help: one line. kinds: the kinds of its tasks, in the order in which a
     micro-batch runs them. A kind that runs once a step is last; the halves of a kind follow the kind.
     caches: sequences are requests, whose keys and values stay in a cache, and which want the token after their last
-    one, not a loss. next_token: a step adds one token to each request.
+    one, not a loss. next_token: a step adds one token to each request. mixes: it adds one token to some and more to
+    others, whose attention is of two kinds.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Workflow:
     kinds: tuple[TaskKind, ...]
     caches: bool = False
     next_token: bool = False
+    mixes: bool = False
 
     @property
     def templates(self) -> tuple[Template, ...]:

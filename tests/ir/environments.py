@@ -4,6 +4,7 @@ import json
 
 from stagedb.ir import SymGraph
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.request_batches import MEAN_SYMBOLS
 from stagedb.plans.token_copies import COPY_SYMBOLS
 
 BATCH, SEQ = 4, 8
@@ -23,7 +24,7 @@ def environment(
     epr: int = 1,
 ) -> dict[str, int]:
     """What a plan binds on one rank of ep: degrees, the global micro-batch, the sequence, dtype widths, the load."""
-    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
+    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits", "cache")}
     options = GraphOptions(**json.loads(graph.options))
     edp = dp * cp * (tp if options.experts_over_tp else 1) // ep
     degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": edp, "pp": pp, "hsdp": hsdp}
@@ -34,6 +35,7 @@ def environment(
         ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
         loads = {"load_all": sum(load), "load_most": max(load), "load_here": ranks[ep_rank] + 1}
     fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "SK": SEQ, "cp_rank": 1, "step": 1}
+    fixed |= {"last": 1, **dict(zip(MEAN_SYMBOLS, (BATCH, SEQ, SEQ), strict=True))}
     shards, own = edp // hsdp, graph.sizes.get("E", ep) // ep
     divided = ep * (tp if options.experts_over_tp else 1) > 1
     cut = options.framework.cuts_columns and divided and shards > own

@@ -78,6 +78,7 @@ class Operator:
     `passes_shares`: it does so in any region.
     `inside`: it is done by the kernel of the communication next to it, so that its own bytes are none.
     `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
+    `over_requests`: axes that its dims have from requests of one length, where those of a step differ.
     `alike`: why its queries and keys are of the same positions; empty: there may be keys of further positions.
     """
 
@@ -95,6 +96,7 @@ class Operator:
     passes_shares: ClassVar[bool] = False
     inside: ClassVar[bool] = False
     outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
+    over_requests: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[str] = ""
 
     def labels(

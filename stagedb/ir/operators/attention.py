@@ -15,6 +15,7 @@ from stagedb.expressions import Expression, smallest
 from stagedb.ir.operators._base import (
     BEFORE,
     KEYS,
+    QUERIES,
     Array,
     Labels,
     Operator,
@@ -66,6 +67,7 @@ class Attention(ScoredPairs):
     chosen: bool = False
 
     kind: ClassVar[str] = "attention"
+    over_requests: ClassVar[tuple[str, ...]] = ("batch", QUERIES, KEYS)
     backward: ClassVar[bool] = False
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 

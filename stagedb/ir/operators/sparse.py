@@ -47,6 +47,7 @@ class KeyIndex(Operator):
     """
 
     kind: ClassVar[str] = "attention_index"
+    over_requests: ClassVar[tuple[str, ...]] = (KEYS,)
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def labels(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> Axes:

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from stagedb.mentions import Word
 from stagedb.plans.aspects.word import WordSpec, aspect
 
 
@@ -49,3 +50,15 @@ class Batch:
             needs="cache",
         ),
     ] = 0
+    requests: Annotated[
+        tuple[str, ...],
+        WordSpec(
+            "The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED,…, with their new tokens and "
+            "those in the cache of each, sums, an iteration of vLLM, SGLang or ATOM, or a CSV, YAML or JSON file.",
+            property="the requests of a micro-batch on one rank of dp by length, or their sums; empty: all alike",
+            unset=f"{Word('micro_batch_size')} of one length",
+            metavar="LIST|FILE",
+            file=True,
+            needs="cache",
+        ),
+    ] = ()

@@ -1,0 +1,287 @@
+"""The requests of one step of serving: each with its new tokens and those in its cache, or their sums.
+
+An attention needs four sums over requests with `q` new tokens and `k` keys (`k` counts the new tokens too): Σq, Σk,
+Σq² and Σq·k. Engines write these into their traces, for prefills and decodes apart, so that an iteration of a real
+engine is such a batch. Windows of keys need each request on its own.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.expressions import evaluate, symbols
+from stagedb.inputs import shown
+from stagedb.mentions import Word
+
+MOST_REQUESTS = 1 << 20
+"""Requests of a batch, at most."""
+
+MOST_LENGTHS = 4096
+"""Distinct lengths of a list, at most: each is a text of a plan."""
+
+MOST_POSITIONS = 1 << 31
+"""Positions of one request, at most."""
+
+MEAN_SYMBOLS = ("mean_batch", "mean_queries", "mean_keys")
+"""Symbols of the number of requests of one length, of their queries, and of their keys."""
+
+DECODE_SYMBOLS = ("decode_batch", "decode_queries", "decode_keys")
+"""The same of requests that have one new token in a step that mixes them with others."""
+
+_GROUP = re.compile(r"(?:(\d{1,7}) *x *)?(\d{1,10})(?: *\+ *(\d{1,10}))?", re.ASCII)
+_SUMS = re.compile(r"(prefill|decode)((?: +[a-z]+=\d{1,19})+)", re.ASCII)
+_SUM = re.compile(r"([a-z]+)=(\d+)", re.ASCII)
+
+_FORM = (
+    "a batch is a list such as 2x512+0,64x1+4096 (requests x new tokens + tokens in the cache), or sums such as "
+    "prefill n=2 q=1024 k=1024 qq=524288 qk=524288"
+)
+
+
+@dataclass(frozen=True)
+class RequestGroup:
+    """Requests of the same length. count: how many. new: tokens of each that the step computes. cached: those before
+    them, whose keys are in its cache."""
+
+    count: int
+    new: int
+    cached: int
+
+    @property
+    def keys(self) -> int:
+        """Keys of one request at the end of the step."""
+        return self.new + self.cached
+
+    def __str__(self) -> str:
+        return f"{self.count}x{self.new}+{self.cached}"
+
+
+@dataclass(frozen=True)
+class RequestSums:
+    """Sums over the prefills, or the decodes, of a batch.
+
+    n: requests. q: new tokens. k: keys, those of new tokens included. qq: squares of new tokens. qk: new tokens times
+    keys.
+    """
+
+    n: int = 0
+    q: int = 0
+    k: int = 0
+    qq: int = 0
+    qk: int = 0
+
+    @classmethod
+    def of(cls, groups: Iterable[RequestGroup]) -> "RequestSums":
+        """The sums of listed requests."""
+        made = cls()
+        for each in groups:
+            n, q, k = each.count, each.new, each.keys
+            made += cls(n, n * q, n * k, n * q * q, n * q * k)
+        return made
+
+    def __add__(self, other: "RequestSums") -> "RequestSums":
+        return RequestSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def written(self, kind: str) -> str:
+        """As a text of a plan. kind: `prefill` or `decode`."""
+        return " ".join((kind, *(f"{each.name}={getattr(self, each.name)}" for each in fields(self))))
+
+    @property
+    def mean(self) -> tuple[int, int, int]:
+        """Requests, queries and keys of requests of one length that are about as much work, each rounded up.
+
+        The lengths are means over queries, so that the squares and the pairs of queries and keys have the same sums
+        before they are rounded. Without requests: three ones.
+        """
+        if not self.n:
+            return 1, 1, 1
+        return _up(self.q * self.q, self.qq), _up(self.qq, self.q), _up(self.qk, self.q)
+
+
+def _up(above: int, below: int) -> int:
+    return -(-above // below)
+
+
+@dataclass(frozen=True)
+class RequestBatch:
+    """The requests that a rank of dp runs in one micro-batch.
+
+    groups: the requests by length, ascending; empty if only sums are known. prefill, decode: the sums of requests with
+    several new tokens, or with one.
+    """
+
+    groups: tuple[RequestGroup, ...]
+    prefill: RequestSums
+    decode: RequestSums
+
+    @property
+    def sums(self) -> RequestSums:
+        """The sums over all requests."""
+        return self.prefill + self.decode
+
+    @property
+    def longest(self) -> int:
+        """Keys of the longest request; of sums the mean, rounded up, as no request is shorter than the longest."""
+        if self.groups:
+            return max(each.keys for each in self.groups)
+        return max(_up(each.k, each.n) for each in (self.prefill, self.decode) if each.n)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The batch as the texts of a plan."""
+        if self.groups:
+            return tuple(map(str, self.groups))
+        kinds = {"prefill": self.prefill, "decode": self.decode}
+        return tuple(sums.written(kind) for kind, sums in kinds.items() if sums.n)
+
+
+@lru_cache(maxsize=64)
+def batch_of(texts: tuple[str, ...]) -> RequestBatch:
+    """The batch of the texts of a plan. UsageError for texts that are none, and for sums that no requests have."""
+    written = [each.strip() for text in texts for each in text.split(";")]
+    found = [_SUMS.fullmatch(each) for each in written]
+    if any(found):
+        return _of_sums(written, found)
+    lengths = Counter[tuple[int, int]]()
+    for each in written:
+        group = _group(each)
+        lengths[group.new, group.cached] += group.count
+    return batch_of_lengths(lengths)
+
+
+def batch_of_lengths(lengths: Mapping[tuple[int, int], int]) -> RequestBatch:
+    """The batch with so many requests of each pair of new tokens and tokens in the cache."""
+    if sum(lengths.values()) > MOST_REQUESTS or len(lengths) > MOST_LENGTHS:
+        raise UsageError(
+            f"a batch has at most {MOST_REQUESTS:,} requests of {MOST_LENGTHS:,} different lengths, and this one "
+            f"{sum(lengths.values()):,} of {len(lengths):,}: {Word('requests')} takes their sums too"
+        )
+    groups = tuple(RequestGroup(lengths[key], *key) for key in sorted(lengths))
+    prefill, decode = (RequestSums.of(each for each in groups if (each.new == 1) is one) for one in (False, True))
+    return RequestBatch(groups, prefill, decode)
+
+
+def _group(text: str) -> RequestGroup:
+    found = _GROUP.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{shown(text)} is no requests: {_FORM} ({Word('requests')})")
+    count, new, cached = (
+        int(part) if part else default for part, default in zip(found.groups(), (1, 0, 0), strict=True)
+    )
+    if not count or not new or new + cached > MOST_POSITIONS:
+        raise UsageError(
+            f"{shown(text)}: there are one or more requests of a length, each with one new token or more, and at most "
+            f"{MOST_POSITIONS:,} positions ({Word('requests')})"
+        )
+    return RequestGroup(count, new, cached)
+
+
+def _of_sums(texts: Sequence[str], found: Sequence[re.Match[str] | None]) -> RequestBatch:
+    sums: dict[str, RequestSums] = {}
+    names = [each.name for each in fields(RequestSums)]
+    for text, match in zip(texts, found, strict=True):
+        values = {} if match is None else {name: int(value) for name, value in _SUM.findall(match[2])}
+        if match is None or match[1] in sums or sorted(values) != sorted(names):
+            raise UsageError(
+                f"{shown(text)} is no sums of the prefills or of the decodes, each once with {', '.join(names)}: "
+                f"{_FORM} ({Word('requests')})"
+            )
+        sums[match[1]] = RequestSums(**values)
+        _check_sums(match[1], sums[match[1]])
+    prefill, decode = (sums.get(kind, RequestSums()) for kind in ("prefill", "decode"))
+    if not prefill.n and not decode.n:
+        raise UsageError(f"the batch has no requests: {_FORM} ({Word('requests')})")
+    return RequestBatch((), prefill, decode)
+
+
+def _check_sums(kind: str, sums: RequestSums) -> None:
+    """Raise UsageError for sums that no requests have: by the bounds of whole numbers, and Cauchy and Schwarz."""
+    if not any(getattr(sums, each.name) for each in fields(sums)):
+        return
+    n, q, k, qq, qk = (getattr(sums, each.name) for each in fields(sums))
+    rules = {
+        f"n is 1 to {MOST_REQUESTS:,}": 1 <= n <= MOST_REQUESTS,
+        "each request has a new token (n <= q)": n <= q,
+        "each new token has a key (q <= k)": q <= k,
+        "the square of q is at most n times qq": q * q <= n * qq,
+        "qq is at most the square of q": qq <= q * q,
+        "qk is at least qq": qq <= qk,
+        "qk is at most q times k": qk <= q * k,
+        f"a request has at most {MOST_POSITIONS:,} positions": k <= n * MOST_POSITIONS,
+    }
+    broken = next((rule for rule, holds in rules.items() if not holds), None)
+    if broken:
+        raise UsageError(f"no requests have the sums {sums.written(kind)}: {broken} ({Word('requests')})")
+
+
+def derived_words(batch: RequestBatch) -> dict[str, int]:
+    """The words of a plan that a batch gives: its requests are one sequence of all their tokens."""
+    return {"micro_batch_size": 1, "seq_len": batch.sums.q, "cache_len": batch.sums.k - batch.sums.q}
+
+
+def check_derived(words: Mapping[str, Any], batch: RequestBatch) -> None:
+    """Raise UsageError if other words of a plan give the lengths of requests another value than the batch does."""
+    for word, value in derived_words(batch).items():
+        given = words.get(word)
+        if given is not None and given != value:
+            raise UsageError(
+                f"{Word('requests')} has the lengths of all requests, so that {Word(word)} is {value} here and not "
+                f"{shown(given)}: leave {Word(word)} out"
+            )
+
+
+def value_over(text: str, env: Mapping[str, int], batch: RequestBatch, what: str = "") -> int:
+    """The value of an expression for a batch: what each request adds, and what is there once, such as weights.
+
+    An expression with keys (SK) is a constant and a part that grows with the number of sequences (B), because no query
+    sees keys of another request. The part is summed over the requests, each with its own S and SK. For sums it must
+    also be a polynomial in S, SK and their product, which it is not behind a window.
+
+    env: the values of all symbols, B those of one request on each rank of dp. what: what the value is, for errors.
+    """
+    if "SK" not in symbols(text):
+        return evaluate(text, env, what=what)
+
+    def at(sequences: int, queries: int, keys: int) -> int:
+        return evaluate(text, {**env, "B": sequences * env["B"], "S": queries, "SK": keys}, what=what)
+
+    first, second, third = (at(sequences, 1, 1) for sequences in (1, 2, 3))
+    if third - second != second - first:
+        raise StagedbError(f"{what or text} is not the sum over requests, which this version cannot evaluate")
+    once = 2 * first - second
+
+    def each(queries: int, keys: int) -> int:
+        return at(1, queries, keys) - once
+
+    if batch.groups:
+        return once + sum(group.count * each(group.new, group.keys) for group in batch.groups)
+    return once + _of_polynomial(each, batch.sums, what or text)
+
+
+def _of_polynomial(each: Callable[[int, int], int], sums: RequestSums, what: str) -> int:
+    """The sum over requests of `a + b·q + c·k + d·q·k`, whose coefficients are found from four values."""
+    low, more, square, both = each(1, 1), each(1, 2), each(2, 2), each(2, 3)
+    d = (both - square) - (more - low)
+    c = (more - low) - d
+    b = (square - low) - c - 3 * d
+    a = low - b - c - d
+    for q, k in ((3, 5), (1024, 70_000), (100_000, 1 << 20)):
+        if each(q, k) != a + b * q + c * k + d * q * k:
+            raise UsageError(
+                f"{what} depends on the length of each request, as queries see a window, a chunk or some of the keys: "
+                f"sums are not enough. Give {Word('requests')} a list, such as 2x512+0,64x1+4096"
+            )
+    return a * sums.n + b * sums.q + c * sums.k + d * sums.qk
+
+
+def in_flight(batch: RequestBatch) -> str:
+    """The batch in a few words, for people."""
+    parts = []
+    for name, sums in (("prefill", batch.prefill), ("decode", batch.decode)):
+        if sums.n:
+            parts.append(f"{sums.n:,} to {name} with {sums.q:,} new tokens over {sums.k:,} keys")
+    return ", ".join(parts)
