@@ -10,9 +10,14 @@ from stagedb.api.results import Rows, RunInfo
 from stagedb.store import Store
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from stagedb.api.calibrating import CalibratedSystem
+    from stagedb.api.iterations import SeenIterations
     from stagedb.api.matching import MatchedRun
+    from stagedb.api.plan_keywords import PlanWords
     from stagedb.api.run_views import ExportedRun, ViewedRun
+    from stagedb.models import Card
     from stagedb.runs.what_ifs import RunWhatIf
     from stagedb.systems.system import System
 
@@ -125,6 +130,35 @@ class RunVerbs:
         from stagedb.api import matching
 
         return matching.match(self.store, run, instance, progress)
+
+    def iterations(
+        self,
+        run: str,
+        /,
+        *,
+        rank: int | None = None,
+        model: "str | Card | None" = None,
+        system: "str | Path | System | None" = None,
+        framework: str | None = None,
+        alike: bool = False,
+        progress: "Callable[[int, int], None] | None" = None,
+        **words: "Unpack[PlanWords]",
+    ) -> "SeenIterations":
+        """The iterations of an engine that serves in a run that was imported, a row each with its requests and times.
+
+        run: its id or name. rank: of the run; by default the first one that has iterations. model: of the library, a
+        card or a config: each iteration is then planned with its own requests, and the row has the step that is
+        expected next to the one that was seen. system: by default `h100`. framework: as in `profile`. alike: plan the
+        requests of an iteration as if all had the mean length, which models with windows need. words: of the plan, such
+        as `tp`, without those of requests. progress: called with the different batches that were planned,
+        and with all. Nothing is written. Raises UsageError for a run without iterations.
+        """
+        from stagedb.api import iterations, provenance
+        from stagedb.plans import typed_words
+
+        asked = provenance.Asked(None, model, system, (), framework)
+        request = iterations.requested(self.store, asked, typed_words(words))
+        return iterations.iterations(self.store, run, rank, request, alike, progress)
 
     def calibrate(
         self,

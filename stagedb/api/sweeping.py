@@ -151,7 +151,7 @@ def gains_on(store: Store, request: SweepRequest, progress: Watch | None = None)
     inputs = request.inputs()
     source, plan = request.planned(store, {})
     report = progress or (lambda done, of, outcome: None)
-    trials = _trials(store, source, inputs)
+    trials = trials_of(store, source, inputs)
     found = sensitivity(trials, plan, lambda done, of: report(done, of, ""))
     commands = provenance.commands_of("sweep", request.asked, request.words, [OPTIONS.word(Word("sensitivity", True))])
     return Gains(
@@ -194,7 +194,7 @@ def _outcomes(
     outcomes: dict[int, PointOutcome | Refusal] = dict(found)
     report(len(outcomes), len(values), "")
     if source is not None:
-        trials = _trials(store, source, request.inputs())
+        trials = trials_of(store, source, request.inputs())
         asked = [kept[at][1] for at in order]
         for place, outcome in sweep(trials, asked):
             outcomes[order[place]] = outcome
@@ -261,7 +261,7 @@ def _check_number(systems: Sequence[System], path: str) -> None:
         raise errors[0]
 
 
-def _trials(store: Store, source: model_names.Source, inputs: ProfileInputs) -> Trials:
+def trials_of(store: Store, source: model_names.Source, inputs: ProfileInputs) -> Trials:
     """What tries plans of a model. A graph without a card is read now: processes that try plans read no store."""
     stored = None if source.card is not None else graph_of(source, source.options, store)
 

@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "report": "timeline_report",
     "diff": "diff",
     "match": "match",
+    "iterations": "iterations",
     "ls": "ls_show_rm",
     "show": "ls_show_rm",
     "rm": "ls_show_rm",

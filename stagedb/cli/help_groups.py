@@ -13,7 +13,19 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "Make": ("models", "systems", "build", "instantiate", "export", "unpack", "validate", "simulate", "import"),
     "Ask": ("query", "queries", "ls", "show", "find", "jobs", "serve", "mcp"),
-    "Time": ("memory", "profile", "advise", "search", "sweep", "timeline", "report", "diff", "replay", "match"),
+    "Time": (
+        "memory",
+        "profile",
+        "advise",
+        "search",
+        "sweep",
+        "timeline",
+        "report",
+        "diff",
+        "replay",
+        "match",
+        "iterations",
+    ),
     "Share": ("name", "tag", "note", "rm", "store"),
     "Help": ("help",),
 }

@@ -54,6 +54,8 @@ def model_sizes(stages: Sequence[Sequence[SeenOp]], found: FoundDegrees) -> Mode
     if not cores or cores[0].dims is None:
         raise UnknownSizesError("no attention was recorded: only decoders with attention as one operator are known")
     batch, heads, kv_heads, rows, _, head_dim = cores[0].dims[:6]
+    if not rows:
+        raise UnknownSizesError("requests of several lengths were recorded: name an instance with their requests")
     tokens = batch * rows
     layer = _first_layer(work[0])
     hidden = _other(layer.out, tokens)

@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stagedb.matching.planned_ops import MATMUL, WORK, PlannedOp
-from stagedb.matching.seen_ops import SeenOp
+from stagedb.matching.planned_ops import ATTENTION, MATMUL, WORK, PlannedOp
+from stagedb.matching.seen_ops import SeenOp, is_packed
 from stagedb.matching.task_order import in_seen_order
 from stagedb.runs.alignment import Alignment, Gap, align
 from stagedb.runs.clocks import MESSAGES
@@ -18,11 +18,15 @@ from stagedb.runs.clocks import MESSAGES
 
 @dataclass(frozen=True)
 class Known:
-    """What the recording has: dims of matmuls, ranks of groups, bytes of collectives."""
+    """What the recording has: dims of matmuls, ranks of groups, bytes of collectives.
+
+    packed: attentions are of requests of several lengths, and have the sizes of heads alone.
+    """
 
     dims: bool
     groups: bool
     sizes: bool
+    packed: bool = False
 
     @classmethod
     def of(cls, seen: Sequence[SeenOp]) -> "Known":
@@ -32,16 +36,22 @@ class Known:
             any(each.dims for each in seen),
             any(each.group for each in communicates),
             any(each.sent for each in communicates),
+            any(map(is_packed, seen)),
         )
 
     def planned(self, op: PlannedOp) -> Hashable:
         """What must be the same in a recorded op."""
+        if op.kind == ATTENTION and self.packed:
+            _, heads, kv_heads, _, _, head, *_ = op.dims
+            return op.kind, (0, heads, kv_heads, 0, 0, head)
         if op.kind in WORK:
             return op.kind, op.dims if self.dims else None
         return op.kind, self._group(op.group), (op.sent if op.kind != "recv" else op.received) * self.sizes
 
     def seen(self, op: SeenOp) -> Hashable:
         """What must be the same in a planned op."""
+        if op.kind == ATTENTION and self.packed and op.dims is not None:
+            return op.kind, op.dims[:6]
         if op.kind in WORK:
             return op.kind, op.dims if self.dims else None
         return op.kind, self._group(op.group), (op.sent or 0) * self.sizes

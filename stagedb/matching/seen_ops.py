@@ -136,14 +136,30 @@ _MATMULS: Mapping[str, Callable[[Shapes], tuple[int, ...]]] = {
 
 
 def _attention(operator: str, shapes: Shapes) -> tuple[int, ...] | None:
-    """Batch, heads, heads of keys, queries, keys, head; the gradient of the result is before these operands."""
+    """Batch, heads, heads of keys, queries, keys, head; the gradient of the result is before these operands.
+
+    Kernels of requests of several lengths have one axis of all their tokens: the first, fourth and fifth are then 0.
+    """
     operands = [shape for shape in shapes if len(shape) == 4]
     if "backward" in operator:
         operands = operands[1:]
     if len(operands) < 3:
-        return None
+        return _packed_attention(shapes)
     (batch, heads, queries, head), (_, key_heads, keys, _), (_, _, _, value) = operands[:3]
     return (batch, heads, key_heads, queries, keys, head, *(() if value == head else (value,)))
+
+
+def _packed_attention(shapes: Shapes) -> tuple[int, ...] | None:
+    operands = [shape for shape in shapes[:3] if len(shape) == 3]
+    if len(operands) < 3 or operands[0][2] != operands[1][2]:
+        return None
+    (_, heads, head), (_, key_heads, _), (_, _, value) = operands
+    return (0, heads, key_heads, 0, 0, head, *(() if value == head else (value,)))
+
+
+def is_packed(op: SeenOp) -> bool:
+    """Whether it is an attention of requests of several lengths, whose shapes do not have these lengths."""
+    return op.kind == ATTENTION and op.dims is not None and not op.dims[3]
 
 
 def group_calls(run: StoredRun) -> dict[int, list[GroupCall]]:

@@ -42,6 +42,10 @@ _FORM = (
 )
 
 
+class NotEnoughError(UsageError):
+    """Sums over requests where the length of each is needed."""
+
+
 @dataclass(frozen=True)
 class RequestGroup:
     """Requests of the same length. count: how many. new: tokens of each that the step computes. cached: those before
@@ -129,6 +133,15 @@ class RequestBatch:
         if self.groups:
             return max(each.keys for each in self.groups)
         return max(_up(each.k, each.n) for each in (self.prefill, self.decode) if each.n)
+
+    @property
+    def alike(self) -> "RequestBatch":
+        """As many prefills, and as many decodes, each with the mean of their lengths, rounded."""
+        lengths = Counter[tuple[int, int]]()
+        for sums in (self.prefill, self.decode):
+            if sums.n:
+                lengths[max(round(sums.q / sums.n), 1), round((sums.k - sums.q) / sums.n)] += sums.n
+        return batch_of_lengths(lengths)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -271,7 +284,7 @@ def _of_polynomial(each: Callable[[int, int], int], sums: RequestSums, what: str
     a = low - b - c - d
     for q, k in ((3, 5), (1024, 70_000), (100_000, 1 << 20)):
         if each(q, k) != a + b * q + c * k + d * q * k:
-            raise UsageError(
+            raise NotEnoughError(
                 f"{what} depends on the length of each request, as queries see a window, a chunk or some of the keys: "
                 f"sums are not enough. Give {Word('requests')} a list, such as 2x512+0,64x1+4096"
             )

@@ -6,12 +6,14 @@ names.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.runs.engine_iterations import engine_iterations
 from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
 from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.module_paths import ModulePaths, of_step_before
@@ -27,6 +29,7 @@ from stagedb.runs.rank_trace import (
     OPTIMIZER,
     RECOMPUTE,
     UNKNOWN,
+    Annotation,
     DeviceOps,
     Integers,
     Places,
@@ -142,14 +145,15 @@ class _LaunchedOps:
         operator = _taken(rank.host.column("number"), inner, NONE)
         kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
-        in_step = self._annotations([p for p, each in enumerate(rank.annotations) if kinds[each.name] == _STEPS])
-        numbers = {name: _step_number(name) for name in kinds}
+        numbers = step_numbers(rank.annotations)
+        in_step = self._annotations(list(numbers))
         phases = {name: _named_phase(name) for name in kinds}
         # A forward is what is no other phase, if anything is known of an op.
         otherwise = np.where((inner == NONE) & (around == NONE), UNKNOWN, FORWARD)
         phase = np.where(phase == NONE, otherwise, phase)
         named = _taken(np.array([phases[each.name] for each in rank.annotations], np.int8), around, NONE)
-        step = _taken(np.array([numbers[each.name] for each in rank.annotations], np.int64), in_step, NONE)
+        by_place = np.array([numbers.get(place, NONE) for place in range(len(rank.annotations))], np.int64)
+        step = _taken(by_place, in_step, NONE)
         columns: dict[str, npt.NDArray[Any]] = {
             "start": device.column("start"),
             "end": device.column("end"),
@@ -249,9 +253,17 @@ def _named_phase(annotation: str) -> int:
     return BACKWARD if _BACKWARD_NAME.search(annotation) else NONE
 
 
-def _step_number(name: str) -> int:
-    found = _STEP.match(name)
-    return NONE if found is None else int(found[1])
+def step_named(name: str) -> bool:
+    """Whether an annotation is one of the profiler's steps."""
+    return _STEP.match(name) is not None
+
+
+def step_numbers(annotations: Sequence[Annotation]) -> dict[int, int]:
+    """The numbers of the steps of a rank, by the places of their annotations: those of the profiler, or else the places
+    of an engine's iterations."""
+    found = {place: _STEP.match(each.name) for place, each in enumerate(annotations)}
+    counted = {place: int(match[1]) for place, match in found.items() if match is not None}
+    return counted or {each.place: each.number for each in engine_iterations(annotations)}
 
 
 def _by_number(wanted: Integers, numbers: Integers) -> Integers:

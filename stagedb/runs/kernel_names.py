@@ -93,6 +93,9 @@ _COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.I), kind)
     for pattern, kind in (
+        (r"\w*kv_indices\w*|reshape_and_cache|store_(?:kv)?cache", "other"),  # tables of pages, and what fills them
+        # Decodes divide the keys of a request among blocks, and add up what these made.
+        (r"paged_attention\w*reduce|splitkv_combine|(?:attn|attention|mla)\w*(?:_reduce|_combine|_merge)", "reduce"),
         (r"flash|fmha|attention|attn_(fwd|bwd)|\bmla|sdpa|paged_?attn|cross_entropy_attn", "attention"),
         (r"softmax|cross_?entropy|nll_loss", "softmax"),
         (r"multi_tensor_apply|adam(w|functor|_)|fused_?sgd|\blamb_|optimizer", "optimizer"),

@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from stagedb.runs.clocks import JointCollective, ends_of
+from stagedb.runs.engine_iterations import engine_iterations
+from stagedb.runs.joined_ops import step_named
 from stagedb.runs.lane_rows import Edge, LaneRows, Node, axis_of, known, message_bytes
 from stagedb.runs.leg_rows import LegRows
 from stagedb.runs.measured_run import FORMAT, MeasuredRun
-from stagedb.runs.rank_trace import NONE
+from stagedb.runs.rank_trace import NONE, Integers
 from stagedb.traces.rank_sets import format_ranks
 
 RowT = TypeVar("RowT", Node, Edge)
@@ -55,9 +57,11 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
     ops, tasks, following = (
         sum(getattr(lane, name) for lane in lanes) for name in ("op_count", "task_count", "next_count")
     )
+    iterations = list(chain.from_iterable(_iterations(run, rank) for rank in run.ranks))
     nodes = {
         "RunLane": RowSource(len(lanes), lambda: map(_lane, lanes)),
         "RunRank": RowSource(len(run.ranks), lambda: (_rank(run, rank, files.get(rank)) for rank in run.ranks)),
+        "RunIteration": RowSource(len(iterations), lambda: iter(iterations)),
         "RunOp": RowSource(ops, lambda: chain.from_iterable(lane.ops() for lane in lanes)),
         "RunTask": RowSource(tasks, lambda: chain.from_iterable(lane.tasks() for lane in lanes)),
         "RunCollective": RowSource(len(run.calls), partial(_collectives, run)),
@@ -65,6 +69,10 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
     }
     edges = {
         ("IN_LANE", "RunRank", "RunLane"): RowSource(len(run.ranks), partial(_in_lane, run)),
+        ("NEXT_ITERATION", "RunIteration", "RunIteration"): RowSource(
+            sum(one["rank"] == other["rank"] for (_, one), (_, other) in pairwise(iterations)),
+            lambda: _following(iterations),
+        ),
         ("NEXT", "RunOp", "RunOp"): RowSource(
             following, lambda: chain.from_iterable(each.next_ops() for each in lanes)
         ),
@@ -124,6 +132,56 @@ def _lane(rows: LaneRows) -> Node:
         "communication": _mean([each.communication for each in spent]),
     }
     return run.id, values
+
+
+def _iterations(run: MeasuredRun, rank: int) -> Iterator[Node]:
+    """The iterations of an engine on a rank, from the first of the ops that each launched to the end of the last."""
+    trace, timed = run.ranks[rank], run.ops[rank].timed
+    if not len(trace.ops) or any(step_named(each.name) for each in trace.annotations):
+        return
+    owner = f"{run.id}/r{rank}"
+    for each in engine_iterations(trace.annotations):
+        ops = np.flatnonzero(trace.ops.step == each.number)
+        if not len(ops):
+            continue
+        start, end = timed.start[ops], timed.end[ops]
+        sums = None if each.batch is None else each.batch.sums
+        values = {
+            "id": f"{owner}/i{each.number}",
+            "run": run.id,
+            "rank": rank,
+            "number": each.number,
+            "annotation": each.annotation.name[:LONGEST_NAME],
+            "workflow": each.workflow,
+            "requests": None if each.batch is None else list(each.batch.texts),
+            "prefills": None if each.batch is None else each.batch.prefill.n,
+            "decodes": None if each.batch is None else each.batch.decode.n,
+            "tokens": None if sums is None else sums.q,
+            "keys": None if sums is None else sums.k,
+            "start": int(start.min()),
+            "finish": int(end.max()),
+            "busy": _busy(start, end),
+            "ops": len(ops),
+        }
+        yield owner, values
+
+
+LONGEST_NAME = 500
+"""Characters of an iteration's name that are kept."""
+
+
+def _busy(start: Integers, end: Integers) -> int:
+    """ns in which at least one of some ops runs."""
+    order = np.argsort(start, kind="stable")
+    reached = np.maximum.accumulate(end[order])
+    gaps = np.maximum(start[order][1:] - reached[:-1], 0)
+    return int(reached[-1] - start[order][0] - gaps.sum())
+
+
+def _following(iterations: Sequence[Node]) -> Iterator[Edge]:
+    for (_, one), (_, other) in pairwise(iterations):
+        if one["rank"] == other["rank"]:
+            yield one["id"], other["id"], {}
 
 
 def _rank(run: MeasuredRun, rank: int, file: str | None) -> Node:

@@ -51,6 +51,7 @@ MIGRATIONS = (
     ),
     Migration(12, "runs matched with plans", defines=("Match", "Finding"), oldest=FIRST),
     Migration(13, "jobs that commands run", defines=("Job",), oldest=FIRST),
+    Migration(14, "iterations of engines that serve", defines=("RunIteration",), oldest=FIRST),
 )
 NEWEST = MIGRATIONS[-1].version
 

@@ -71,6 +71,28 @@ RUN_LABELS = (
         style=("#57c7e3", "rank"),
     ),
     Label(
+        "RunIteration",
+        "An iteration of an engine that serves, on a rank: its requests, and when what it launched ran.",
+        (
+            id_of("run id, `/r`, rank, `/i`, number"),
+            _RUN,
+            Property("rank", "integer", "the rank"),
+            Property("number", "integer", "its place in the run, from 0; `step_number` of its ops"),
+            Property("annotation", "string", "its name, as the engine writes it"),
+            Property("workflow", "string?", "the workflow of such a step: prefill, mixed or decode"),
+            Property("requests", "string[]?", "its requests as `requests` of a plan has them"),
+            Property("prefills", "integer?", "requests with several new tokens, or a chunk of a prompt", "requests"),
+            Property("decodes", "integer?", "requests that add a token", "requests"),
+            Property("tokens", "integer?", "new tokens of all requests", "tokens"),
+            Property("keys", "integer?", "keys of all requests, those of new tokens included", "tokens"),
+            Property("start", "integer", "when its first op begins", "ns"),
+            Property("finish", "integer", "when its last op ends", "ns"),
+            Property("busy", "integer", "part of it in which one of its ops runs", "ns"),
+            Property("ops", "integer", "ops that it launched"),
+        ),
+        style=("#ffe081", "number"),
+    ),
+    Label(
         "RunLane",
         "Ranks that executed the same ops in the same order. Times are means of the ranks; busy, exposed, bubble and "
         "idle add up to the run.",
@@ -202,6 +224,10 @@ RUN_LABELS = (
 
 RUN_RELATIONSHIPS = (
     Relationship("HAS_RANK", "Run", "RunRank", "The ranks that were imported.", owns=True),
+    Relationship(
+        "HAS_ITERATION", "RunRank", "RunIteration", "The iterations of an engine that the rank ran.", owns=True
+    ),
+    Relationship("NEXT_ITERATION", "RunIteration", "RunIteration", "The next iteration of the rank."),
     Relationship("HAS_LANE", "Run", "RunLane", "The lanes of the run.", owns=True),
     Relationship("IN_LANE", "RunRank", "RunLane", "The lane with the ops of the rank."),
     Relationship("HAS_OP_TIME", "RunLane", "RunOp", "The ops of the lane.", owns=True),

@@ -22,7 +22,7 @@ AT_ONCE = 2_000
 
 Progress = Callable[[int, int], None]
 
-_PARENTS_FIRST = ("RunLane", "RunRank", "RunOp", "RunTask", "RunCollective", "RunLeg")
+_PARENTS_FIRST = ("RunLane", "RunRank", "RunIteration", "RunOp", "RunTask", "RunCollective", "RunLeg")
 
 
 def has_run(store: Store, run: str) -> bool:
