@@ -69,7 +69,8 @@ class Tracer:
     """Records the operations of one block in issue order.
 
     caches: what operations read of all positions of a sequence (keys, values, latents) is read from a cache, to which
-    an operation before them adds that of the new positions. cached: the caches, by the tensor that is added.
+    an operation before them adds that of the new positions. cached: the caches, by the tensor that is added. cast: the
+    copies in fp8 of inputs of matmuls, by the input, where several matmuls of a block may read one.
     """
 
     block: str
@@ -85,6 +86,7 @@ class Tracer:
     part: str = ""
     caches: bool = False
     cached: dict[str, Tensor] = field(default_factory=dict)
+    cast: dict[str, Tensor] = field(default_factory=dict)
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:

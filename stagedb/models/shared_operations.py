@@ -58,9 +58,12 @@ def projected(
     weight, *bias = weights
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
-    if fp8:
+    if fp8 and t.caches:  # nothing differentiates: weights are stored so, and all readers of the input share a copy
+        inputs = (t.cast.get(x.name) or t.narrow(f"{name}.cast_input", x, Quantize(), E4M3), weight)
+        t.cast[x.name] = inputs[0]
+    elif fp8:
         inputs = tuple(
-            operand if operand.dtype == E4M3 else t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
+            t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
             for word, operand in (("cast_input", x), ("cast_weight", weight))
         )
     read = over(KEYS, x.axes) if KEYS in out else x.axes
@@ -85,7 +88,7 @@ def gated(
     The two weights have `weight_axes`; one weight for both, as a style or the checkpoint (`packed`) has it, has
     `packed_axes`.
     """
-    packed = packed or style.pack_gate
+    packed = packed or style.pack_gate or style.serves  # engines load both weights as one
     if packed:
         operands: tuple[Tensor, ...] = (linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), bias, style.fp8),)
     else:

@@ -1,12 +1,10 @@
-"""Checks of forwards and backwards that run together during the exchanges of experts."""
+"""Checks of tasks that run together during the exchanges of experts: forwards and backwards, or two forwards."""
 
 from collections.abc import Iterator
 
 from stagedb.mentions import Word
-from stagedb.plans.aspects import LAYOUT_WORDS
 from stagedb.plans.nearest_plans import Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.plans.workflow_checks import check_needed
 from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Task, pairs
 
 WITHOUT = Way({"overlap_experts": False}, f"leave {Word('overlap_experts', True)} out")
@@ -16,12 +14,14 @@ def check_overlap(plan: PlanFields) -> None:
     """Raise UsageError, with a way out, if forwards and backwards cannot run together under a plan."""
     if not plan.overlap_experts:
         return
-    check_needed(plan.workflow, [LAYOUT_WORDS["overlap_experts"]], plan, {})
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
         raise Misfit(
             f"with ep 1 no tokens are exchanged, so that {Word('overlap_experts', True)} hides nothing", near, [WITHOUT]
         )
+    if not plan.workflow.differentiates:
+        _check_forwards(plan)
+        return
     _check_schedule(plan)
     found = list(_pairs(plan))
     if not found:
@@ -33,6 +33,30 @@ def check_overlap(plan: PlanFields) -> None:
             ways=[more, WITHOUT],
         )
     _check_gathers(plan, found)
+
+
+def _check_forwards(plan: PlanFields) -> None:
+    """Raise UsageError unless the forwards of a step can run two by two."""
+    if plan.schedule == EXPLICIT or plan.virtual_stages > 1:
+        raise Misfit(
+            f"two forwards run together in the order of their micro-batches, which {plan.schedule} with "
+            f"{plan.virtual_stages} chunks a stage does not have",
+            ways=[Way({"schedule": DEFAULT.name, "virtual_stages": 1}), WITHOUT],
+        )
+    if plan.microbatches % 2:
+        unit = plan.micro_batch_size * plan.dp
+        more = [Way({"global_batch_size": unit * (plan.microbatches + n)}) for n in (1, 3)]
+        raise Misfit(
+            f"two forwards run together, and a step has {plan.microbatches} micro-batch"
+            f"{'' if plan.microbatches == 1 else 'es'}",
+            ways=[more, WITHOUT],
+        )
+    if plan.options.zero == 3:
+        raise Misfit(
+            "with zero 3 each of two forwards gathers the parameters of its layers and frees them, which the other "
+            "needs",
+            ways=[Way({"zero": 0}), WITHOUT],
+        )
 
 
 def _check_schedule(plan: PlanFields) -> None:

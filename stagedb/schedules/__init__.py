@@ -32,7 +32,17 @@ from stagedb.schedules.posted_receives import (
     posted,
 )
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Order, Task, TaskPosition, marks, pairs, splits, whole, whole_backwards
+from stagedb.schedules.task import (
+    Order,
+    Task,
+    TaskPosition,
+    marks,
+    pairs,
+    splits,
+    two_by_two,
+    whole,
+    whole_backwards,
+)
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 from stagedb.schedules.zero_bubble_v import ZERO_BUBBLE_V
 from stagedb.workflows import DEFAULT as TRAINING
@@ -108,10 +118,13 @@ def stage_orders(
 ) -> tuple[tuple[Task, ...], ...]:
     """The order of every stage under the schedule with this name, without tasks that the workflow does not have.
 
-    paired: with forwards and backwards that run together, where the schedule has them.
+    paired: with forwards and backwards that run together, where the schedule has them; in a workflow without a backward
+    with every two forwards.
     """
-    orders = SCHEDULES[schedule].orders(stages, microbatches, chunks, paired)
-    return tuple(tuple(task for task in order if task.kind in workflow.kinds) for order in orders)
+    forwards = paired and not workflow.differentiates
+    orders = SCHEDULES[schedule].orders(stages, microbatches, chunks, paired and not forwards)
+    found = (tuple(task for task in order if task.kind in workflow.kinds) for order in orders)
+    return tuple(two_by_two(order) if forwards else order for order in found)
 
 
 def placement_of(schedule: str, placement: str | None = None) -> ChunkPlacement:

@@ -50,6 +50,11 @@ def pairs(order: Order) -> Iterator[range]:
             begin = index
 
 
+def two_by_two(order: Order) -> tuple[Task, ...]:
+    """The tasks with every second one run together with the one before it."""
+    return tuple(replace(task, joined=bool(index % 2)) for index, task in enumerate(order))
+
+
 def splits(order: Order) -> bool:
     """Whether backwards run as two halves."""
     return any(task.kind.half for task in order)

@@ -1,4 +1,4 @@
-"""The order of two tasks that run together: a forward, and the backward of another micro-batch or chunk.
+"""The order of two tasks that run together: a forward, and the backward of another micro-batch or chunk, or a forward.
 
 It is that of Megatron-Core's combined 1F1B (`TransformerLayerSchedulePlan.run` and `TransformerModelChunkSchedulePlan`,
 core/models/common/model_chunk_schedule_plan.py). The i-th layer of the forward runs with the i-th last one of the
@@ -9,6 +9,11 @@ backward. Each of the two is in parts, which the exchanges of tokens divide, and
 
 So each exchange has a part of the other task to hide behind. Layers of the longer task come after those of the other.
 What reads a forward's combined tokens comes with the next layer's attention, after the backward's own.
+
+Two forwards, of the halves of a batch that is served, take turns in the same way (SGLang's two-batch overlap):
+
+    first      attention, dispatch                       experts, combine
+    second                          attention, dispatch                   experts, combine
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,6 +54,8 @@ def interleaved(columns: ClassColumns, tasks: Sequence[Ints]) -> list[tuple[int,
     tasks: the ops of each in issue order, as rows of the class's ops.
     """
     places = [turns(columns, rows) for rows in tasks]
+    if all(len(rows) and UPWARD[columns.ops.template[rows[0]]] for rows in tasks):
+        places = [_of_two(found, second) for second, found in enumerate(places)]
     if len(tasks) > 2:
         places[2] = _like(columns, tasks[1], places[1], tasks[2])
     owner = np.repeat(np.arange(len(tasks)), [len(rows) for rows in tasks])
@@ -58,6 +65,17 @@ def interleaved(columns: ClassColumns, tasks: Sequence[Ints]) -> list[tuple[int,
         (number, np.array([rows[at] for at in part], np.int64))
         for number, part in groupby(order.tolist(), key=lambda at: int(owner[at]))
     ]
+
+
+_OF_TWO = {_ATTENTION: 0, _DISPATCH: 0, _EXPERTS: 2}
+"""The parts of the first of two forwards by those of a forward next to a backward; the second's are one further."""
+
+
+def _of_two(places: Ints, second: int) -> Ints:
+    """The places of a forward next to another one. second: 1 for the second of both."""
+    inside = (places >= _PARTS) & (places < _END)
+    parts = np.array([_OF_TWO.get(part, part) for part in range(_PARTS)])
+    return np.where(inside, places // _PARTS * _PARTS + parts[places % _PARTS] + second, places)
 
 
 def turns(columns: ClassColumns, rows: Ints) -> Ints:

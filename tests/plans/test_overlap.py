@@ -44,7 +44,6 @@ LEAVE = "leave --overlap-experts out"
         ({"zero": 3}, "each half of a pair gathers the parameters", f"take --zero 1, or {LEAVE}"),
         ({"zero": 2}, "each half of a pair gathers the parameters", f"take --zero 1, or {LEAVE}"),
         ({"zero": 3, **CHUNKS}, "each half of a pair gathers the parameters", f"take --zero 2, or {LEAVE}"),
-        ({"workflow": "forward-only"}, "forward-only has no gradients, which --overlap-experts is for", "training"),
     ],
 )
 def test_what_cannot_run_together_is_refused_with_a_way_out(words: dict[str, Any], reason: str, ways: str) -> None:

@@ -64,7 +64,7 @@ DEFAULTS: Values = {"softcap": 0.0, "scale": 0.0, "sinks": False}
 def _queries(
     t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", bias: bool
 ) -> "tuple[Tensor, Tensor]":
-    """Queries, and what they are made from."""
+    """Queries, and what they are made from. Where queries read latents, their positions follow in `_absorbed`."""
     source, axis = x, "hidden"
     if values["q_rank"]:
         narrow = ("batch", "seq", "q_rank")
@@ -73,6 +73,8 @@ def _queries(
         source = shared.norm(t, card, style, "attn.q_a_norm", source)
     t.enter("attention")
     q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, fp8=style.fp8)
+    if style.absorbs:
+        return q, source
     turned = t.activation("attn.rotary_q", HEADS.query)
     t.emit("attn.rotary_q", ops.Rotary(size=int(values["rope_dim"]), last=True), (q,), turned)
     return turned, source
@@ -128,8 +130,10 @@ def _absorbed(
         t.activation(f"attn.wkv_b.{word}", ("heads", f"{word}_dim", "kv_rank"), "param") for word in ("nope", "value")
     ]
     t.emit("attn.wkv_b", ops.PartViews(1, "nope_dim"), (weight,), *up)
-    own, turned = (t.activation(f"attn.q.{word}", (*HEADS.query[:-1], f"{word}_dim")) for word in ("nope", "rope"))
-    t.emit("attn.q.parts", ops.PartViews(3, "nope_dim"), (q,), own, turned)
+    own, part = (t.activation(f"attn.q.{word}", (*HEADS.query[:-1], f"{word}_dim")) for word in ("nope", "rope"))
+    t.emit("attn.q.parts", ops.PartViews(3, "nope_dim"), (q,), own, part)
+    turned = t.activation("attn.rotary_q", part.axes)
+    t.emit("attn.rotary_q", ops.Rotary(), (part,), turned)
     narrow = _projected(t, "attn.q.latent", own, up[0], "kv_rank")
     query, keys = t.activation("attn.q.joined", NARROW), t.activation("attn.keys", ("batch", "seq", "kv_a"))
     t.emit("attn.q.joined", ops.JoinLast(), (narrow, turned), query)

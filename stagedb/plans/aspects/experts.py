@@ -54,13 +54,13 @@ class Experts:
     overlap_experts: Annotated[
         bool,
         WordSpec(
-            "Run the forward of one micro-batch and the backward of another together, so that each computes while the "
-            "other exchanges tokens.",
-            property="forwards and backwards run together, each during the exchanges of the other",
-            needs="gradients",
+            "Run the forward of one micro-batch and the backward of another together, or without a backward two "
+            "forwards, so that each computes while the other exchanges tokens.",
+            property="forwards and backwards, or two forwards, run together, each during the exchanges of the other",
         ),
     ] = False
-    """Megatron-Core's `overlap_moe_expert_parallel_comm`, and the pairs of DualPipeV."""
+    """Megatron-Core's `overlap_moe_expert_parallel_comm`, and the pairs of DualPipeV; in serving two-batch overlap, as
+    in SGLang (`enable_two_batch_overlap`) and vLLM (`enable_dbo`)."""
 
 
 @aspect

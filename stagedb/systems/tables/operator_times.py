@@ -129,13 +129,13 @@ class OperatorTimes:
             taken = (attention_ns(table, chosen) / self._clock).tolist()
             return [None if _over_cache(each.dims) else ns for each, ns in zip(chosen, taken, strict=True)]
         plain, aside = self.table("matmul", dtype), self._aside(dtype)
-        dense = None if plain is None else self._kept(matmul_ns(plain, chosen, aside))
+        dense = None if plain is None else self._kept(matmul_ns(plain, chosen, aside), chosen)
         if operator == "matmul" or table is None:
             return [None] * len(chosen) if dense is None else dense
         taken, near = expert_ns(table, chosen)
         if plain is not None:
             taken = np.minimum(taken, one_by_one_ns(plain, chosen, aside))
-        kept = self._kept(taken)
+        kept = self._kept(taken, chosen)
         return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
 
     @property
@@ -148,10 +148,21 @@ class OperatorTimes:
         power = self.system.accelerator.power
         return 1.0 if power is None else float(power.clock)
 
-    def _kept(self, ns: Floats) -> list[float]:
-        """In a step: at the share of their measured speed that matmuls sustain there, and at the clock of its power."""
-        found: list[float] = (ns / (float(self.system.accelerator.sustained) * self._clock)).tolist()
+    def _kept(self, ns: Floats, chosen: Sequence[Shaped]) -> list[float]:
+        """In a step: at the share of their measured speed that matmuls sustain there, and at the clock of its power.
+
+        Matmuls that wait for memory draw less power, and keep their speed.
+        """
+        accelerator = self.system.accelerator
+        share = float(accelerator.sustained) * self._clock
+        computing = [each.flops * self._aside(each.dtype).fastest >= each.moved / self._bandwidth for each in chosen]
+        found: list[float] = (ns / np.where(computing, share, 1.0)).tolist()
         return found
+
+    @property
+    def _bandwidth(self) -> float:
+        """Bytes of memory a ns."""
+        return float(self.system.accelerator.bandwidth)
 
     def _spare_pace(self) -> float:
         """ns a byte of what an operator moves in addition to its table's."""
