@@ -1,0 +1,138 @@
+"""What the flags of an engine set, typed and checked: refused flags end here, those without effect are listed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from stagedb.errors import UsageError
+from stagedb.frameworks.engines.arguments import Arguments, Given, read_arguments
+from stagedb.frameworks.engines.engine import ENGINES, Engine, Flag, Refusal, find_engine
+from stagedb.inputs import shown
+
+Setting = int | str | bool | Fraction
+
+NUMBERS = (
+    *("tp", "pp", "dp", "ep", "moe_tp", "requests", "step_tokens", "longest", "block_size", "cache_bytes", "blocks"),
+    "world",
+)
+"""Settings that are whole numbers."""
+
+SWITCHES = ("all_ep", "attention_dp")
+"""Settings that are on or off."""
+
+UNSET = ("-1", "none", "null", "auto", "")
+"""Values with which an engine chooses a number by itself."""
+
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+_SUFFIXED = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([kKmMgGtT])", re.ASCII)
+_SHARE = re.compile(r"(?:0?\.\d{1,18}|1(?:\.0{1,18})?|0)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The settings of an engine in a file.
+
+    values: by setting (`tp`, `requests`, …). written: for each of them, its flag in the file. without_effect: flags
+    that do not change a step. model: as the file names it. variables: of the environment, which are not read.
+    """
+
+    engine: Engine
+    path: Path
+    values: Mapping[str, Setting]
+    written: Mapping[str, str]
+    without_effect: tuple[str, ...]
+    model: str | None
+    variables: tuple[str, ...]
+
+    def number(self, setting: str, default: int = 1) -> int:
+        """A setting that is a number."""
+        value = self.values.get(setting, default)
+        return value if isinstance(value, int) else default
+
+    def flag(self, setting: str) -> str:
+        """A setting as the file has it: its flag and value."""
+        value = self.values.get(setting)
+        return self.written.get(setting, setting) + ("" if isinstance(value, bool) else f" {value}")
+
+
+def engine_file(word: Path) -> tuple[str, Path] | None:
+    """The engine and the file of a word such as `vllm:args.txt`; None for the name of another file."""
+    name, colon, file = str(word).partition(":")
+    return (name, Path(file)) if colon and name in ENGINES else None
+
+
+def read_settings(name: str, path: Path) -> EngineSettings:
+    """The settings of an engine, by its name, in a file.
+
+    Raises UsageError for files and flags that cannot be read, for values that a setting does not have, and for flags
+    that change a step in a way that is not built: with the reason, and what works.
+    """
+    engine = find_engine(name)
+    found = read_arguments(path, engine)
+    values: dict[str, Setting] = {}
+    written: dict[str, str] = {}
+    silent: dict[str, None] = {}
+    for given in _last(found):
+        where = f"{path}: {given.written}"
+        if given.flag.sets == "model":
+            continue
+        if given.flag.sets:
+            value = _setting(given, where)
+            if value is not None:
+                values[given.flag.sets], written[given.flag.sets] = value, given.written
+            continue
+        refusal = given.flag.refusal
+        if refusal is not None and refusal.refuses(given.value, given.written):
+            raise _refused(refusal, given, where)
+        silent[given.written] = None
+    return EngineSettings(engine, path, values, written, tuple(silent), found.model, found.variables)
+
+
+def _last(found: Arguments) -> tuple[Given, ...]:
+    """Each flag once, with its last value, as engines read them. Nested settings of one flag are all there."""
+    return tuple(
+        {(given.flag.name, given.written if "." in given.written else ""): given for given in found.given}.values()
+    )
+
+
+def _refused(refusal: Refusal, given: Given, where: str) -> UsageError:
+    value = "" if given.flag.takes == "switch" else f" {shown(given.value)}"
+    return UsageError(f"{where}{value} is not obeyed: {refusal.why}; what works: {refusal.works}")
+
+
+def _setting(given: Given, where: str) -> Setting | None:
+    flag, value = given.flag, given.value
+    if flag.values is not None:
+        if value in flag.values:
+            return flag.values[value]
+        if flag.refusal is not None:
+            if not flag.refusal.refuses(value, given.written):
+                return None
+            raise _refused(flag.refusal, given, where)
+        raise UsageError(f"{where} is not {shown(value)}: it takes {', '.join(flag.values)}")
+    if flag.sets in SWITCHES:
+        return value == "true"
+    if value.lower() in UNSET:
+        return None
+    if flag.sets in NUMBERS:
+        return _whole(value, flag, where)
+    if flag.sets == "memory_share":
+        if not _SHARE.fullmatch(value) or not Fraction(value):
+            raise UsageError(f"{where} must be a share above 0 and up to 1, not {shown(value)}")
+        return Fraction(value)
+    return value
+
+
+def _whole(value: str, flag: Flag, where: str) -> int:
+    scaled = _SUFFIXED.fullmatch(value) if flag.suffixes else None
+    if scaled is not None:
+        # vLLM reads k as thousand and K as 1,024.
+        power = "kmgt".index(scaled[2].lower()) + 1
+        size = Fraction(scaled[1]) * Fraction((1000 if scaled[2].islower() else 1024) ** power)
+        if size.denominator == 1 and size:
+            return int(size)
+    if not _WHOLE.fullmatch(value) or not int(value):
+        raise UsageError(f"{where} must be a whole number of 1 or more, not {shown(value)}")
+    return int(value)
