@@ -11,6 +11,7 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
+from stagedb.frameworks.engines.names import ENGINES
 from stagedb.mentions import OPTIONS, Options, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
@@ -30,8 +31,8 @@ class _Given:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Read these words from a YAML, JSON or TOML file, or from arguments of a serving engine (vllm:FILE); "
-            "options given here win.",
+            help="Read these words from a YAML, JSON or TOML file, or from arguments of a serving engine "
+            f"({', '.join(f'{name}:FILE' for name in ENGINES)}); options given here win.",
         ),
     ] = None
 

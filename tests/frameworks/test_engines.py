@@ -258,7 +258,7 @@ def test_words_are_those_of_a_shell(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_table_is_whole(name: str) -> None:
     engine = find_engine(name)
-    known = {*NUMBERS, *SWITCHES, "model", "dtype", "exchange", "memory_share"}
+    known = {*NUMBERS, *SWITCHES, "model", "dtype", "exchange", "exchange_mode", "memory_share"}
     assert {flag.sets for flag in engine.flags.values() if flag.sets} <= known
     for flag in engine.flags.values():
         assert flag.refusal is None or (flag.refusal.why and flag.refusal.works), flag.name
@@ -267,3 +267,78 @@ def test_a_table_is_whole(name: str) -> None:
     formats = next(flag for flag in engine.flags.values() if flag.sets == "dtype")
     assert formats.values is not None
     assert {value for value in formats.values.values() if value} <= set(PLAN_WORDS["dtype"].choices)
+
+
+LAUNCH = """
+python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --enable-dp-attention --dp 8 \\
+    --moe-a2a-backend deepep --max-running-requests 512 --chunked-prefill-size 65536 --mem-fraction-static 0.85 \\
+    --disable-radix-cache --cuda-graph-bs 1 2 4 8 --trust-remote-code
+"""
+
+
+def test_a_command_line_of_sglang_is_a_plan(tmp_path: Path) -> None:
+    """DP attention: all requests are divided among the ranks, and deepep divides the experts among all."""
+    found = words(tmp_path, LAUNCH, DECODE, "sglang")
+    assert found == {"tp": 1, "pp": 1, "dp": 8, "ep": 8, "dispatch": "copies", "micro_batch_size": 64}
+    prompts = words(tmp_path, LAUNCH, {**PREFILL, "seq_len": 2048}, "sglang")
+    assert (prompts["micro_batch_size"], prompts["dispatch"]) == (4, "ranks")
+    settings = read_settings("sglang", tmp_path / "args.txt")
+    assert settings.without_effect == ("--disable-radix-cache", "--cuda-graph-bs", "--trust-remote-code")
+    assert settings.model == "deepseek-ai/DeepSeek-V3"
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("--tp-size 8", DECODE, {"tp": 8, "dp": 1}),
+        ("--tp-size 4 --dp-size 2", DECODE, {"tp": 4, "dp": 2}),
+        ("--tp-size 4 --attn-dp-size 4 --ep-size 4", DECODE, {"tp": 1, "dp": 4, "ep": 4}),
+        ("--tp-size 4 --attn-dp-size 4 --ep-size 4 --dp-size 2", DECODE, {"tp": 1, "dp": 8, "ep": 4}),
+        (
+            "--tp-size 4 --pp-size 2 --max-running-requests 64",
+            DECODE,
+            {"micro_batch_size": 32, "global_batch_size": 64},
+        ),
+        ("--pp-size 2 --pp-max-micro-batch-size 16", DECODE, {"micro_batch_size": 16, "global_batch_size": 32}),
+        ("--chunked-prefill-size -1 --max-prefill-tokens 4096", {**PREFILL, "seq_len": 1024}, {"micro_batch_size": 4}),
+        ("--chunked-prefill-size 8192 --prefill-max-requests 2", {**PREFILL, "seq_len": 1024}, {"micro_batch_size": 2}),
+        ("--tp 2 --attn-dp-size 2 --ep 2 --moe-a2a-backend deepep --deepep-mode normal", DECODE, {"dispatch": "ranks"}),
+    ],
+)
+def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = words(tmp_path, text, given, "sglang")
+    assert {**found, **expected} == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--speculative-algorithm EAGLE", "speculative decoding"),
+        ("--speculative-num-draft-tokens 4", "speculative decoding"),
+        ("--enable-two-batch-overlap", "that overlap in a step are not built"),
+        ("--kv-cache-dtype fp8_e4m3", "caches have the format of activations"),
+        ("--disaggregation-mode decode", "the engines of prefill and of decode are a plan each"),
+        ("--enable-hierarchical-cache", "caches outside the accelerator"),
+        ("--moe-a2a-backend mooncake", "what works: none or deepep"),
+        ("--tp 8 --ep 8", "8 ranks of tensor parallelism: they would have different whole experts and the same tokens"),
+        ("--tp 8 --ep 4", "8 ranks of tensor parallelism"),
+        ("--tp 8 --ep 3", "--ep 3 does not divide the 8 ranks of --tp 8"),
+        ("--tp 8 --dp 8 --enable-dp-attention", "--enable-dp-attention: without expert parallelism SGLang gathers"),
+        ("--tp 8 --dp 8 --enable-dp-attention --ep 4", "2 ranks with different requests would share each expert"),
+        ("--tp 8 --dp 3 --enable-dp-attention", "--dp 3 does not divide the 8 ranks of --tp 8"),
+        ("--tp 2 --attn-dp-size 2 --ep 2 --max-running-requests 33", "33 requests do not divide among 2 ranks of data"),
+        ("--enable-two-batch-overlpa", "did you mean enable-two-batch-overlap"),
+        ("serve", "the word 'serve' belongs"),
+    ],
+)
+def test_what_is_refused_of_sglang(tmp_path: Path, text: str, expected: str) -> None:
+    if text == "serve":
+        text = "python -m sglang.launch_server A serve"
+    assert expected in refused(tmp_path, text, DECODE, "sglang")
+
+
+def test_a_default_of_sglang_that_no_plan_has_is_a_remark(tmp_path: Path) -> None:
+    words(tmp_path, "--tp 2 --attn-dp-size 2 --ep 2", DECODE, "sglang")
+    assert any("moe-a2a-backend none" in each for each in remarks(read_settings("sglang", tmp_path / "args.txt")))
+    words(tmp_path, LAUNCH, DECODE, "sglang")
+    assert not any("moe-a2a-backend none" in each for each in remarks(read_settings("sglang", tmp_path / "args.txt")))

@@ -4,9 +4,15 @@ An engine is a table of this package, NAME.yaml: flags that a plan obeys, flags 
 are refused, each with the reason and what works. Code reads the table and never compares the name of an engine.
 """
 
-from stagedb.frameworks.engines.engine import ENGINES, Engine, Flag, find_engine
-from stagedb.frameworks.engines.plan_words import MEMORY, check_experts, plan_words, remarks
-from stagedb.frameworks.engines.settings import EngineSettings, engine_file, read_settings
+from typing import TYPE_CHECKING
+
+from stagedb.frameworks.engines.names import ENGINES
+from stagedb.lazy_names import lazily, listed
+
+if TYPE_CHECKING:
+    from stagedb.frameworks.engines.engine import Engine, Flag, find_engine
+    from stagedb.frameworks.engines.serving_steps import MEMORY, check_experts, plan_words, remarks
+    from stagedb.frameworks.engines.settings import EngineSettings, engine_file, read_settings
 
 __all__ = [
     "ENGINES",
@@ -21,3 +27,14 @@ __all__ = [
     "read_settings",
     "remarks",
 ]
+
+# The help of the command line has the names alone.
+__getattr__ = lazily(
+    __name__,
+    {
+        "engine": ("Engine", "Flag", "find_engine"),
+        "serving_steps": ("MEMORY", "check_experts", "plan_words", "remarks"),
+        "settings": ("EngineSettings", "engine_file", "read_settings"),
+    },
+)
+__dir__ = listed(globals())

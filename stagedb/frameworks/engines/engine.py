@@ -7,14 +7,12 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from stagedb.frameworks.engines.names import ENGINES
 from stagedb.inputs import parse_document
 from stagedb.mentions import Word
 
 Takes = Literal["switch", "value", "list"]
 """What follows a flag: nothing, one value, or values up to the next flag."""
-
-ENGINES = ("vllm",)
-"""Every engine by the word that names it before a file: `vllm:args.txt`. Each has a table of its flags here."""
 
 _MENTION = re.compile(r"<(\w+)(?: ([^>]+))?>")
 
@@ -63,12 +61,13 @@ class Engine:
     begin with. positional_model: the model may follow without a flag.
     tp_counts: `attention` if a rank of dp has tp ranks of its own; `all` if ranks of dp are among those of tp.
     requests_of: `groups` if the most requests are those of all groups in a pipeline; `group` if of each.
-    requests_over: `rank` if they are those of a rank of dp; `engine` if of all its ranks.
+    requests_over: `rank` if they, and the tokens of a step, are those of a rank of dp; `engine` if of all its ranks.
     shared_experts: ranks of dp share each expert, unless experts are divided among ranks.
     exchange_divides: a way for tokens to reach experts divides experts among all ranks.
     share_of: `total` if the share of memory is of all that the accelerator has, with weights and activations in it;
     `weights` if activations are outside of it; `free` if it is of what weights and activations leave.
-    block: tokens of a block, unless a flag has them. share: the share of memory, in the same way.
+    block: tokens of a block, unless a flag has them. share: the share of memory, in the same way; empty if the engine
+    chooses it by itself.
     default_exchange: how tokens reach experts without a flag, if that is not what a plan has; for a remark.
     """
 

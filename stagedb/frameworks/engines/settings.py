@@ -8,18 +8,20 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines.arguments import Arguments, Given, read_arguments
-from stagedb.frameworks.engines.engine import ENGINES, Engine, Flag, Refusal, find_engine
+from stagedb.frameworks.engines.engine import Engine, Flag, Refusal, find_engine
+from stagedb.frameworks.engines.names import ENGINES
 from stagedb.inputs import shown
 
 Setting = int | str | bool | Fraction
 
 NUMBERS = (
-    *("tp", "pp", "dp", "ep", "moe_tp", "requests", "step_tokens", "longest", "block_size", "cache_bytes", "blocks"),
-    "world",
+    *("tp", "pp", "dp", "inner_dp", "ep", "moe_tp"),
+    *("requests", "group_requests", "prefill_requests", "step_tokens", "prefill_tokens", "longest"),
+    *("block_size", "blocks", "cache_tokens", "cache_bytes"),
 )
 """Settings that are whole numbers."""
 
-SWITCHES = ("all_ep", "attention_dp")
+SWITCHES = ("all_ep", "attention_dp", "dp_inside")
 """Settings that are on or off."""
 
 UNSET = ("-1", "none", "null", "auto", "")

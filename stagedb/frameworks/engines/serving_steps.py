@@ -1,4 +1,4 @@
-"""The settings of an engine as words of a plan: how many ranks share what, and how many requests a step has."""
+"""A step of an engine as words of a plan: how many ranks share what, and how many requests a step has."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +11,10 @@ from stagedb.mentions import Word, one_of
 
 SERVING = ("prefill", "decode")
 """The workflows that a file of an engine describes."""
+
+
+INNER = ("inner_dp", "dp_inside", "attention_dp")
+"""Settings that put ranks of data parallelism among those of tp."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +67,27 @@ def ranks_of(settings: EngineSettings) -> Ranks:
     if engine.tp_counts == "attention":
         ep = tp * dp if settings.values.get("all_ep") else 1
         ranks = Ranks(tp, dp, 1, ep)
-    elif settings.values.get("attention_dp"):
-        inside = dp if "dp" in settings.values else tp
-        if tp % inside:
-            raise UsageError(
-                f"{settings.path}: {settings.flag('dp')} does not divide {settings.flag('tp')}, among whose ranks "
-                "those of data parallelism are"
-            )
-        ranks = Ranks(tp // inside, inside, 1, _experts(settings, tp))
     else:
-        ranks = Ranks(tp, 1, dp, _experts(settings, tp))
+        inside, copies = _inside(settings, tp, dp)
+        ranks = Ranks(tp // inside, inside, copies, _experts(settings, tp))
     _check_built(settings, ranks)
     return ranks
+
+
+def _inside(settings: EngineSettings, tp: int, dp: int) -> tuple[int, int]:
+    """The ranks of data parallelism among those of tp, and the copies of the whole model."""
+    if "inner_dp" in settings.values:
+        setting, inside, copies = "inner_dp", settings.number("inner_dp"), dp
+    elif settings.values.get("dp_inside"):
+        setting, inside, copies = "dp", dp, 1
+    else:
+        setting, inside, copies = "attention_dp", tp if settings.values.get("attention_dp") else 1, dp
+    if tp % inside:
+        raise UsageError(
+            f"{settings.path}: {settings.flag(setting)} does not divide the {tp} ranks of {settings.flag('tp')}, among "
+            "which those of data parallelism are"
+        )
+    return inside, copies
 
 
 def _experts(settings: EngineSettings, tp: int) -> int:
@@ -95,8 +108,9 @@ def _check_built(settings: EngineSettings, ranks: Ranks) -> None:
     title, built = settings.engine.title, f"experts over all ranks of data parallelism, each with {Word('tp', 1)}"
     if ranks.ep == 1:
         if ranks.dp > 1 and settings.engine.tp_counts == "all":
+            inner = next(settings.flag(each) for each in INNER if each in settings.values)
             raise UsageError(
-                f"{settings.path}: {settings.flag('attention_dp')}: without expert parallelism {title} gathers the "
+                f"{settings.path}: {inner}: without expert parallelism {title} gathers the "
                 "tokens of all ranks and partitions the feed-forward of each layer over them, which stagedb does not "
                 f"build; what works: {built}, or no data parallelism of attention"
             )
@@ -132,6 +146,8 @@ def check_experts(settings: EngineSettings, given: Mapping[str, Any], experts: b
 
 def _exchange(settings: EngineSettings, workflow: str) -> dict[str, Any]:
     exchange = settings.values.get("exchange")
+    if exchange is not None:
+        exchange = settings.values.get("exchange_mode", exchange)
     if exchange == "by_step":
         # DeepEP's modes: low latency sends each choice of a token, and throughput each token once a rank.
         exchange = "copies" if workflow == "decode" else "ranks"
@@ -140,11 +156,14 @@ def _exchange(settings: EngineSettings, workflow: str) -> dict[str, Any]:
 
 def _decoding(settings: EngineSettings, ranks: Ranks, words: Mapping[str, Any]) -> dict[str, Any]:
     """The most requests that a step of decode has."""
+    engine, dp, pp = settings.engine, int(words["dp"]), int(words["pp"])
+    if "group_requests" in settings.values:
+        most = settings.number("group_requests")
+        return {"micro_batch_size": most, **({"global_batch_size": most * pp * dp} if pp > 1 else {})}
     if "requests" not in settings.values:
         return {}
-    engine, most, flag = settings.engine, settings.number("requests"), settings.flag("requests")
-    dp, pp = int(words["dp"]), int(words["pp"])
-    groups = [(dp, "ranks of data parallelism")] * (engine.requests_over == "engine")
+    most, flag = settings.number("requests"), settings.flag("requests")
+    groups = [(ranks.dp, "ranks of data parallelism")] * (engine.requests_over == "engine")
     groups += [(pp, "groups in flight in the pipeline")] * (engine.requests_of == "groups")
     for parts, what in groups:
         if most % parts:
@@ -159,19 +178,27 @@ def _decoding(settings: EngineSettings, ranks: Ranks, words: Mapping[str, Any]) 
 
 def _prompts(settings: EngineSettings, ranks: Ranks, words: Mapping[str, Any]) -> dict[str, Any]:
     """Requests of a prefill: as many prompts as its tokens have room for, or a chunk of one."""
-    if "step_tokens" not in settings.values:
+    limits = {}
+    if "step_tokens" in settings.values:
+        whole = settings.number("step_tokens")
+        limits["step_tokens"] = max(whole // ranks.dp, 1) if settings.engine.requests_over == "engine" else whole
+    if "prefill_tokens" in settings.values:
+        limits["prefill_tokens"] = settings.number("prefill_tokens")
+    if not limits:
         return {}
-    most = settings.number("step_tokens")
+    limit = min(limits, key=limits.__getitem__)
+    most = limits[limit]
+    requests = settings.number("prefill_requests", settings.number("requests", most))
     longest = settings.number("longest", most) - int(words.get("cache_len", 0))
     length = words.get("seq_len", min(most, max(longest, 1)))
     if not isinstance(length, int) or length < 1:
         return {}
     if length > most:
         raise UsageError(
-            f"{settings.path}: {settings.flag('step_tokens')}: a step has no room for prompts of {length} tokens; a "
+            f"{settings.path}: {settings.flag(limit)}: a step has no room for prompts of {length} tokens; a "
             f"chunk of them is {Word('seq_len', most)} with {Word('cache_len')} for those before"
         )
-    return {"seq_len": length, "micro_batch_size": min(most // length, settings.number("requests", most))}
+    return {"seq_len": length, "micro_batch_size": min(most // length, requests)}
 
 
 def _check_length(settings: EngineSettings, words: Mapping[str, Any], workflow: str) -> None:
@@ -196,12 +223,12 @@ def remarks(settings: EngineSettings) -> Iterator[str]:
         yield f"{file}: its model, {shown(settings.model)}, is not read: {Word('model')} names the one of the step"
     if settings.variables:
         yield f"{file}: variables of the environment are not read: {', '.join(settings.variables)}"
-    if settings.engine.default_exchange and settings.values.get("all_ep") and "exchange" not in settings.values:
+    if settings.engine.default_exchange and ranks_of(settings).ep > 1 and "exchange" not in settings.values:
         yield f"{file}: {settings.engine.default_exchange}"
     memory = [settings.written[each] for each in MEMORY if each in settings.values]
     if memory:
         yield f"{file}: {', '.join(memory)}: for the requests that fit, which `memory` counts"
 
 
-MEMORY = ("memory_share", "block_size", "cache_bytes", "blocks")
+MEMORY = ("memory_share", "block_size", "cache_bytes", "cache_tokens", "blocks")
 """Settings that no step has: they decide how many requests fit."""
