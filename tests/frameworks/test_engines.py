@@ -1,5 +1,6 @@
 """Arguments of serving engines as plans: every class of flag, how ranks share a model, and files that are refused."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -342,3 +343,75 @@ def test_a_default_of_sglang_that_no_plan_has_is_a_remark(tmp_path: Path) -> Non
     assert any("moe-a2a-backend none" in each for each in remarks(read_settings("sglang", tmp_path / "args.txt")))
     words(tmp_path, LAUNCH, DECODE, "sglang")
     assert not any("moe-a2a-backend none" in each for each in remarks(read_settings("sglang", tmp_path / "args.txt")))
+
+
+OPTIONS_FILE = """
+tensor_parallel_size: 8
+moe_expert_parallel_size: 8
+enable_attention_dp: true
+max_batch_size: 64
+max_num_tokens: 8192
+kv_cache_config:
+  free_gpu_memory_fraction: 0.8
+  tokens_per_block: 64
+  dtype: auto
+  enable_block_reuse: false
+cuda_graph_config:
+  enable_padding: true
+  batch_sizes: [1, 2, 4]
+moe_config:
+  backend: CUTLASS
+"""
+
+
+def test_a_file_of_tensorrt_llm_is_a_plan(tmp_path: Path) -> None:
+    found = words(tmp_path, OPTIONS_FILE, DECODE, "trtllm", "config.yaml")
+    assert found == {"tp": 1, "pp": 1, "dp": 8, "ep": 8, "micro_batch_size": 64}
+    settings = read_settings("trtllm", tmp_path / "config.yaml")
+    assert settings.values["memory_share"] == Fraction(4, 5)
+    assert settings.values["block_size"] == 64
+    assert settings.written["block_size"] == "kv_cache_config.tokens_per_block"
+    assert settings.without_effect == (
+        "kv_cache_config.dtype",
+        "kv_cache_config.enable_block_reuse",
+        "cuda_graph_config",
+        "moe_config",
+    )
+
+
+@pytest.mark.parametrize("command", ["trtllm-serve serve M", "trtllm-serve M", "trtllm-serve --log_level info M", ""])
+def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) -> None:
+    text = f"{command} --tp_size 4 --pp_size 2 --max_batch_size 16 --kv_cache_free_gpu_memory_fraction 0.85"
+    found = words(tmp_path, text, DECODE, "trtllm")
+    assert found == {"tp": 4, "pp": 2, "dp": 1, "micro_batch_size": 16, "global_batch_size": 32}
+    settings = read_settings("trtllm", tmp_path / "args.txt")
+    assert settings.values["memory_share"] == Fraction(17, 20)
+    assert settings.model == ("M" if command else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("speculative_config:\n  decoding_type: MTP\n", "speculative decoding"),
+        ("kv_cache_config:\n  dtype: fp8\n", "kv_cache_config.dtype 'fp8' is not obeyed: caches have the format"),
+        ("kv_cache_config:\n  host_cache_size: 1000\n", "caches outside the accelerator"),
+        ("kv_cache_config:\n  tokens_per_blok: 64\n", "did you mean kv-cache-config.tokens-per-block"),
+        ("kv_cache_config: 1\n", "has no flag 'kv_cache_config'"),
+        ("moe_config:\n  load_balancer: eplb.yaml\n", "what works: leave out load_balancer"),
+        ("context_parallel_size: 2\n", "context parallelism"),
+        ("max_beam_width: 4\n", "each beam of a request"),
+        ("allreduce_strategy: LOWPRECISION\n", "in fewer bits are not built"),
+        ("cache_transceiver_config:\n  backend: DEFAULT\n", "caches are sent to other engines"),
+        ("tensor_parallel_size: 8\nmoe_expert_parallel_size: 4\n", "with 8 ranks of tensor parallelism"),
+        ("tensor_parallel_size: 8\nenable_attention_dp: true\n", "enable_attention_dp: without expert parallelism"),
+        ("tensor_parallel_size: 8\nenable_attention_dp: true\nmoe_tensor_parallel_size: 2\n", "2 ranks with different"),
+        ("enable_attention_dp: 1\n", "enable_attention_dp must be true or false, not 1"),
+        ("tensor_parallel_size: [8, 4]\n", "must be a whole number of 1 or more, not '8 4'"),
+        ("tensor_parallel_size: 8.5\n", "must be a whole number of 1 or more, not '8.5'"),
+        ("a: &x 1\n", "anchors and aliases"),
+        ("- 1\n", "is not a mapping of flags to values"),
+        ("max_num_tokens: 8\nmax_num_tokens: 9\n", "appears twice"),
+    ],
+)
+def test_what_is_refused_of_tensorrt_llm(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refused(tmp_path, text, DECODE, "trtllm", "config.yaml")

@@ -119,6 +119,8 @@ def _setting(given: Given, where: str) -> Setting | None:
     if value.lower() in UNSET:
         return None
     if flag.sets in NUMBERS:
+        if flag.sets == "cache_bytes" and value == "0":
+            return None  # no limit
         return _whole(value, flag, where)
     if flag.sets == "memory_share":
         if not _SHARE.fullmatch(value) or not Fraction(value):
