@@ -137,6 +137,7 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
         ("--quantization fp8", DECODE, "--matmul-dtype fp8 computes in fp8"),
         ("--cpu-offload-gb 4", DECODE, "what works: 0"),
         ('-cc \'{"pass_config": {"enable_sp": true}}\'', DECODE, "passes of the compiler change collectives"),
+        ("-cc.pass_config.enable_sp=true", DECODE, "passes of the compiler change collectives"),
         ("--compilation-config.pass_config.enable_sp true", DECODE, "passes of the compiler change collectives"),
         ("-ep -dp 8 --all2all-backend naive", DECODE, "'naive' is not obeyed: it moves tokens to experts"),
         (

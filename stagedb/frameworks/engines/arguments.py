@@ -42,7 +42,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class EngineArguments:
     """All that a file has: its flags in order, the model if it names one, and variables of the environment."""
 
     given: tuple[Given, ...]
@@ -50,7 +50,7 @@ class Arguments:
     variables: tuple[str, ...]
 
 
-def read_arguments(path: Path, engine: Engine) -> Arguments:
+def read_arguments(path: Path, engine: Engine) -> EngineArguments:
     """The flags of a file, in the form that its name ends in.
 
     Raises UsageError, with the file, for a file that cannot be read, and for a flag that the engine does not have.
@@ -62,12 +62,12 @@ def read_arguments(path: Path, engine: Engine) -> Arguments:
         raise UsageError(f"{where} has the character NUL: it is no text of a command line ({option})")
     form = DOCUMENTS.get(path.suffix.lower())
     if form is None:
-        return _Reader(engine, where).arguments(words_of(text, where))
+        return _CommandLine(engine, where).arguments(words_of(text, where))
     content = parse_document(text, form, where)
     if content is not None and not isinstance(content, dict):
         raise UsageError(f"{where} is not a mapping of flags to values (`flag: value`)")
     given = tuple(_settings(engine, content or {}, where))
-    return Arguments(given, next((each.value for each in given if each.flag.sets == "model"), None), ())
+    return EngineArguments(given, next((each.value for each in given if each.flag.sets == "model"), None), ())
 
 
 def words_of(text: str, where: str) -> list[str]:
@@ -111,14 +111,14 @@ def find_flag(engine: Engine, written: str, where: str) -> Flag:
     raise UsageError(f"{where}: {engine.title} ({engine.versions}) has no flag {shown(written)}{hint}")
 
 
-class _Reader:
+class _CommandLine:
     """Reads the words of a command line one after the other."""
 
     def __init__(self, engine: Engine, where: str) -> None:
         self.engine, self.where = engine, where
         self.model: str | None = None
 
-    def arguments(self, words: list[str]) -> Arguments:
+    def arguments(self, words: list[str]) -> EngineArguments:
         """All words as flags."""
         variables = list[str]()
         while words and _VARIABLE.fullmatch(words[0]):
@@ -129,7 +129,7 @@ class _Reader:
                 break
         given = tuple(self._given(words))
         named = next((each.value for each in given if each.flag.sets == "model"), self.model)
-        return Arguments(given, named, tuple(variables))
+        return EngineArguments(given, named, tuple(variables))
 
     def _given(self, words: list[str]) -> Iterator[Given]:
         at = 0
@@ -160,7 +160,8 @@ class _Reader:
         written, equals, value = word.partition("=")
         name = written.lstrip("-")
         if not written.startswith("--"):
-            name = self.engine.short.get(name, name)
+            head, dot, inner = name.partition(".")
+            name = self.engine.short.get(head, head) + dot + inner
         positive = name.replace("_", "-").removeprefix("no-")
         off = positive in self.engine.flags and name.replace("_", "-") not in self.engine.flags
         flag = self.engine.flags[positive] if off else find_flag(self.engine, name, self.where)

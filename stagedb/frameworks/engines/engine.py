@@ -18,7 +18,7 @@ _MENTION = re.compile(r"<(\w+)(?: ([^>]+))?>")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class FlagRefusal:
     """Why a flag cannot be obeyed, and what works.
 
     harmless: values with which it changes nothing. needed: texts without which a value changes nothing.
@@ -50,7 +50,7 @@ class Flag:
     sets: str = ""
     values: Mapping[str, str | None] | None = None
     suffixes: bool = False
-    refusal: Refusal | None = None
+    refusal: FlagRefusal | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Engine:
     `weights` if activations are outside of it; `free` if it is of what weights and activations leave.
     block: tokens of a block, unless a flag has them. share: the share of memory, in the same way; empty if the engine
     chooses it by itself.
+    sampling: bytes in its share from which it draws a token, for each entry of the vocabulary and each request.
+    libraries: bytes that libraries and kernels take in its share, on a rank alone and with others.
     default_exchange: how tokens reach experts without a flag, if that is not what a plan has; for a remark.
     """
 
@@ -85,6 +87,8 @@ class Engine:
     share_of: Literal["total", "weights", "free"] = "total"
     block: int = 16
     share: str = "0.9"
+    sampling: int = 0
+    libraries: tuple[int, int] = (0, 0)
     default_exchange: str = ""
     short: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,7 +114,8 @@ def find_engine(name: str) -> Engine:
         flags |= {flag.name: flag for flag in _flags(rows, _refusal(rows))}
         short |= {letters: name for name, every in rows.get("short", {}).items() for letters in every}
     commands = tuple(tuple(command.split()) for command in table.pop("commands"))
-    return Engine(name=name, commands=commands, flags=flags, short=short, **table)
+    alone, together = table.pop("libraries", (0, 0))
+    return Engine(name=name, commands=commands, flags=flags, short=short, libraries=(alone, together), **table)
 
 
 def _obeyed(row: Mapping[str, Any]) -> Flag:
@@ -124,20 +129,20 @@ def _obeyed(row: Mapping[str, Any]) -> Flag:
     )
 
 
-def _flags(rows: Mapping[str, Any], refusal: Refusal | None) -> Iterator[Flag]:
+def _flags(rows: Mapping[str, Any], refusal: FlagRefusal | None) -> Iterator[Flag]:
     takes: Mapping[str, Takes] = {"switches": "switch", "values": "value", "lists": "list"}
     for part, kind in takes.items():
         yield from (Flag(name, kind, refusal=refusal) for name in rows.get(part, ()))
 
 
-def _refusal(row: Mapping[str, Any]) -> Refusal | None:
+def _refusal(row: Mapping[str, Any]) -> FlagRefusal | None:
     """The refusal of a row; None for flags without effect on a step."""
     why = row.get("why", row.get("refused"))
     if why is None:
         return None
     # A switch that is off changes nothing, and nor does no value.
     harmless = frozenset({"false", "none", "null", *row.get("harmless", ())})
-    return Refusal(_with_words(why), _with_words(row["works"]), harmless, tuple(row.get("harmless_without", ())))
+    return FlagRefusal(_with_words(why), _with_words(row["works"]), harmless, tuple(row.get("harmless_without", ())))
 
 
 def _with_words(text: str) -> str:

@@ -230,5 +230,5 @@ def remarks(settings: EngineSettings) -> Iterator[str]:
         yield f"{file}: {', '.join(memory)}: for the requests that fit, which `memory` counts"
 
 
-MEMORY = ("memory_share", "block_size", "cache_bytes", "cache_tokens", "blocks")
+MEMORY = ("memory_share", "block_size", "cache_bytes", "cache_most", "cache_tokens", "blocks")
 """Settings that no step has: they decide how many requests fit."""

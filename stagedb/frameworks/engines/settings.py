@@ -7,8 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.frameworks.engines.arguments import Arguments, Given, read_arguments
-from stagedb.frameworks.engines.engine import Engine, Flag, Refusal, find_engine
+from stagedb.frameworks.engines.arguments import EngineArguments, Given, read_arguments
+from stagedb.frameworks.engines.engine import Engine, Flag, FlagRefusal, find_engine
 from stagedb.frameworks.engines.names import ENGINES
 from stagedb.inputs import shown
 
@@ -17,7 +17,7 @@ Setting = int | str | bool | Fraction
 NUMBERS = (
     *("tp", "pp", "dp", "inner_dp", "ep", "moe_tp"),
     *("requests", "group_requests", "prefill_requests", "step_tokens", "prefill_tokens", "longest"),
-    *("block_size", "blocks", "cache_tokens", "cache_bytes"),
+    *("block_size", "blocks", "cache_tokens", "cache_bytes", "cache_most"),
 )
 """Settings that are whole numbers."""
 
@@ -92,14 +92,14 @@ def read_settings(name: str, path: Path) -> EngineSettings:
     return EngineSettings(engine, path, values, written, tuple(silent), found.model, found.variables)
 
 
-def _last(found: Arguments) -> tuple[Given, ...]:
+def _last(found: EngineArguments) -> tuple[Given, ...]:
     """Each flag once, with its last value, as engines read them. Nested settings of one flag are all there."""
     return tuple(
         {(given.flag.name, given.written if "." in given.written else ""): given for given in found.given}.values()
     )
 
 
-def _refused(refusal: Refusal, given: Given, where: str) -> UsageError:
+def _refused(refusal: FlagRefusal, given: Given, where: str) -> UsageError:
     value = "" if given.flag.takes == "switch" else f" {shown(given.value)}"
     return UsageError(f"{where}{value} is not obeyed: {refusal.why}; what works: {refusal.works}")
 
@@ -119,14 +119,20 @@ def _setting(given: Given, where: str) -> Setting | None:
     if value.lower() in UNSET:
         return None
     if flag.sets in NUMBERS:
-        if flag.sets == "cache_bytes" and value == "0":
+        if flag.sets == "cache_most" and value == "0":
             return None  # no limit
         return _whole(value, flag, where)
     if flag.sets == "memory_share":
-        if not _SHARE.fullmatch(value) or not Fraction(value):
+        share = read_share(value)
+        if share is None:
             raise UsageError(f"{where} must be a share above 0 and up to 1, not {shown(value)}")
-        return Fraction(value)
+        return share
     return value
+
+
+def read_share(text: str) -> Fraction | None:
+    """A share above 0 and up to 1, exactly as it is written; None for other texts."""
+    return Fraction(text) if _SHARE.fullmatch(text) and Fraction(text) else None
 
 
 def _whole(value: str, flag: Flag, where: str) -> int:
