@@ -12,6 +12,7 @@ from stagedb.api.wanted_instances import Wanted
 from stagedb.errors import UsageError
 from stagedb.memory.request_blocks import MemoryShare, RequestFit, sampling_bytes, tightest
 from stagedb.mentions import Word
+from stagedb.models.sizes import MOST_TOKENS
 from stagedb.plans import Plan
 from stagedb.store import Store
 
@@ -98,6 +99,10 @@ def counted(
         )
     peaks, levels = tables
     block = words.block or words.setting("block_size", 16 if words.engine is None else words.engine.engine.block)
+    if max(block, words.tokens or 1) > MOST_TOKENS:
+        raise UsageError(
+            f"blocks and requests have at most {MOST_TOKENS:,} tokens, not {max(block, words.tokens or 1):,}"
+        )
     lengths = dict.fromkeys([words.tokens or plan.keys, words.setting("longest", words.tokens or plan.keys)])
     sizes = _Sizes(store, wanted)
     shares = {row["class"]: _share(row, levels, wanted, words, reserve) for row in peaks}

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines import ENGINES, check_experts, find_engine, read_settings, remarks
@@ -155,6 +157,7 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
         ("--tensor-parallel-size=", DECODE, "has no value"),
         ("--no-port 8", DECODE, "--no-port is no switch"),
         ("--enforce-eager=maybe", DECODE, "--enforce-eager is a switch, without a value"),
+        ("--enforce-eager True", DECODE, "a switch has no value: leave True out"),
         ("--dtype int8", DECODE, "--dtype is not 'int8': it takes auto, half, float16"),
         ("vllm serve A B", DECODE, "the word 'B' belongs to no flag"),
         ("vllm serve A -tp 2 > log", DECODE, "the word '>' belongs to no flag"),
@@ -284,9 +287,9 @@ def test_a_command_line_of_sglang_is_a_plan(tmp_path: Path) -> None:
     assert found == {"tp": 1, "pp": 1, "dp": 8, "ep": 8, "dispatch": "copies", "micro_batch_size": 64}
     prompts = words(tmp_path, LAUNCH, {**PREFILL, "seq_len": 2048}, "sglang")
     assert (prompts["micro_batch_size"], prompts["dispatch"]) == (4, "ranks")
-    settings = read_settings("sglang", tmp_path / "args.txt")
-    assert settings.without_effect == ("--disable-radix-cache", "--cuda-graph-bs", "--trust-remote-code")
-    assert settings.model == "deepseek-ai/DeepSeek-V3"
+    found_settings = read_settings("sglang", tmp_path / "args.txt")
+    assert found_settings.without_effect == ("--disable-radix-cache", "--cuda-graph-bs", "--trust-remote-code")
+    assert found_settings.model == "deepseek-ai/DeepSeek-V3"
 
 
 @pytest.mark.parametrize(
@@ -368,11 +371,11 @@ moe_config:
 def test_a_file_of_tensorrt_llm_is_a_plan(tmp_path: Path) -> None:
     found = words(tmp_path, OPTIONS_FILE, DECODE, "trtllm", "config.yaml")
     assert found == {"tp": 1, "pp": 1, "dp": 8, "ep": 8, "micro_batch_size": 64}
-    settings = read_settings("trtllm", tmp_path / "config.yaml")
-    assert settings.values["memory_share"] == Fraction(4, 5)
-    assert settings.values["block_size"] == 64
-    assert settings.written["block_size"] == "kv_cache_config.tokens_per_block"
-    assert settings.without_effect == (
+    found_settings = read_settings("trtllm", tmp_path / "config.yaml")
+    assert found_settings.values["memory_share"] == Fraction(4, 5)
+    assert found_settings.values["block_size"] == 64
+    assert found_settings.written["block_size"] == "kv_cache_config.tokens_per_block"
+    assert found_settings.without_effect == (
         "kv_cache_config.dtype",
         "kv_cache_config.enable_block_reuse",
         "cuda_graph_config",
@@ -385,9 +388,9 @@ def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) ->
     text = f"{command} --tp_size 4 --pp_size 2 --max_batch_size 16 --kv_cache_free_gpu_memory_fraction 0.85"
     found = words(tmp_path, text, DECODE, "trtllm")
     assert found == {"tp": 4, "pp": 2, "dp": 1, "micro_batch_size": 16, "global_batch_size": 32}
-    settings = read_settings("trtllm", tmp_path / "args.txt")
-    assert settings.values["memory_share"] == Fraction(17, 20)
-    assert settings.model == ("M" if command else None)
+    found_settings = read_settings("trtllm", tmp_path / "args.txt")
+    assert found_settings.values["memory_share"] == Fraction(17, 20)
+    assert found_settings.model == ("M" if command else None)
 
 
 @pytest.mark.parametrize(
@@ -416,3 +419,26 @@ def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) ->
 )
 def test_what_is_refused_of_tensorrt_llm(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refused(tmp_path, text, DECODE, "trtllm", "config.yaml")
+
+
+PIECES = (
+    *("--tp-size", "--tensor-parallel-size", "-tp", "--ep", "-dp", "--enable-dp-attention", "--no-enable-lora"),
+    *("--moe-a2a-backend", "deepep", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len", "--no-", "-O3"),
+    *("8", "4", "0", "-1", "9" * 18, "8k", "1e3", "=", "'", "\\", "#", '"', "--", "-", "--kv-cache-config.x", "M"),
+    *("\n", "\0", "\x1b[31m", "\ufdd0"),
+)
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join)
+
+
+@given(st.sampled_from(ENGINES), TEXTS, st.sampled_from(["args.txt", "args.yaml"]), st.sampled_from([DECODE, PREFILL]))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_a_plan_or_a_refusal(
+    tmp_path: Path, name: str, text: str, file: str, given_words: dict[str, Any]
+) -> None:
+    try:
+        found = words(tmp_path, text, given_words, name, file)
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert found.keys() <= PLAN_WORDS.keys()
+        assert all(not isinstance(value, int) or value < 1 << 63 for value in found.values())

@@ -176,6 +176,8 @@ class _CommandLine:
         return flag, written, value.lower() or ("false" if off else "true")
 
     def _positional(self, word: str) -> None:
+        if word.lower() in ("true", "false"):
+            raise UsageError(f"{self.where}: a switch has no value: leave {word} out, or begin its name with no-")
         if self.model is not None or not self.engine.positional_model:
             raise UsageError(
                 f"{self.where}: the word {shown(word)} belongs to no flag: a file has the arguments of one "

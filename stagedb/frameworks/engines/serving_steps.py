@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines.settings import EngineSettings
 from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
+from stagedb.outputs import path_text
 
 SERVING = ("prefill", "decode")
 """The workflows that a file of an engine describes."""
@@ -45,7 +47,7 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
     workflow = given.get("workflow")
     if workflow not in SERVING:
         raise UsageError(
-            f"{settings.path} has arguments of {settings.engine.title}, which serves: choose its step with "
+            f"{settings.place} has arguments of {settings.engine.title}, which serves: choose its step with "
             f"{one_of('workflow', SERVING)}"
         )
     ranks = ranks_of(settings)
@@ -84,8 +86,8 @@ def _inside(settings: EngineSettings, tp: int, dp: int) -> tuple[int, int]:
         setting, inside, copies = "attention_dp", tp if settings.values.get("attention_dp") else 1, dp
     if tp % inside:
         raise UsageError(
-            f"{settings.path}: {settings.flag(setting)} does not divide the {tp} ranks of {settings.flag('tp')}, among "
-            "which those of data parallelism are"
+            f"{settings.place}: {settings.flag(setting)} does not divide the {tp} ranks of {settings.flag('tp')}, "
+            "among which those of data parallelism are"
         )
     return inside, copies
 
@@ -97,7 +99,7 @@ def _experts(settings: EngineSettings, tp: int) -> int:
     ep = settings.number("ep", tp // settings.number("moe_tp", tp))
     if ep * settings.number("moe_tp", tp // ep) != tp:
         raise UsageError(
-            f"{settings.path}: {settings.flag('ep' if 'ep' in settings.values else 'moe_tp')} does not divide the "
+            f"{settings.place}: {settings.flag('ep' if 'ep' in settings.values else 'moe_tp')} does not divide the "
             f"{tp} ranks of {settings.flag('tp')}"
         )
     return ep
@@ -110,7 +112,7 @@ def _check_built(settings: EngineSettings, ranks: Ranks) -> None:
         if ranks.dp > 1 and settings.engine.tp_counts == "all":
             inner = next(settings.flag(each) for each in INNER if each in settings.values)
             raise UsageError(
-                f"{settings.path}: {inner}: without expert parallelism {title} gathers the "
+                f"{settings.place}: {inner}: without expert parallelism {title} gathers the "
                 "tokens of all ranks and partitions the feed-forward of each layer over them, which stagedb does not "
                 f"build; what works: {built}, or no data parallelism of attention"
             )
@@ -118,13 +120,13 @@ def _check_built(settings: EngineSettings, ranks: Ranks) -> None:
     flag = next((settings.flag(each) for each in ("all_ep", "ep", "moe_tp", "exchange") if each in settings.values), "")
     if ranks.tp > 1:
         raise UsageError(
-            f"{settings.path}: {flag} with {ranks.tp} ranks of tensor parallelism: they would have different whole "
+            f"{settings.place}: {flag} with {ranks.tp} ranks of tensor parallelism: they would have different whole "
             f"experts and the same tokens, which stagedb does not build; what works: {built}, or tensor parallelism "
             "of experts too, without expert parallelism"
         )
     if ranks.ep != ranks.together:
         raise UsageError(
-            f"{settings.path}: {flag}: {ranks.together // ranks.ep} ranks with different requests would share each "
+            f"{settings.place}: {flag}: {ranks.together // ranks.ep} ranks with different requests would share each "
             f"expert, which stagedb does not build; what works: {built}"
         )
 
@@ -138,7 +140,7 @@ def check_experts(settings: EngineSettings, given: Mapping[str, Any], experts: b
     if settings.engine.shared_experts and experts and ranks.dp > 1 == ranks.ep and not {"dp", "ep"} & given.keys():
         divide = next(f"--{flag.name}" for flag in settings.engine.flags.values() if flag.sets == "all_ep")
         raise UsageError(
-            f"{settings.path}: {settings.flag('dp')}: in a model with experts {settings.engine.title} partitions each "
+            f"{settings.place}: {settings.flag('dp')}: in a model with experts {settings.engine.title} partitions each "
             f"of them over all {ranks.together} ranks, which stagedb does not build; what works: {divide}, or "
             f"{Word('dp', ranks.dp)} on the command line, for a model without experts"
         )
@@ -168,7 +170,7 @@ def _decoding(settings: EngineSettings, ranks: Ranks, words: Mapping[str, Any]) 
     for parts, what in groups:
         if most % parts:
             raise UsageError(
-                f"{settings.path}: {flag}: {most} requests do not divide among {parts} {what}: the nearest is "
+                f"{settings.place}: {flag}: {most} requests do not divide among {parts} {what}: the nearest is "
                 f"{max(most // parts, 1) * parts}, or {Word('micro_batch_size')} has those of a group"
             )
         most //= parts
@@ -195,7 +197,7 @@ def _prompts(settings: EngineSettings, ranks: Ranks, words: Mapping[str, Any]) -
         return {}
     if length > most:
         raise UsageError(
-            f"{settings.path}: {settings.flag(limit)}: a step has no room for prompts of {length} tokens; a "
+            f"{settings.place}: {settings.flag(limit)}: a step has no room for prompts of {length} tokens; a "
             f"chunk of them is {Word('seq_len', most)} with {Word('cache_len')} for those before"
         )
     return {"seq_len": length, "micro_batch_size": min(most // length, requests)}
@@ -207,16 +209,16 @@ def _check_length(settings: EngineSettings, words: Mapping[str, Any], workflow: 
     new, before, most = words.get("seq_len", 1), words.get("cache_len", 0), settings.number("longest")
     if isinstance(new, int) and isinstance(before, int) and new + before > most:
         raise UsageError(
-            f"{settings.path}: {settings.flag('longest')}: a request of {new + before} tokens is longer; "
+            f"{settings.place}: {settings.flag('longest')}: a request of {new + before} tokens is longer; "
             f"{Word('cache_len')} takes at most {most - 1}"
             if workflow == "decode"
-            else f"{settings.path}: {settings.flag('longest')}: a request of {new + before} tokens is longer"
+            else f"{settings.place}: {settings.flag('longest')}: a request of {new + before} tokens is longer"
         )
 
 
 def remarks(settings: EngineSettings) -> Iterator[str]:
     """What the file has that the plan does not: flags without effect, the model, variables of the environment."""
-    file = settings.path.name
+    file = path_text(Path(settings.path.name))
     if settings.without_effect:
         yield f"{file}: without effect on a step: {', '.join(settings.without_effect)}"
     if settings.model is not None:

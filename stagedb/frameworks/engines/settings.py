@@ -11,6 +11,7 @@ from stagedb.frameworks.engines.arguments import EngineArguments, Given, read_ar
 from stagedb.frameworks.engines.engine import Engine, Flag, FlagRefusal, find_engine
 from stagedb.frameworks.engines.names import ENGINES
 from stagedb.inputs import shown
+from stagedb.outputs import path_text, printable
 
 Setting = int | str | bool | Fraction
 
@@ -23,6 +24,12 @@ NUMBERS = (
 
 SWITCHES = ("all_ep", "attention_dp", "dp_inside")
 """Settings that are on or off."""
+
+BYTES = ("cache_bytes", "cache_most")
+"""Those that are bytes."""
+
+MOST, MOST_BYTES = 1 << 31, 1 << 53
+"""The largest number of ranks, requests, tokens or blocks, and of bytes."""
 
 UNSET = ("-1", "none", "null", "auto", "")
 """Values with which an engine chooses a number by itself."""
@@ -47,6 +54,11 @@ class EngineSettings:
     without_effect: tuple[str, ...]
     model: str | None
     variables: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """The file, as a message names it."""
+        return path_text(self.path)
 
     def number(self, setting: str, default: int = 1) -> int:
         """A setting that is a number."""
@@ -77,7 +89,7 @@ def read_settings(name: str, path: Path) -> EngineSettings:
     written: dict[str, str] = {}
     silent: dict[str, None] = {}
     for given in _last(found):
-        where = f"{path}: {given.written}"
+        where = f"{path_text(path)}: {printable(given.written, kept='')}"
         if given.flag.sets == "model":
             continue
         if given.flag.sets:
@@ -141,8 +153,10 @@ def _whole(value: str, flag: Flag, where: str) -> int:
         # vLLM reads k as thousand and K as 1,024.
         power = "kmgt".index(scaled[2].lower()) + 1
         size = Fraction(scaled[1]) * Fraction((1000 if scaled[2].islower() else 1024) ** power)
-        if size.denominator == 1 and size:
+        if size.denominator == 1 and 0 < size <= (MOST_BYTES if flag.sets in BYTES else MOST):
             return int(size)
     if not _WHOLE.fullmatch(value) or not int(value):
         raise UsageError(f"{where} must be a whole number of 1 or more, not {shown(value)}")
+    if int(value) > MOST and flag.sets not in BYTES:
+        raise UsageError(f"{where} is {int(value):,}: at most {MOST:,} are read")
     return int(value)
