@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.frameworks.engines import ENGINES, check_experts, find_engine, read_settings, remarks
+from stagedb.frameworks.engines import ENGINES, check_experts, engine_file, find_engine, read_settings, remarks
 from stagedb.frameworks.engines.arguments import LARGEST, words_of
 from stagedb.frameworks.engines.settings import NUMBERS, SWITCHES
 from stagedb.mentions import OPTIONS, shown_in
@@ -419,6 +419,15 @@ def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) ->
 )
 def test_what_is_refused_of_tensorrt_llm(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refused(tmp_path, text, DECODE, "trtllm", "config.yaml")
+
+
+def test_the_word_before_a_file_names_the_engine(tmp_path: Path) -> None:
+    assert engine_file(Path("vllm:a/b.txt")) == ("vllm", Path("a/b.txt"))
+    assert engine_file(Path("plan.yaml")) is None
+    assert engine_file(Path("C:plan.yaml")) is None
+    for word in ("vlm:args.txt", "VLLM:args.txt", "tensorrt_llm:args.txt"):
+        with pytest.raises(UsageError, match=r"unknown engine '\w+': --plan reads vllm:FILE, sglang:FILE, trtllm:FILE"):
+            read_plan_file(Path(word), DECODE)
 
 
 PIECES = (

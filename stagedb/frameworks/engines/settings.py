@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.engines.arguments import EngineArguments, Given, read_arguments
 from stagedb.frameworks.engines.engine import Engine, Flag, FlagRefusal, find_engine
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import shown
+from stagedb.inputs import is_there, shown
+from stagedb.mentions import Word
 from stagedb.outputs import path_text, printable
 
 Setting = int | str | bool | Fraction
@@ -72,9 +74,19 @@ class EngineSettings:
 
 
 def engine_file(word: Path) -> tuple[str, Path] | None:
-    """The engine and the file of a word such as `vllm:args.txt`; None for the name of another file."""
+    """The engine and the file of a word such as `vllm:args.txt`; None for the name of another file.
+
+    Raises UsageError for a word that nearly has the name of an engine.
+    """
     name, colon, file = str(word).partition(":")
-    return (name, Path(file)) if colon and name in ENGINES else None
+    if colon and name in ENGINES:
+        return name, Path(file)
+    near = get_close_matches(name.lower(), (*ENGINES, "tensorrt-llm"), n=1) if colon and not is_there(word) else []
+    if near:
+        raise UsageError(
+            f"unknown engine {shown(name)}: {Word('plan')} reads {', '.join(f'{each}:FILE' for each in ENGINES)}"
+        )
+    return None
 
 
 def read_settings(name: str, path: Path) -> EngineSettings:
