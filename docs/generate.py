@@ -529,6 +529,60 @@ def frameworks() -> str:
     return "\n".join(rows) + "\n"
 
 
+def engine_flags(name: str) -> str:
+    """The flags of a serving engine: what each obeyed one gives, and why each refused one is refused."""
+    from stagedb.frameworks.engines import find_engine
+    from stagedb.mentions import OPTIONS, shown_in
+
+    engine = find_engine(name)
+    flags = {flag: each for flag, each in engine.flags.items() if flag == each.name}
+    rows = ["| flag | gives |", "|---|---|"]
+    for flag, each in sorted(flags.items()):
+        if each.sets:
+            values = ": " + ", ".join(map(str, each.values)) if each.values else ""
+            rows.append(f"| `{flag}`{values} | {ENGINE_SETTINGS[each.sets]} |")
+    rows += ["", "| refused | why | what works |", "|---|---|---|"]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for flag, each in sorted(flags.items()):
+        if each.refusal is not None:
+            shown = shown_in(OPTIONS, each.refusal.why), shown_in(OPTIONS, each.refusal.works)
+            reasons.setdefault(shown, []).append(f"`{flag}`")
+    rows += [f"| {', '.join(names)} | {why} | {works} |" for (why, works), names in reasons.items()]
+    silent = sum(not each.sets and each.refusal is None for each in flags.values())
+    rows += ["", f"{silent} more flags of {engine.title} {engine.versions} have no effect on a step."]
+    return "\n".join(rows) + "\n"
+
+
+ENGINE_SETTINGS = {
+    "model": "nothing: the model of a step is `--model`",
+    "tp": "`--tp`, or `--dp` for ranks of data parallelism among them",
+    "pp": "`--pp`",
+    "dp": "`--dp`",
+    "all_ep": "`--ep`: all ranks of dp and tp",
+    "dp_inside": "the ranks of dp are among those of tp",
+    "inner_dp": "`--dp`: ranks among those of tp",
+    "attention_dp": "`--dp`: all ranks of tp",
+    "ep": "`--ep`",
+    "moe_tp": "`--ep`: the ranks of tp divided by it",
+    "exchange": "`--dispatch`",
+    "exchange_mode": "`--dispatch`: ranks in a prefill (normal), copies in a decode (low_latency)",
+    "dtype": "`--dtype`",
+    "requests": "`--micro-batch-size` of a decode, and the most requests of a prefill",
+    "group_requests": "`--micro-batch-size` of a decode",
+    "prefill_requests": "the most requests of a prefill",
+    "step_tokens": "`--micro-batch-size` of a prefill, and its chunk without `--seq-len`",
+    "prefill_tokens": "the same, if it is less",
+    "longest": "the longest request",
+    "memory_share": "`--memory-share`",
+    "block_size": "`--block-size`",
+    "blocks": "the blocks of the cache",
+    "cache_tokens": "the most tokens of the cache",
+    "cache_bytes": "the bytes of the cache",
+    "cache_most": "the most bytes of the cache",
+}
+"""What a setting of an engine is among the options of stagedb."""
+
+
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stagedb.api.provenance import Provenance
     from stagedb.api.querying import queries
     from stagedb.api.removing import Unused
+    from stagedb.api.request_room import RequestRoom, RequestWords
     from stagedb.api.results import (
         Advised,
         Chart,
@@ -79,6 +80,8 @@ __all__ = [
     "ProfileInfo",
     "Provenance",
     "QueryInfo",
+    "RequestRoom",
+    "RequestWords",
     "Rows",
     "RunInfo",
     "SavedSummary",
@@ -126,6 +129,7 @@ _MODULES = {
     "provenance": ("Provenance",),
     "querying": ("queries",),
     "removing": ("Unused",),
+    "request_room": ("RequestRoom", "RequestWords"),
     "results": (
         "Advised",
         "Chart",

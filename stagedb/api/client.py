@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         programs,
         querying,
         removing,
+        request_room,
         system_choice,
         team,
         trace_sets,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from stagedb.api.advice import Tried
     from stagedb.api.graph_paths import ShortestPath
     from stagedb.api.neighbourhood import SubGraph
+    from stagedb.api.request_room import RequestWords
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
     from stagedb.store import Notice
@@ -72,8 +74,8 @@ else:
         *("stagedb.api.checking", "stagedb.api.dumps", "stagedb.api.finding", "stagedb.api.memory_rows"),
         *("stagedb.api.model_names", "stagedb.api.moving", "stagedb.api.programs"),
     )
-    querying, removing, system_choice, team, trace_sets, wanted_instances = deferred(
-        *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.system_choice"),
+    querying, removing, request_room, system_choice, team, trace_sets, wanted_instances = deferred(
+        *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.request_room", "stagedb.api.system_choice"),
         *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
     )
     jobs, plans = deferred("stagedb.api.jobs", "stagedb.plans")
@@ -344,6 +346,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         model: str | Card | None = None,
         system: "str | Path | System | None" = None,
         keep: bool = True,
+        requests: "RequestWords | None" = None,
         **words: Unpack[PlanWords],
     ) -> Memory:
         """The memory of one rank of each class over a step: peaks, phases, tensors.
@@ -351,7 +354,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target, model and words: as in `export`, by default the newest instance. system: the one whose accelerator is to
         hold it; by default that of the newest profile. The result is computed once and kept in the store, where
         queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes. keep: False computes what the store does
-        not have in memory, the instance too, and writes nothing.
+        not have in memory, the instance too, and writes nothing. requests: count the requests that fit, too, with the
+        memory of `system` unless they have a capacity.
         """
         named = None if system is None else system_choice.resolve_system(system)
         wanted = wanted_instances.find_wanted(self.store, target, model, plans.typed_words(words))
@@ -363,7 +367,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
             peaks, levels, tensors = memory_rows.rows_of_program(program)
         has = system_choice.accelerator_of(self.store, found, named)
         room, reserve = (None, {}) if has is None else (has.room, has.reserved)
-        return Memory(found, peaks, levels, tensors, room, reserve)
+        fit = None if requests is None else request_room.counted(self.store, wanted, (peaks, levels), requests, has)
+        return Memory(found, peaks, levels, tensors, room, reserve, fit)
 
     def profile(
         self,

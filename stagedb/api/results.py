@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stagedb.api.provenance import Provenance
+    from stagedb.api.request_room import RequestRoom
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
     from stagedb.search.ties import Ties
@@ -233,6 +234,8 @@ class Memory:
     without one."""
     reserve: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """The accelerator's other bytes, by what holds them."""
+    requests: RequestRoom | None = None
+    """How many requests fit, if that was asked."""
 
     @property
     def fits(self) -> bool:

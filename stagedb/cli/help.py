@@ -12,8 +12,9 @@ from stagedb.inputs import shown
 
 PLAN_PAGE = """
 The words of a plan. They are options of `instantiate`, `export`, `memory`, `profile`, `advise`, `timeline`, `report`
-and `find`, and keys of a file that --plan names (YAML, JSON or TOML; without the dashes). Options on the command line
-override those of the file. What is not given has the default in brackets.
+and `find`, and keys of a file that --plan names (YAML, JSON or TOML; without the dashes). --plan vllm:FILE, sglang:FILE
+and trtllm:FILE read the arguments of a serving engine. Options on the command line override those of the file.
+What is not given has the default in brackets.
 """
 
 

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 OWN = "Options"
 TIMING = "Time of a step"
+REQUESTS = "Requests that fit (prefill, decode)"
 ROWS = "Printed rows"
 EVERY = "Every command"
 
@@ -51,7 +52,7 @@ WORDS: Mapping[str, str] = {
 
 PLAN = "Words of the plan"
 
-_ORDER = ("Arguments", OWN, TIMING, PLAN, ROWS, EVERY)
+_ORDER = ("Arguments", OWN, TIMING, REQUESTS, PLAN, ROWS, EVERY)
 
 
 class GroupedCommands(TyperGroup):

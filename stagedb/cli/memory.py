@@ -1,7 +1,7 @@
 """`memory`: the memory of a rank over a step, and whether an accelerator has room for it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from stagedb.cli.build_instantiate import count, note_implied, note_model
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
+from stagedb.cli.request_options import RequestOptions, report_requests
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -79,6 +80,7 @@ def memory(
         bool, typer.Option("--keep/--no-keep", help="Keep the numbers in the store, or write nothing.")
     ] = True,
     *,
+    requests: RequestOptions,
     words: PlanFlags,
     output: Output,
     common: Common,
@@ -91,21 +93,29 @@ def memory(
     (`stagedb query memory_at_peak`). With --capacity or --system, exits with status 1 if a class does not fit.
     """
     size = None if capacity is None else size_of(capacity)
-    chosen = _chosen(show, output)
+    chosen, asked = _chosen(show, output), requests.words(size, words.engine)
     with common.connect() as db, progress(common, "making", "rows", before="making the graph and the instance"):
-        found = db.memory(target, model=model, system=system, keep=keep, **(given := words.words()))
+        found = db.memory(target, model=model, system=system, keep=keep, requests=asked, **(given := words.words()))
+    requests.check(found.requests)
     note_model(common, found.instance)
     note_implied(common, found.instance, given)
     room = found.room if size is None else size
-    peaks = list(found.peaks)
-    fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
-    if fullest not in [row["class"] for row in peaks]:
-        raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
-    _write(found, chosen, fullest, room, output)
+    _write(found, chosen, _fullest(found, rank_class), room, output)
     reserve = {} if capacity is not None else found.reserve
-    fits = room is None or _report_fit(common, peaks, room, reserve, capacity)
+    fits = room is None or _report_fit(common, found.peaks, room, reserve, capacity)
+    if found.requests is not None:
+        fits = report_requests(common, found.requests) and fits
     if not fits and (capacity, system) != (None, None):
         raise typer.Exit(1)
+
+
+def _fullest(found: "Memory", rank_class: int | None) -> int:
+    """The class that was chosen, else the one that holds the most. Raises UsageError if there is no such class."""
+    peaks = list(found.peaks)
+    chosen = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
+    if chosen not in [row["class"] for row in peaks]:
+        raise UsageError(f"no rank class {chosen}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
+    return int(chosen)
 
 
 def _chosen(show: MemoryRows | None, output: Output) -> MemoryRows:
@@ -201,12 +211,13 @@ def _categories(found: "Memory") -> list[str]:
 
 
 def _report_fit(
-    common: Common, peaks: Sequence[Mapping[str, Any]], room: int, reserve: Mapping[str, int], capacity: str | None
+    common: Common, rows: Iterable[Mapping[str, Any]], room: int, reserve: Mapping[str, int], capacity: str | None
 ) -> bool:
     """Print whether all classes fit into the room for tensors, and what else an accelerator holds. Return the first.
 
     capacity: the room, if it was given.
     """
+    peaks = list(rows)
     size = f"{room / GB:,.2f} GB {'for tensors' if capacity is None else 'of --capacity'}"
     over = [row for row in peaks if row["peak"] > room]
     most, ranks = max(row["peak"] for row in peaks), sum(row["ranks"] for row in over)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
+from stagedb.frameworks.engines.names import ENGINES
 from stagedb.mentions import OPTIONS, Options, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from stagedb.api.plan_keywords import GraphWords as GraphKeywords
     from stagedb.api.plan_keywords import PlanWords as PlanKeywords
+    from stagedb.frameworks.engines import EngineSettings
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,11 @@ class _Given:
 
     plan: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),
+        typer.Option(
+            metavar="FILE",
+            help="Read these words from a YAML, JSON or TOML file, or from arguments of a serving engine "
+            f"({', '.join(f'{name}:FILE' for name in ENGINES)}); options given here win.",
+        ),
     ] = None
 
     def words(self) -> dict[str, Any]:
@@ -36,11 +43,38 @@ class _Given:
             return given
         from stagedb.plans import read_plan_file
 
-        return {**read_plan_file(self.plan), **given}
+        return {**read_plan_file(self.plan, given), **given}
+
+    @cached_property
+    def engine(self) -> "EngineSettings | None":
+        """The settings of a serving engine, if the file has those."""
+        if self.plan is None:
+            return None
+        from stagedb.frameworks.engines import engine_file, read_settings
+
+        named = engine_file(self.plan)
+        return None if named is None else read_settings(*named)
+
+    def remarks(self, model: str | None) -> tuple[str, ...]:
+        """What the file has that no step has. model: the one of the command line.
+
+        Raises UsageError for settings that are not built for this model.
+        """
+        if self.engine is None:
+            return ()
+        from stagedb.api.model_names import card_source, find_card
+        from stagedb.frameworks.engines import check_experts, remarks
+
+        card = None if model is None else find_card(model)
+        # The model of an instance is in the store alone.
+        check_experts(self.engine, self._given(), card is None or "E" in card_source(card, {}).sizes)
+        return tuple(remarks(self.engine))
 
     def message_form(self) -> Options:
         """How a message shows words of the plan."""
-        if self.plan is None:
+        from stagedb.frameworks.engines import engine_file
+
+        if self.plan is None or engine_file(self.plan) is not None:
             return OPTIONS
         from stagedb.cli.plan_file_keys import PlanFileKeys
 

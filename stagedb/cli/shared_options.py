@@ -222,6 +222,14 @@ class _WithForm(Protocol):
         """The form."""
 
 
+@runtime_checkable
+class _WithRemarks(Protocol):
+    """Options with remarks on what they read."""
+
+    def remarks(self, model: str | None) -> tuple[str, ...]:
+        """The remarks, for a command with this model. Raises UsageError for options that do not suit it."""
+
+
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is a dataclass by its fields, as options of the command line.
 
@@ -249,6 +257,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             for name, group in groups.items()
         }
         try:
+            _note_remarks(collected, values.get("model") or values.get("target"))
             command(**values, **collected)
         except StagedbError as error:
             forms = [group.message_form() for group in collected.values() if isinstance(group, _WithForm)]
@@ -264,6 +273,14 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as typer reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _note_remarks(collected: Mapping[str, Any], model: str | None) -> None:
+    """Print the remarks of all options, if the command prints remarks. model: the one that the command is about."""
+    groups = [group for group in collected.values() if isinstance(group, _WithRemarks)]
+    for printing in (group for group in collected.values() if isinstance(group, Printing)):
+        for remark in (remark for group in groups for remark in group.remarks(model)):
+            printing.note(remark)
 
 
 def _options(group: type[Any]) -> Iterator[inspect.Parameter]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.frameworks.engines import engine_file, plan_words, read_settings
 from stagedb.inputs import read_document, shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS
@@ -58,8 +59,15 @@ def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
     return typed
 
 
-def read_plan_file(path: Path) -> dict[str, Any]:
-    """The checked words of a YAML, JSON or TOML file (by its suffix), for `Plan.from_mapping`."""
+def read_plan_file(path: Path, given: Mapping[str, object] | None = None) -> dict[str, Any]:
+    """The checked words of a file, for `Plan.from_mapping`: YAML, JSON or TOML by its suffix, or an engine's arguments.
+
+    path: of an engine's arguments with the engine before it, `vllm:args.txt`. given: words that win over those of the
+    file; an engine's file needs the workflow among them.
+    """
+    named = engine_file(path)
+    if named is not None:
+        return typed_words(plan_words(read_settings(*named), given or {}))
     words = read_document(path, "plan", (".yaml", ".yml", ".json", ".toml"), option=str(Word("plan")))
     if words is None:
         return {}

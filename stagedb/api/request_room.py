@@ -1,0 +1,192 @@
+"""How many requests of a length fit next to the weights of a rank: the share that an engine takes, and its blocks."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from stagedb.api.programs import graph_of
+from stagedb.api.results import Rows
+from stagedb.api.wanted_instances import Wanted
+from stagedb.errors import UsageError
+from stagedb.memory.request_blocks import MemoryShare, RequestFit, sampling_bytes, tightest
+from stagedb.mentions import Word
+from stagedb.models.sizes import MOST_TOKENS
+from stagedb.plans import Plan
+from stagedb.store import Store
+
+if TYPE_CHECKING:
+    from stagedb.frameworks.engines import EngineSettings
+    from stagedb.systems.system import Accelerator
+
+OF_EXPERTS = (
+    *("ep", "expert_tp", "expert_load", "routing", "capacity_factor"),
+    *("dispatch", "dispatch_dtype", "node_ranks"),
+)
+"""Words of a plan on which no cache depends, and that not every step can have."""
+
+
+@dataclass(frozen=True)
+class RequestWords:
+    """What decides how many requests fit; None is what the engine's file has, or the default.
+
+    share: of the memory. block: tokens of a block. tokens: those of a request; None: those of the plan. held: bytes
+    next to weights and cache. capacity: bytes of an accelerator; None: that of the system. engine: settings of a file.
+    Raises UsageError for numbers out of range.
+    """
+
+    share: Fraction | None = None
+    block: int | None = None
+    tokens: int | None = None
+    held: int | None = None
+    capacity: int | None = None
+    engine: "EngineSettings | None" = None
+
+    def __post_init__(self) -> None:
+        for name in ("block", "tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}: it takes 1 or more")
+        for name in ("held", "capacity"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"{name} is {value}: it takes bytes, 0 or more")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise UsageError(f"share is {float(self.share):g}: it takes a number above 0 and up to 1")
+
+    def setting(self, name: str, default: int) -> int:
+        """A number of the engine's file."""
+        return default if self.engine is None else self.engine.number(name, default)
+
+
+@dataclass(frozen=True)
+class RequestRoom:
+    """The requests that a rank has room for.
+
+    share: the account of the class with the least room. fits: by tokens of a request, the plan's first. wanted: the
+    requests that a rank of the plan has at once.
+    """
+
+    share: MemoryShare
+    fits: Mapping[int, RequestFit]
+    wanted: int
+
+    @property
+    def fit(self) -> RequestFit:
+        """That of the length which was asked."""
+        return next(iter(self.fits.values()))
+
+
+def counted(
+    store: Store, wanted: Wanted, tables: tuple[Rows, Rows], words: RequestWords, accelerator: "Accelerator | None"
+) -> RequestRoom | None:
+    """The requests that fit next to an instance's weights; None if neither words nor an accelerator have a capacity.
+
+    tables: its peaks and levels. Raises UsageError for a workflow without a cache, and for words out of range.
+    """
+    plan = wanted.plan
+    reserve: Mapping[str, int] = {}
+    if words.capacity is None:
+        if accelerator is None or accelerator.room is None:
+            return None
+        reserve = accelerator.reserved
+        words = dataclasses.replace(words, capacity=accelerator.room + sum(reserve.values()))
+    if not plan.workflow.caches:
+        raise UsageError(
+            f"{plan.workflow.name} has no cache, so that no number of requests fits: it is counted for "
+            f"{Word('workflow', 'prefill')} and {Word('workflow', 'decode')}"
+        )
+    peaks, levels = tables
+    block = words.block or words.setting("block_size", 16 if words.engine is None else words.engine.engine.block)
+    if max(block, words.tokens or 1) > MOST_TOKENS:
+        raise UsageError(
+            f"blocks and requests have at most {MOST_TOKENS:,} tokens, not {max(block, words.tokens or 1):,}"
+        )
+    lengths = dict.fromkeys([words.tokens or plan.keys, words.setting("longest", words.tokens or plan.keys)])
+    sizes = _Sizes(store, wanted)
+    shares = {row["class"]: _share(row, levels, wanted, words, reserve) for row in peaks}
+    fits = {}
+    for tokens in lengths:
+        by_class = {
+            row["class"]: sizes.fit(shares[row["class"]].cache, row["stages"][0], block, tokens, words) for row in peaks
+        }
+        least = tightest(by_class)
+        fits[tokens] = by_class[least]
+        if tokens == next(iter(lengths)):
+            share = shares[least]
+    return RequestRoom(share, fits, plan.microbatches * plan.micro_batch_size)
+
+
+def _share(
+    row: Mapping[str, Any], levels: Rows, wanted: Wanted, words: RequestWords, reserve: Mapping[str, int]
+) -> MemoryShare:
+    at_peak = {
+        each["category"]: each["bytes"] for each in levels if each["class"] == row["class"] and each["moment"] == "peak"
+    }
+    weights = at_peak.get("parameters", 0)
+    activations = row["peak"] - weights - at_peak.get("cache", 0)
+    engine = None if words.engine is None else words.engine.engine
+    held: dict[str, int] = {"activations": activations}
+    if engine is None:
+        held |= reserve
+    else:
+        plan = wanted.plan
+        requests = words.setting("requests", plan.micro_batch_size)
+        held["sampling"] = sampling_bytes(requests, wanted.source.sizes["V"], engine.sampling)
+        held["libraries"] = engine.libraries[plan.tp > 1]
+    if words.held is not None:
+        held = {"held": words.held}
+    share = words.share
+    if share is None:
+        usual = "0.9" if engine is None else engine.share
+        written = None if words.engine is None else words.engine.values.get("memory_share")
+        share = written if isinstance(written, Fraction) else Fraction(usual) if usual else None
+    if share is None:
+        title = "the engine" if engine is None else engine.title
+        raise UsageError(f"{title} chooses its share of memory by itself: give it with {Word('memory_share')}")
+    return MemoryShare(
+        words.capacity or 0,
+        share,
+        "total" if engine is None else engine.share_of,
+        weights,
+        {name: size for name, size in held.items() if size},
+        {} if engine is None or engine.share_of == "total" else reserve,
+        given=words.setting("cache_bytes", 0) or None,
+        most=words.setting("cache_most", 0) or None,
+    )
+
+
+class _Sizes:
+    """Bytes of the cache of one request, by its tokens and the stage of a pipeline."""
+
+    def __init__(self, store: Store, wanted: Wanted) -> None:
+        self.store, self.wanted = store, wanted
+        self.known: dict[int, Mapping[int, int]] = {}
+
+    def fit(self, cache: int, stage: int, block: int, tokens: int, words: RequestWords) -> RequestFit:
+        """The requests of so many tokens that a cache of these bytes has room for. words: limits of an engine."""
+        whole = -(-tokens // block) * block
+        one, request = self._of(block)[stage], self._of(whole)[stage]
+        blocks, most = words.setting("blocks", 0), words.setting("cache_tokens", 0)
+        even = one * (whole // block) == request
+        return RequestFit(one * blocks or cache, block, one, tokens, request, even, most // block if most else None)
+
+    def _of(self, tokens: int) -> Mapping[int, int]:
+        """By stage: the cache of a request of its own, as its prefill leaves it."""
+        if tokens not in self.known:
+            from stagedb.lowering import IndexedGraph, lower
+            from stagedb.memory import Category, memory_of
+
+            plan = self._plan(tokens)
+            program = lower(IndexedGraph.of(graph_of(self.wanted.source, plan.options, self.store)), plan)
+            self.known[tokens] = {
+                stage: each.usage.before().get(Category.CACHE, 0)
+                for each in memory_of(program)
+                for stage in each.rank_class.stages
+            }
+        return self.known[tokens]
+
+    def _plan(self, tokens: int) -> Plan:
+        one = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "micro_batch_size": 1}
+        return self.wanted.plan.changed({**dict.fromkeys((*OF_EXPERTS, "global_batch_size"), None), **one, "sp": False})
