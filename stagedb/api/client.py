@@ -346,7 +346,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         model: str | Card | None = None,
         system: "str | Path | System | None" = None,
         keep: bool = True,
-        requests: "RequestWords | None" = None,
+        fitting: "RequestWords | None" = None,
         **words: Unpack[PlanWords],
     ) -> Memory:
         """The memory of one rank of each class over a step: peaks, phases, tensors.
@@ -354,7 +354,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target, model and words: as in `export`, by default the newest instance. system: the one whose accelerator is to
         hold it; by default that of the newest profile. The result is computed once and kept in the store, where
         queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes. keep: False computes what the store does
-        not have in memory, the instance too, and writes nothing. requests: count the requests that fit, too, with the
+        not have in memory, the instance too, and writes nothing. fitting: count the requests that fit, too, with the
         memory of `system` unless they have a capacity.
         """
         named = None if system is None else system_choice.resolve_system(system)
@@ -367,7 +367,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
             peaks, levels, tensors = memory_rows.rows_of_program(program)
         has = system_choice.accelerator_of(self.store, found, named)
         room, reserve = (None, {}) if has is None else (has.room, has.reserved)
-        fit = None if requests is None else request_room.counted(self.store, wanted, (peaks, levels), requests, has)
+        fit = None if fitting is None else request_room.counted(self.store, wanted, (peaks, levels), fitting, has)
         return Memory(found, peaks, levels, tensors, room, reserve, fit)
 
     def profile(

@@ -95,7 +95,7 @@ def memory(
     size = None if capacity is None else size_of(capacity)
     chosen, asked = _chosen(show, output), requests.words(size, words.engine)
     with common.connect() as db, progress(common, "making", "rows", before="making the graph and the instance"):
-        found = db.memory(target, model=model, system=system, keep=keep, requests=asked, **(given := words.words()))
+        found = db.memory(target, model=model, system=system, keep=keep, fitting=asked, **(given := words.words()))
     requests.check(found.requests)
     note_model(common, found.instance)
     note_implied(common, found.instance, given)

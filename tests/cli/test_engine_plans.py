@@ -41,7 +41,7 @@ def test_options_win(run: Run, tmp_path: Path) -> None:
             "tp 3 does not divide the 32 attention heads: the nearest for this model is --tp 2",
         ),
         ("--speculative-config {}", DECODE, "args.txt: --speculative-config '{}' is not obeyed: speculative decoding"),
-        ("-tp 2", ("--model", "llama3-8b", "--no-keep"), "choose its step with --workflow prefill or decode"),
+        ("-tp 2", ("--model", "llama3-8b", "--no-keep"), "choose its step with --workflow prefill, mixed or decode"),
         (
             "-dp 2",
             (*DECODE[2:], "--model", "mixtral-8x7b"),

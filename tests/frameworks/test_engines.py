@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines import ENGINES, check_experts, engine_file, find_engine, read_settings, remarks
 from stagedb.frameworks.engines.arguments import LARGEST, words_of
+from stagedb.frameworks.engines.serving_steps import FORMATS
 from stagedb.frameworks.engines.settings import NUMBERS, SWITCHES
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans import read_plan_file
@@ -109,6 +110,12 @@ def test_options_of_the_command_line_win(tmp_path: Path) -> None:
         ("-dp 8 --enable-expert-parallel", DECODE, {"tp": 1, "dp": 8, "ep": 8}),
         ("-dp 8 -ep --all2all-backend deepep_high_throughput", DECODE, {"dp": 8, "ep": 8, "dispatch": "ranks"}),
         ("-dp 8 -ep --all2all-backend deepep_low_latency", DECODE, {"dp": 8, "ep": 8, "dispatch": "copies"}),
+        ("--kv-cache-dtype fp8 -q fp8", DECODE, {"cache_dtype": "fp8_e4m3", "matmul_dtype": "fp8"}),
+        (
+            "-dp 8 -ep --enable-dbo --max-num-seqs 64",
+            DECODE,
+            {"overlap_experts": True, "micro_batch_size": 32, "global_batch_size": 512},
+        ),
         ("--dtype half", DECODE, {"dtype": "fp16"}),
         ("--dtype auto", DECODE, {}),
     ],
@@ -129,14 +136,15 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
         ),
         ("--speculative-config.method eagle", DECODE, "--speculative-config.method 'eagle' is not obeyed: speculative"),
         ("-dcp 2", DECODE, "-dcp '2' is not obeyed: ranks would share the cache of a request"),
-        ("--kv-cache-dtype fp8", DECODE, "--kv-cache-dtype 'fp8' is not obeyed: caches have the format of activations"),
+        ("--kv-cache-dtype fp8_e5m2", DECODE, "--kv-cache-dtype 'fp8_e5m2' is not obeyed: caches have the format"),
         (
             "--enable-lora",
             DECODE,
             "--enable-lora is not obeyed: adapters (LoRA) are not built; what works: leave it out",
         ),
-        ("--enable-dbo", DECODE, "two batches that overlap"),
-        ("--quantization fp8", DECODE, "--matmul-dtype fp8 computes in fp8"),
+        ("--enable-dbo --max-num-seqs 33", DECODE, "a step of 33 requests has no two halves"),
+        ("--ubatch-size 4", DECODE, "two halves of a batch overlap"),
+        ("--quantization awq", DECODE, "weights are stored in 16 bits, or in fp8"),
         ("--cpu-offload-gb 4", DECODE, "what works: 0"),
         ('-cc \'{"pass_config": {"enable_sp": true}}\'', DECODE, "passes of the compiler change collectives"),
         ("-cc.pass_config.enable_sp=true", DECODE, "passes of the compiler change collectives"),
@@ -177,8 +185,8 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
             "a chunk of them is --seq-len 512 with --cache-len",
         ),
         ("--gpu-memory-utilization 1.5", DECODE, "must be a share above 0 and up to 1"),
-        ("-tp 2", {}, "serves: choose its step with --workflow prefill or decode"),
-        ("-tp 2", {"workflow": "training"}, "choose its step with --workflow prefill or decode"),
+        ("-tp 2", {}, "serves: choose its step with --workflow prefill, mixed or decode"),
+        ("-tp 2", {"workflow": "training"}, "choose its step with --workflow prefill, mixed or decode"),
         ("-tp '2", DECODE, "line 1: a quote (') without an end"),
         ('\n\n-tp "2\n\n', DECODE, 'line 3: a quote (") without an end'),
         ("-tp 2\\", DECODE, "line 1: a backslash at its end"),
@@ -192,7 +200,7 @@ def test_what_is_refused(tmp_path: Path, text: str, given: dict[str, Any], expec
 @pytest.mark.parametrize(
     "text",
     [
-        "--kv-cache-dtype auto",
+        "--mm-encoder-attn-dtype none",
         "-dcp 1",
         "--no-enable-lora",
         "--speculative-config null",
@@ -263,15 +271,15 @@ def test_words_are_those_of_a_shell(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_table_is_whole(name: str) -> None:
     engine = find_engine(name)
-    known = {*NUMBERS, *SWITCHES, "model", "dtype", "exchange", "exchange_mode", "memory_share"}
+    known = {*NUMBERS, *SWITCHES, *FORMATS, "model", "exchange", "exchange_mode", "memory_share"}
     assert {flag.sets for flag in engine.flags.values() if flag.sets} <= known
     for flag in engine.flags.values():
         assert flag.refusal is None or (flag.refusal.why and flag.refusal.works), flag.name
         assert flag.name == flag.name.replace("_", "-"), flag.name
     assert set(engine.short.values()) <= engine.flags.keys()
-    formats = next(flag for flag in engine.flags.values() if flag.sets == "dtype")
-    assert formats.values is not None
-    assert {value for value in formats.values.values() if value} <= set(PLAN_WORDS["dtype"].choices)
+    for flag in engine.flags.values():
+        chosen = {value for value in (flag.values or {}).values() if value}
+        assert flag.sets not in FORMATS or chosen <= set(PLAN_WORDS[flag.sets].choices), flag.name
 
 
 LAUNCH = """
@@ -320,8 +328,8 @@ def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, A
     [
         ("--speculative-algorithm EAGLE", "speculative decoding"),
         ("--speculative-num-draft-tokens 4", "speculative decoding"),
-        ("--enable-two-batch-overlap", "that overlap in a step are not built"),
-        ("--kv-cache-dtype fp8_e4m3", "caches have the format of activations"),
+        ("--enable-single-batch-overlap", "that overlap in a step are not built"),
+        ("--kv-cache-dtype fp8_e5m2", "caches have the format of activations"),
         ("--disaggregation-mode decode", "the engines of prefill and of decode are a plan each"),
         ("--enable-hierarchical-cache", "caches outside the accelerator"),
         ("--moe-a2a-backend mooncake", "what works: none or deepep"),

@@ -11,7 +11,7 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
 from stagedb.outputs import path_text
 
-SERVING = ("prefill", "decode")
+SERVING = ("prefill", "mixed", "decode")
 """The workflows that a file of an engine describes."""
 
 
@@ -54,13 +54,33 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
     words: dict[str, Any] = {"tp": ranks.tp, "pp": settings.number("pp"), "dp": ranks.dp * ranks.copies}
     if ranks.ep > 1:
         words |= {"ep": ranks.ep} | _exchange(settings, workflow)
-    if "dtype" in settings.values:
-        words["dtype"] = settings.values["dtype"]
-    if not {"micro_batch_size", "global_batch_size"} & given.keys():
+    words |= {each: settings.values[each] for each in FORMATS if each in settings.values}
+    if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and workflow != "mixed":
         requests = _decoding if workflow == "decode" else _prompts
-        words |= requests(settings, ranks, {**words, **given})
-    _check_length(settings, {**words, **given}, workflow)
+        words |= _halved(settings, {**words, **requests(settings, ranks, {**words, **given})})
+    elif settings.values.get("overlap"):
+        words["overlap_experts"] = True
+    if "requests" not in given:
+        _check_length(settings, {**words, **given}, workflow)
     return {word: value for word, value in words.items() if word not in given}
+
+
+FORMATS = ("dtype", "cache_dtype", "matmul_dtype")
+"""Settings that are number formats of a plan."""
+
+
+def _halved(settings: EngineSettings, words: dict[str, Any]) -> dict[str, Any]:
+    """The words with two halves of each batch that overlap, if the engine runs them so."""
+    if not settings.values.get("overlap"):
+        return words
+    whole = int(words.get("micro_batch_size", 1))
+    if whole % 2:
+        raise UsageError(
+            f"{settings.place}: {settings.flag('overlap')}: a step of {whole} requests has no two halves: take an even "
+            f"number, or {Word('micro_batch_size')} for those of a half"
+        )
+    half, total = whole // 2, words.get("global_batch_size", whole * int(words["dp"]))
+    return {**words, "overlap_experts": True, "micro_batch_size": half, "global_batch_size": total}
 
 
 def ranks_of(settings: EngineSettings) -> Ranks:

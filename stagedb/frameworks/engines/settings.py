@@ -24,7 +24,7 @@ NUMBERS = (
 )
 """Settings that are whole numbers."""
 
-SWITCHES = ("all_ep", "attention_dp", "dp_inside")
+SWITCHES = ("all_ep", "attention_dp", "dp_inside", "overlap")
 """Settings that are on or off."""
 
 BYTES = ("cache_bytes", "cache_most")
