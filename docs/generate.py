@@ -567,6 +567,9 @@ ENGINE_SETTINGS = {
     "exchange": "`--dispatch`",
     "exchange_mode": "`--dispatch`: ranks in a prefill (normal), copies in a decode (low_latency)",
     "dtype": "`--dtype`",
+    "cache_dtype": "`--cache-dtype`",
+    "matmul_dtype": "`--matmul-dtype`",
+    "overlap": "`--overlap-experts`, with `--micro-batch-size` for half of the requests",
     "requests": "`--micro-batch-size` of a decode, and the most requests of a prefill",
     "group_requests": "`--micro-batch-size` of a decode",
     "prefill_requests": "the most requests of a prefill",
@@ -693,6 +696,15 @@ def real_run(page: str, name: str) -> str:
     folder = Path(_first_store(page)["STAGEDB_HOME"], "written", "traces")
     source = Path(__file__).parents[1] / "tests" / "matching" / "gloo" / name
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.jsonl"))
+    return ""
+
+
+def served_run(page: str) -> str:
+    """Copy a trace of SGLang to the folder `traces` of a page, for the commands on it. Prints nothing."""
+    folder = Path(_first_store(page)["STAGEDB_HOME"], "written", "traces")
+    folder.mkdir(parents=True)
+    source = Path(__file__).parents[1] / "tests" / "runs" / "served" / "sglang-qwen3-8b-decode.json.gz"
+    shutil.copy(source, folder / "rank0.json.gz")
     return ""
 
 
