@@ -32,10 +32,11 @@ def iterations(
     output: Output,
     common: Common,
 ) -> None:
-    """The iterations of vLLM, SGLang or ATOM in a run, with their requests and times.
+    """What an engine ran, next to plans of its requests.
 
-    With a model each iteration is planned with its own requests: the step that is expected on a system is next to the
-    one that was seen, from the first op that the iteration launched to the end of the last. Nothing is written.
+    vLLM, SGLang and ATOM name each iteration with the sums of its requests in the traces that they profile. With a
+    model each iteration is planned with its own requests: the step that is expected on a system is next to the one that
+    was seen, from the first op that the iteration launched to the end of the last. Nothing is written.
     """
     with common.connect() as db, progress(common, "planning", "batches") as report:
         found = db.iterations(run, rank=rank, model=model, system=system, alike=alike, progress=report, **words.words())

@@ -152,6 +152,20 @@ def small_run() -> MeasuredRun:
         return measured_run(traces)
 
 
+def served_run() -> MeasuredRun:
+    """A run of an engine on one rank: a prefill and a decode."""
+    found = Recording()
+    prefill = "execute_512_context_1(sq512sk512sqsq262144sqsk262144)_generation_0(sq0sk0sqsq0sqsk0)"
+    decode = "execute_4_context_0(sq0sk0sqsq0sqsk0)_generation_4(sq4sk2048sqsq4sqsk2048)"
+    for name, start in ((prefill, 0), (decode, 100_000)):
+        found.span("user_annotation", name, start, 50_000)
+        found.kernel("ampere_sgemm_128x64_nn", start + 10_000, 20_000)
+        found.kernel("pytorch_flash::flash_fwd_kernel<x>(Flash_fwd_params)", start + 32_000, 30_000)
+    with TemporaryDirectory() as directory:
+        path = found.write(Path(directory))
+        return measured_run([read_kineto(path, file_digest(path))])
+
+
 def _as_number(line: str, name: str) -> str:
     before, there, rest = line.partition(f'"{name}": "')
     if not there:
