@@ -6,7 +6,7 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators import compressed, hyper_connections, token_copies
+from stagedb.ir.operators import compressed, hyper_connections, state_space, token_copies
 from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -267,6 +267,7 @@ OPERATORS: dict[str, type[Operator]] = {
         NextTokens,
         *compressed.OPERATORS,
         *hyper_connections.OPERATORS,
+        *state_space.OPERATORS,
         *token_copies.OPERATORS,
     )
 }
@@ -426,5 +427,6 @@ __all__ = [
     "hyper_connections",
     "load",
     "over",
+    "state_space",
     "token_copies",
 ]
