@@ -167,6 +167,11 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         # Without the FLOPs of the sum over heads that is no matmul.
         alone = evaluate(work.flops, env) == 2 * tokens * heads * keys * size
         return (products,) if alone else (products, ("bmm", (tokens, 1, keys, heads)))
+    if op.kind == "convolution":
+        batch, channels, tokens, taps = dims
+        return (("conv", (batch, channels, tokens, channels, 1, taps)),)
+    if op.kind == "scan":
+        return _scan(dims)
     if len(dims) == 3:
         return (("mm", (1, *dims)),)
     batch, _, n, k = dims
@@ -174,6 +179,19 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         rows = evaluate(work.flops, env) // (2 * n * k)
         return (("grouped", (batch, rows, n, k)),)
     return (("bmm", dims),)
+
+
+def _scan(dims: tuple[int, ...]) -> tuple[Row, ...]:
+    """The matmuls of a scan of Mamba-2: scores, values, states of chunks, states passed on, results of states."""
+    heads, chunks, tokens, values, state = dims
+    every = heads * chunks
+    return (
+        ("bmm", (every, tokens, tokens, state)),
+        ("bmm", (every, tokens, values, tokens)),
+        ("bmm", (every, values, state, tokens)),
+        ("bmm", (heads, chunks + 1, values * state, chunks + 1)),
+        ("bmm", (every, tokens, values, state)),
+    )
 
 
 def _masked_keys(ours: Rows, theirs: Rows) -> Rows:

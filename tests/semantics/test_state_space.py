@@ -27,7 +27,7 @@ AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "usual": {"layer": SCAN},
     "alone": {"layer": ALONE},
-    "norm over all groups, biases": {"layer": {**SCAN, "scan_norm": "all", "scan_bias": True, "conv_bias": False}},
+    "biases, a least step": {"layer": {**SCAN, "scan_least": 0.7, "scan_bias": True, "conv_bias": False}},
     "taps of more tokens than there are": {"layer": {**SCAN, "conv_width": 12}},
     "hybrid": {"scan": ALONE, "layer": {"channel_mixer": "none", "residual": "mixer_alone"}, "after": AFTER},
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},

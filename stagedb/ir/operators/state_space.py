@@ -111,11 +111,11 @@ class ShortConvolutionGradient(ShortConvolution):
 
 @dataclass(frozen=True)
 class StateScan(Operator):
-    """The recurrence of Mamba-2: `S = exp(Δ·A)·S + Δ·x·Bᵀ`, `y = S·C + D·x`, with `Δ = softplus(dt + bias)`.
+    """The recurrence of Mamba-2: `S = exp(Δ·A)·S + Δ·x·Bᵀ` and `y = S·C + D·x`.
 
     Operands: values, B and C in one tensor, as the convolution leaves them; dt (batch, seq, groups, heads); A_log, D
     and the bias of dt (groups, heads), where `A = -exp(A_log)`. Results: y (batch, seq, groups, values), and Δ·A summed
-    from the beginning of each chunk, which the backward reads.
+    from the beginning of each chunk, which the backward reads. Δ is `max(softplus(dt + bias), least)`.
 
     FLOPs are those of its five matmuls over chunks of `chunk` tokens, of which the last one is padded, for each head:
     scores `[Q, Q, N]`, their product with values `[Q, P, Q]`, the state of each chunk `[P, N, Q]`, states passed on
@@ -123,6 +123,7 @@ class StateScan(Operator):
     """
 
     chunk: int
+    least: float = 0.0
 
     kind: ClassVar[str] = "scan"
     alike: ClassVar[str] = UNCACHED
@@ -146,10 +147,10 @@ class StateScan(Operator):
         return scores + products + 2 * states + passed
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield from fused_gradient(tracer, op, StateScanGradient(self.chunk), grads[:1], op.inputs)
+        yield from fused_gradient(tracer, op, StateScanGradient(self.chunk, self.least), grads[:1], op.inputs)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        found = _Scan.of(place, inputs)
+        found = _Scan.of(place, inputs, self.least)
         y, state = np.zeros_like(found.x), np.zeros(found.state)
         for at in range(found.x.shape[1]):
             state = state * found.decay[:, at, ..., None, None] + found.added(at)
@@ -170,11 +171,11 @@ class _Scan:
     rate: Array
 
     @classmethod
-    def of(cls, place: RankPlace, inputs: list[Array]) -> "_Scan":
+    def of(cls, place: RankPlace, inputs: list[Array], least: float) -> "_Scan":
         xbc, dt, a_log, _, bias = inputs
         values = place.sizes["scan_values"]
         x, b, c = np.split(xbc, (values, (xbc.shape[-1] + values) // 2), axis=-1)
-        step, rate = np.logaddexp(0, dt + bias), -np.exp(a_log)
+        step, rate = np.maximum(np.logaddexp(0, dt + bias), least), -np.exp(a_log)
         return cls(x.reshape(*dt.shape, -1), b, c, step, np.exp(step * rate), rate)
 
     @property
@@ -205,7 +206,7 @@ class StateScanGradient(StateScan):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         own = inputs[1:6]
-        found, dt, bias = _Scan.of(place, own), own[1], own[4]
+        found, dt, bias = _Scan.of(place, own, self.least), own[1], own[4]
         dy = inputs[0].reshape(found.x.shape)
         states = [np.zeros(found.state)]
         for at in range(found.x.shape[1]):
@@ -222,7 +223,7 @@ class StateScanGradient(StateScan):
             d_step[:, at] = (into * found.x[:, at]).sum(axis=-1) + d_exponent * found.rate
             d_rate += (d_exponent * found.step[:, at]).sum(axis=0)
             d_state = d_state * found.decay[:, at, ..., None, None]
-        d_dt = d_step / (1 + np.exp(-(dt + bias)))
+        d_dt = d_step * (found.step > self.least) / (1 + np.exp(-(dt + bias)))
         dxbc = np.concatenate([dx.reshape(*dx.shape[:3], -1), db, dc], axis=-1)
         d_skip = (dy * found.x).sum(axis=(0, 1, -1))
         return [dxbc, d_dt, d_rate * found.rate, d_skip, d_dt.sum(axis=(0, 1))]

@@ -48,15 +48,9 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     )
     t.emit("attn.split", ops.state_space.SplitParts(parts), (made,), gate, channels, dt)
     y = _scanned(t, values, convolved(t, values, channels, "scan_groups"), dt)
-    if values["scan_norm"] == "groups":
-        normal = t.activation("attn.gated_norm", VALUES)
-        weight = t.weight("attn.gated_norm.weight", VALUES[2:], rows=2)
-        rstd = t.activation("attn.gated_norm.rstd", GROUPED, "fp32")
-        t.emit("attn.gated_norm", ops.state_space.GatedNorm(), (y, gate, weight), normal, rstd)
-    else:
-        opened = t.activation("attn.gated", VALUES)
-        t.emit("attn.gated", ops.Gate("silu"), (gate, y), opened)
-        normal = shared.norm_over(t, "attn.gated_norm", opened, 2)
+    normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", GROUPED, "fp32")
+    weight = t.weight("attn.gated_norm.weight", VALUES[2:], rows=2)
+    t.emit("attn.gated_norm", ops.state_space.GatedNorm(), (y, gate, weight), normal, rstd)
     return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "scan_groups", "scan_values"), bias)
 
 
@@ -74,7 +68,13 @@ def convolved(t: "Tracer", values: Values, x: "Tensor", groups: str) -> "Tensor"
 def _scanned(t: "Tracer", values: Values, x: "Tensor", dt: "Tensor") -> "Tensor":
     held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "skip", "step_bias")]
     y, decay = t.activation("attn.scan", VALUES), t.activation("attn.decay", dt.axes, "fp32")
-    t.emit("attn.scan", ops.state_space.StateScan(int(values["scan_chunk"])), (x, dt, *held), y, decay)
+    t.emit(
+        "attn.scan",
+        ops.state_space.StateScan(int(values["scan_chunk"]), float(values["scan_least"])),
+        (x, dt, *held),
+        y,
+        decay,
+    )
     return y
 
 
@@ -121,9 +121,7 @@ STATE_SPACE = LayerPart(
         "scan_state": KindWord("the size of the state of each value of a head"),
         "scan_chunk": KindWord("the tokens of a chunk of the scan", 256, most=MOST_TOKENS),
         "scan_bias": KindWord("whether the matmuls in and out have biases", False),
-        "scan_norm": KindWord(
-            "what the gated norm is over: each group, or all of a token", "groups", ("groups", "all")
-        ),
+        "scan_least": KindWord("the least step of a token (0: none)", 0.0),
         **CONVOLUTION,
     },
     symbols={

@@ -13,6 +13,7 @@ from stagedb.models.readers import (
     nemotron_h,
     older_decoders,
     plain_decoders,
+    state_space,
     windowed_decoders,
 )
 from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
@@ -27,6 +28,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **older_decoders.READERS,
     **head_decoders.READERS,
     **nemotron_h.READERS,
+    **state_space.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
