@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
+from stagedb.expressions import evaluate, number
+from stagedb.ir.operators import load
+from stagedb.ir.operators.state_space import ChunkedScan
 from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans.graph_options import GraphOptions
@@ -171,7 +173,7 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         batch, channels, tokens, taps = dims
         return (("conv", (batch, channels, tokens, channels, 1, taps)),)
     if op.kind == "scan":
-        return _scan(dims)
+        return tuple(_scan(op, dims))
     if len(dims) == 3:
         return (("mm", (1, *dims)),)
     batch, _, n, k = dims
@@ -181,17 +183,12 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
     return (("bmm", dims),)
 
 
-def _scan(dims: tuple[int, ...]) -> tuple[Row, ...]:
-    """The matmuls of a scan of Mamba-2: scores, values, states of chunks, states passed on, results of states."""
-    heads, chunks, tokens, values, state = dims
-    every = heads * chunks
-    return (
-        ("bmm", (every, tokens, tokens, state)),
-        ("bmm", (every, tokens, values, tokens)),
-        ("bmm", (every, values, state, tokens)),
-        ("bmm", (heads, chunks + 1, values * state, chunks + 1)),
-        ("bmm", (every, tokens, values, state)),
-    )
+def _scan(op: SymOp, dims: tuple[int, ...]) -> Iterator[Row]:
+    """The matmuls of a scan over chunks."""
+    operator = load(op.semantics)
+    if isinstance(operator, ChunkedScan):
+        for count, *matmul in operator.matmuls(tuple(map(number, dims))):
+            yield from [("bmm", tuple(evaluate(str(size), {}) for size in matmul))] * evaluate(str(count), {})
 
 
 def _masked_keys(ours: Rows, theirs: Rows) -> Rows:

@@ -122,7 +122,7 @@ PARTS = (
 AHEAD = {"enorm": "embedding_norm", "hnorm": "hidden_norm", "norm": "norm", "eh_proj": "projection"}
 """Names in layers that predict further tokens."""
 
-ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron")
+ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Models whose norms scale by one more than their weight."""
 
 PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
@@ -180,7 +180,8 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
                 found[key] = found[key] + each if key in found else each
     more = 0 if grads or config["model_type"] not in ONE_MORE else 1
     return {
-        key: _turned(key[0], value.reshape(shapes[key]), config) + (more if "norm.weight" in key[0] else 0)
+        key: _turned(key[0], value.reshape(shapes[key]), config)
+        + (more if "norm.weight" in key[0] and "gated_norm" not in key[0] else 0)
         for key, value in found.items()
     }
 

@@ -8,10 +8,10 @@ import numpy as np
 from stagedb.ir.operators import Array
 from tests.semantics.stage import Key
 
-SCAN = re.compile(r"(?:mixer|mamba|self_attn)\.(?P<word>in_proj|conv1d|A_log|D|dt_bias|norm|out_proj)\b")
+SCAN = re.compile(r"(?:mixer|mamba|self_attn|linear_attn)\.(?P<word>in_proj\w*|conv1d|A_log|D|dt_bias|norm|out_proj)\b")
 
-WORDS = {"A_log": "a_log", "D": "skip", "dt_bias": "step_bias"}
-"""Parameters of the scan itself."""
+WORDS = {"A_log": "attn.a_log", "D": "attn.skip", "dt_bias": "attn.step_bias", "norm": "attn.gated_norm.weight"}
+"""Parameters whose rows are as in a graph."""
 
 
 def scan_weights(
@@ -24,19 +24,23 @@ def scan_weights(
         return
     word, ending = found["word"], "bias" if part.endswith("bias") else "weight"
     groups, of_group = heads
-    values = shapes[f"{block}.attn.gated_norm.weight", place][1]
     channels = shapes[f"{block}.attn.conv.weight", place][1]
-    state = (channels - values) // 2
+    values = shapes[f"{block}.attn.wo.weight", place][2]
+    small = (channels - values) // 2
+    # Mamba-2 has values, B and C, the delta rule queries, keys and values.
+    state_space = (f"{block}.attn.skip", place) in shapes
+    convolved = (values, small, small) if state_space else (small, small, values)
     if word in WORDS:
-        yield f"attn.{WORDS[word]}", value
-    elif word == "norm":
-        yield "attn.gated_norm.weight", value
+        yield WORDS[word], value
     elif word == "out_proj":
         yield f"attn.wo.{ending}", value
     elif word == "conv1d":
-        yield f"attn.conv.{ending}", _by_groups(value, groups, (values, state, state))
+        yield f"attn.conv.{ending}", _by_groups(value, groups, convolved)
+    elif word == "in_proj":
+        yield f"attn.in_proj.{ending}", _by_groups(value, groups, (values, *convolved, of_group))
     else:
-        yield f"attn.in_proj.{ending}", _by_groups(value, groups, (values, values, state, state, of_group))
+        own = word.removeprefix("in_proj")
+        yield f"attn.in{own}.{ending}", _by_groups(value, groups, convolved) if own == "_qkv" else value
 
 
 def _by_groups(value: Array, groups: int, sizes: tuple[int, ...]) -> Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, ceiling, number
+from stagedb.expressions import Expression, ceiling, number, product, total
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.latent import JoinLast
@@ -109,8 +109,32 @@ class ShortConvolutionGradient(ShortConvolution):
         return [dx, dw, dy.sum(axis=(0, 1))][: len(inputs) - 1]
 
 
+Matmul = tuple[Expression, Expression, Expression, Expression, Expression]
+"""How often a matmul runs, then `[b, m, n, k]`."""
+
+
+class ChunkedScan(Operator):
+    """A recurrence over a sequence that is computed in chunks, by matmuls. Each of its heads has a state.
+
+    `runs`: how often it computes each of its matmuls, in their order.
+    """
+
+    kind: ClassVar[str] = "scan"
+    alike: ClassVar[str] = UNCACHED
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
+    runs: ClassVar[tuple[int, ...]] = ()
+
+    def matmuls(self, dims: tuple[Expression, ...]) -> tuple[Matmul, ...]:
+        """The matmuls of the forward. dims: those of the operator."""
+        raise TypeError(f"{type(self).__name__} has no matmuls")
+
+    def flops(self, size: Size) -> Expression:
+        found = self.matmuls(self.dims(size))
+        return total(2 * each * product(matmul) for each, matmul in zip(self.runs, found, strict=True))
+
+
 @dataclass(frozen=True)
-class StateScan(Operator):
+class StateScan(ChunkedScan):
     """The recurrence of Mamba-2: `S = exp(Δ·A)·S + Δ·x·Bᵀ` and `y = S·C + D·x`.
 
     Operands: values, B and C in one tensor, as the convolution leaves them; dt (batch, seq, groups, heads); A_log, D
@@ -125,9 +149,7 @@ class StateScan(Operator):
     chunk: int
     least: float = 0.0
 
-    kind: ClassVar[str] = "scan"
-    alike: ClassVar[str] = UNCACHED
-    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
+    runs: ClassVar[tuple[int, ...]] = (1, 1, 1, 1, 1)
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
         """Sequences of all heads, chunks, tokens of a chunk, values of a head, size of the state."""
@@ -135,16 +157,16 @@ class StateScan(Operator):
         chunks = ceiling(size("seq") / self.chunk)
         return heads, chunks, number(self.chunk), size("scan_dim"), size("scan_state")
 
-    def _parts(self, size: Size) -> tuple[Expression, Expression, Expression, Expression]:
-        """FLOPs of the scores, of their product with values, of a matmul with states, and of states passed on."""
-        heads, chunks, tokens, values, state = self.dims(size)
-        every = 2 * heads * chunks * tokens
-        passed = 2 * heads * (chunks + 1) * (chunks + 1) * values * state
-        return every * tokens * state, every * tokens * values, every * values * state, passed
-
-    def flops(self, size: Size) -> Expression:
-        scores, products, states, passed = self._parts(size)
-        return scores + products + 2 * states + passed
+    def matmuls(self, dims: tuple[Expression, ...]) -> tuple[Matmul, ...]:
+        heads, chunks, tokens, values, state = dims
+        once, every = number(1), heads * chunks
+        return (
+            (once, every, tokens, tokens, state),
+            (once, every, tokens, values, tokens),
+            (once, every, values, state, tokens),
+            (once, heads, chunks + 1, values * state, chunks + 1),
+            (once, every, tokens, values, state),
+        )
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield from fused_gradient(tracer, op, StateScanGradient(self.chunk, self.least), grads[:1], op.inputs)
@@ -200,9 +222,7 @@ class StateScanGradient(StateScan):
     `_mamba_chunk_scan_combined_bwd`).
     """
 
-    def flops(self, size: Size) -> Expression:
-        scores, products, states, passed = self._parts(size)
-        return 3 * scores + 2 * products + 5 * states + 3 * passed
+    runs: ClassVar[tuple[int, ...]] = (3, 2, 3, 3, 2)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         own = inputs[1:6]
@@ -231,13 +251,13 @@ class StateScanGradient(StateScan):
 
 @dataclass(frozen=True)
 class GatedNorm(Operator):
-    """An RMSNorm over the last axis of values times `silu(gate)`, in one kernel; outputs the result and 1/rms.
+    """An RMSNorm of gated values, in one kernel: `norm(x · silu(gate))` over the last axis; outputs it and 1/rms.
 
-    norm_first: the gate multiplies the normalised values (Qwen3-Next), not those before the norm (Mamba-2). The weight
-    has the last axis, or a row of it for each group.
+    The weight has a row for each group. by_head: `norm(x) · silu(gate)`, head by head in the last axis, with one weight
+    of the size of a head (Qwen3-Next).
     """
 
-    norm_first: bool = False
+    by_head: bool = False
     eps: float = 1e-5
 
     kind: ClassVar[str] = "norm"
@@ -246,38 +266,37 @@ class GatedNorm(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
         reads = (arriving(grads), *op.inputs, op.outputs[1])
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, GatedNormGradient(self.norm_first), reads, *made, template=INPUT_GRADIENT)
+        tracer.emit(name, GatedNormGradient(self.by_head), reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        x, gate, weight = inputs
+        x, gate, weight = self._by_head(inputs[0], inputs[2]), self._by_head(inputs[1], inputs[2]), inputs[2]
         open_ = ACTIVATIONS["silu"][0](gate)
-        normed = x if self.norm_first else x * open_
+        normed = x if self.by_head else x * open_
         rstd = 1 / np.sqrt((normed**2).mean(axis=-1) + self.eps)
         y = normed * rstd[..., None] * weight
-        return [y * open_ if self.norm_first else y, rstd]
+        return [(y * open_ if self.by_head else y).reshape(inputs[0].shape), rstd]
+
+    def _by_head(self, x: Array, weight: Array) -> Array:
+        return x.reshape(*x.shape[:-1], -1, weight.shape[-1]) if self.by_head else x
 
 
 @dataclass(frozen=True)
-class GatedNormGradient(Operator):
+class GatedNormGradient(GatedNorm):
     """The gradients of values, gate and weight of a gated norm, from 1/rms."""
 
-    norm_first: bool = False
-
-    kind: ClassVar[str] = "norm"
-
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        dy, x, gate, weight, rstd = inputs
+        *values, weight, rstd = inputs
+        dy, x, gate = (self._by_head(each, weight) for each in values)
         value, slope = ACTIVATIONS["silu"]
         open_ = value(gate)
-        normed = (x if self.norm_first else x * open_) * rstd[..., None]
-        into = dy * open_ if self.norm_first else dy
+        normed = (x if self.by_head else x * open_) * rstd[..., None]
+        into = dy * open_ if self.by_head else dy
         scaled = into * weight
         back = rstd[..., None] * (scaled - normed * (scaled * normed).mean(axis=-1, keepdims=True))
         dw = (into * normed).sum(axis=tuple(range(dy.ndim - weight.ndim)))
-        if self.norm_first:
-            return [back, dy * normed * weight * slope(gate), dw]
-        return [back * open_, back * x * slope(gate), dw]
+        made = (back, dy * normed * weight) if self.by_head else (back * open_, back * x)
+        return [made[0].reshape(inputs[1].shape), (made[1] * slope(gate)).reshape(inputs[1].shape), dw]
 
 
 OPERATORS: tuple[type[Operator], ...] = (

@@ -11,6 +11,7 @@ from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
+from stagedb.models.kinds.gated_delta import GATED_DELTA
 from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, NONE
@@ -36,7 +37,7 @@ MIXERS: Mapping[str, LayerPart] = {
     for each in (
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
-        *(STATE_SPACE, NONE),
+        *(STATE_SPACE, GATED_DELTA, NONE),
     )
 }
 """Mixers by the name that a card uses."""

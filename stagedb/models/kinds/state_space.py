@@ -94,8 +94,16 @@ def _check(card: Architecture, values: Values) -> None:
         )
 
 
-def _rows(choices: ShardingChoices) -> Table:
-    return {"scan": {"batch": ("dp",), "scan_groups": ("tp",)}}
+def scan_rows(choices: ShardingChoices) -> Table:
+    """Ranks of tp have whole groups, those of sp gather the sequence."""
+    return {"scan": {"batch": ("dp",), "scan_groups": ("tp",), "delta_groups": ("tp",)}}
+
+
+LEFT = {"scan": "in which ranks of tp have whole groups of heads"}
+"""The region of scans, which no strategy of a user names."""
+
+UNDIVIDED = "passes its state from token to token"
+"""Why ranks of cp cannot divide its sequence."""
 
 
 def _heads_of_group(card: Architecture) -> int:
@@ -141,7 +149,7 @@ STATE_SPACE = LayerPart(
         "scan_rows": "2*SH*SP + 2*SN + SH",
         "conv_width": "CW",
     },
-    rows=_rows,
-    left={"scan": "in which ranks of tp have whole groups of heads"},
-    alone="passes its state from token to token",
+    rows=scan_rows,
+    left=LEFT,
+    alone=UNDIVIDED,
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from stagedb.models.card import Card
 from stagedb.models.readers import (
     deepseek_v4,
+    delta_decoders,
     expert_decoders,
     first_decoders,
     gated_decoders,
@@ -29,6 +30,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **head_decoders.READERS,
     **nemotron_h.READERS,
     **state_space.READERS,
+    **delta_decoders.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

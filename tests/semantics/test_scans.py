@@ -1,4 +1,4 @@
-"""State-space layers: gradients, partitioned runs, FLOPs as matmuls over chunks, and what is refused."""
+"""Layers with a scan: gradients, partitioned runs, FLOPs as matmuls over chunks, and what is refused."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import run_block
+from stagedb.ir.operators import RankPlace, delta_rule
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.plans.plan import plan_for
@@ -22,6 +23,14 @@ from tests.symbolic_rows import flops
 
 SCAN = {"mixer": "state_space", "scan_heads": 8, "scan_dim": 3, "scan_groups": 4, "scan_state": 5, "scan_chunk": 3}
 ALONE = {**SCAN, "channel_mixer": "none", "residual": "mixer_alone"}
+DELTA = {
+    "mixer": "gated_delta",
+    "delta_heads": 8,
+    "delta_key_heads": 4,
+    "delta_key_dim": 3,
+    "delta_value_dim": 5,
+    "delta_chunk": 3,
+}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -30,6 +39,11 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "biases, a least step": {"layer": {**SCAN, "scan_least": 0.7, "scan_bias": True, "conv_bias": False}},
     "taps of more tokens than there are": {"layer": {**SCAN, "conv_width": 12}},
     "hybrid": {"scan": ALONE, "layer": {"channel_mixer": "none", "residual": "mixer_alone"}, "after": AFTER},
+    "delta rule": {"layer": DELTA},
+    "delta rule, from four matmuls": {
+        "layer": {**DELTA, "delta_projections": "apart", "conv_bias": False, "delta_key_heads": 8, "delta_chunk": 64}
+    },
+    "delta rule and attention": {"delta": DELTA, "layer": {"gated": True, "rotary_dim": 2}},
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
 
@@ -98,8 +112,9 @@ def test_experts_behind_a_scan_are_divided() -> None:
     assert_same(some.run(dp=2, tp=2, ep=2), whole.run())
 
 
-def test_a_token_reaches_those_behind_it_alone() -> None:
-    graph = build_graph(model("usual"), GraphOptions())
+@pytest.mark.parametrize("name", ["usual", "delta rule"])
+def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
+    graph = build_graph(model(name), GraphOptions())
     env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
     weights = {key: value for (key, place), value in made.weights.items() if place == 1}
     x = rng.normal(size=(env["B"], env["S"], env["H"]))
@@ -140,10 +155,43 @@ def test_flops_are_those_of_matmuls_over_chunks() -> None:
     assert divided["layer.attn.scan"] * 2 == found["layer.attn.scan"]
 
 
+def test_flops_of_a_delta_rule_are_those_of_its_code() -> None:
+    """The rows of `torch_chunk_gated_delta_rule` of transformers 5.24."""
+    graph = build_graph(model("delta rule"), GraphOptions())
+    env = environment(graph)
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    q, chunks, heads, key, value = 3, -(-env["S"] // 3), env["B"] * 8, 3, 5
+    once = [(heads * chunks, q, q, key)] * 2
+    each = [(heads, q, value, key)] * 2 + [(heads, q, value, q), (heads, key, value, q)]
+    assert found["layer.attn.scan"] == sum(2 * b * m * n * k for b, m, n, k in once + chunks * each)
+    again = [once[0], once[1], *chunks * [each[0], each[3]]]
+    more = sum(2 * b * m * n * k for b, m, n, k in again)
+    assert found["layer.attn.scan.input_gradient"] == 2 * found["layer.attn.scan"] + more
+
+
+def test_what_a_delta_rule_keeps_solves_its_triangular_systems() -> None:
+    """The inverse times β·values is what the recurrence learns in a chunk that begins without a state."""
+    rng, (tokens, heads, key, value) = np.random.default_rng(0), (4, 2, 3, 5)
+    qkv = rng.normal(size=(1, tokens, 1, 2 * key + heads * value))
+    b, a = rng.normal(size=(2, 1, tokens, 1, heads))
+    rates, bias = rng.normal(size=(2, 1, heads))
+    place = RankPlace({"delta_values": heads * value}, {}, {})
+    y, _, inverse = delta_rule.DeltaScan(tokens).run(place, [qkv, b, a, rates, bias])
+    q, k, v = (part[0, :, 0] for part in np.split(qkv, (key, 2 * key), axis=-1))
+    q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
+    for head in range(heads):
+        beta = 1 / (1 + np.exp(-b[0, :, 0, head]))
+        sums = np.cumsum(-np.exp(rates[0, head]) * np.logaddexp(0, a[0, :, 0, head] + bias[0, head]))
+        learnt = inverse[0, :, 0, head] @ (beta[:, None] * v[:, head * value : (head + 1) * value])
+        scores = np.tril(q @ k.T / np.sqrt(key) * np.exp(sums[:, None] - sums[None, :]))
+        np.testing.assert_allclose(y[0, :, 0, head * value : (head + 1) * value], scores @ learnt, rtol=1e-10)
+
+
 @pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
 def test_ranks_of_a_context_are_refused(kind: str) -> None:
-    with pytest.raises(UsageError, match="state_space, which passes its state from token to token: take --cp 1"):
-        build_graph(model("usual"), GraphOptions(cp_kind=kind))  # type: ignore[arg-type]
+    for name, mixer in (("usual", "state_space"), ("delta rule", "gated_delta")):
+        with pytest.raises(UsageError, match=f"{mixer}, which passes its state from token to token: take --cp 1"):
+            build_graph(model(name), GraphOptions(cp_kind=kind))  # type: ignore[arg-type]
 
 
 def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
@@ -151,6 +199,9 @@ def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
     words = {"micro_batch_size": 4, "global_batch_size": 4, "seq_len": 8}
     assert plan_for({**words, "tp": 4}, sizes).tp == 4
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 groups of heads of the scan: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
+    sizes = build_graph(dataclasses.replace(model("delta rule"), heads=8, kv_heads=8), GraphOptions()).sizes
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of keys of the delta rule: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
 
 
@@ -164,6 +215,7 @@ def test_a_cache_of_states_is_refused(workflow: str) -> None:
 def test_words_that_do_not_suit_are_refused() -> None:
     for words, reason in (
         ({**SCAN, "scan_groups": 3}, "scan_heads=8 do not divide into scan_groups=3"),
+        ({**DELTA, "delta_key_heads": 3}, "delta_heads=8 do not divide into delta_key_heads=3"),
         ({**SCAN, "channel_mixer": "none"}, "channel_mixer: none goes with residual: mixer_alone"),
         ({**SCAN, "residual": "mixer_alone"}, "channel_mixer: none goes with residual: mixer_alone"),
         ({"mixer": "none"}, "mixer: none goes with residual: channel_mixer_alone"),
