@@ -38,6 +38,7 @@ from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.strategies import kept, rules
 from stagedb.plans.strategy_checks import check_routed
 from stagedb.plans.strategy_files import parse_strategy
@@ -252,11 +253,13 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
 
 
 def _check_context(card: Card, options: GraphOptions) -> None:
-    """Raise UsageError for ranks of cp that would divide a sequence that a part needs whole."""
+    """Raise Misfit for ranks of cp that would divide a sequence that a part needs whole."""
     for part in (part for kind in card.kinds.values() for part in kind.parts if part.alone):
         if options.cp_kind != "none":
-            raise UsageError(
-                f"{card.name} has {part.name}, which {part.alone}: take {Word('cp', 1)} (tp and dp divide the work)"
+            raise Misfit(
+                f"{card.name} has {part.name}, which {part.alone}",
+                ways=[Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none"}, str(Word("cp", 1)))],
+                last=" (tp and dp divide the work)",
             )
 
 

@@ -115,7 +115,8 @@ class Compute:
     """A kernel on one rank. `dtype` is the class of the operands of one with FLOPs.
 
     `temporary`: bytes that it holds while it runs, in addition to its operands and results. `dims` = `[batch,] m, n, k`
-    of a matmul or `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
+    of a matmul, `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention, `batch, channels, seq, taps` of a
+    convolution, or of a scan its heads in all sequences, chunks, tokens of a chunk, and the sizes of a head's state.
     """
 
     type: ClassVar[OpType] = OpType.COMPUTE

@@ -46,6 +46,7 @@ _MAY_BE_ZERO = (
     "multi_token_prediction",
     "embedding_width",
     "hyper_connections",
+    "ffn",
 )
 _OF_LAYERS = ("layer_kinds", "pattern", "blocks")
 """Fields whose values are lists of layers, which have checks of their own."""
@@ -64,7 +65,8 @@ _ABOUT = ("parameters", "source", *_LENGTHS, "train_seq_len_source")
 class Card:
     """One model.
 
-    hidden, ffn: widths; head_dim: width of one head (heads · head_dim need not be hidden); vocab: as published.
+    hidden, ffn: widths (ffn 0: no layer has a feed-forward); head_dim: width of one head (heads · head_dim need not be
+    hidden); vocab: as published.
     vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all).
     linear_bias: every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one.
     tied: embedding and head share their weight. max_positions: the longest sequence that the model supports.

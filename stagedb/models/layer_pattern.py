@@ -10,6 +10,9 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, OwnBlock, Value
 
+NONE = "none"
+"""The part that a layer with one part lacks."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN = ("embedding", "head", "cut", "bucket", "stage", "step")
 """Names of other blocks of a graph."""
@@ -120,6 +123,13 @@ def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: 
 def check_reads(model: str, kind: LayerKind) -> None:
     """Raise UsageError for a channel mixer that does not read what the residual gives it."""
     channel_mixer, residual = kind.parts[1], RESIDUALS[kind.residual]
+    for word, part in (("mixer", kind.mixer), ("channel_mixer", kind.channel_mixer)):
+        if (part == NONE) != (residual.without == word):
+            alone = next(name for name, each in RESIDUALS.items() if each.without == word)
+            raise UsageError(
+                f"{model}: layer_kinds: {kind.name} has {word}: {part} and residual: {kind.residual}, and "
+                f"{word}: {NONE} goes with residual: {alone}: set both, or neither"
+            )
     if channel_mixer.reads_stream != residual.reads_stream:
         fit = [name for name, each in RESIDUALS.items() if each.reads_stream == channel_mixer.reads_stream]
         raise UsageError(

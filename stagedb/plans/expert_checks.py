@@ -259,10 +259,10 @@ def _some(load: tuple[int, ...]) -> str:
 def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
     """The widths of the feed-forwards that tp partitions."""
     if "E" not in sizes:
-        return [sizes["F"]]
+        return [sizes["F"]] if "F" in sizes else []
     found = [sizes["FE"]] if plan.options.expert_tp else []
     found += [sizes["FS"]] if "FS" in sizes else []
-    return found + ([sizes["F"]] if "LD" in sizes or "FD" in sizes else [])
+    return found + ([sizes["F"]] if "F" in sizes and ("LD" in sizes or "FD" in sizes) else [])
 
 
 def capacity(plan: PlanFields) -> dict[str, int]:

@@ -276,6 +276,9 @@ class Plan(PlanFields):
             else:
                 repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
                 rules.append((repeats, _divides_or_repeats(kv_heads)))
+        for symbol, word in (("SG", "groups of heads of the scan"), ("LG", "heads of keys of the delta rule")):
+            if symbol in sizes:
+                rules.append((f"does not divide the {sizes[symbol]} {word}", _divides(sizes[symbol])))
         if self.options.framework.vocabulary_multiple is None:
             rules.append((f"does not divide the vocabulary of {sizes['V']}", _divides(sizes["V"])))
         return rules

@@ -111,7 +111,7 @@ GRAPH_LABELS = (
             Property("bytes_read", "string", "an expression", "B"),
             Property("bytes_written", "string", "an expression", "B"),
             Property("temporary", "string", "what it allocates only while it runs, an expression", "B"),
-            Property("dims", "string[]", "sizes of a matmul or an attention, as expressions"),
+            Property("dims", "string[]", "sizes of a matmul, an attention, a convolution or a scan, as expressions"),
             Property("axis", "string?", "mesh axis that it communicates on"),
             Property("comm_bytes", "string?", "its input on one rank, an expression", "B"),
             Property("comm_out_bytes", "string?", "its output on one rank, an expression", "B"),

@@ -111,7 +111,11 @@ INSTANCE_LABELS = (
             Property("bytes_read", "integer", "of one run on one rank", "B"),
             Property("bytes_written", "integer", "of one run on one rank", "B"),
             Property("temporary", "integer", "what it allocates only while it runs", "B"),
-            Property("dims", "integer[]?", "sizes of a matmul or an attention; absent if experts have uneven loads"),
+            Property(
+                "dims",
+                "integer[]?",
+                "sizes of a matmul, an attention, a convolution or a scan; absent if experts have uneven loads",
+            ),
             Property("fullest", "integer[]?", "in place of dims: sizes if all experts had the load of the fullest"),
             Property("axis", "string?", "mesh axis that it communicates on"),
             Property("comm_bytes", "integer?", "its input on one rank; a message's size", "B"),

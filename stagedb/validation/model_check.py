@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
+from stagedb.expressions import evaluate, number
+from stagedb.ir.operators import load
+from stagedb.ir.operators.state_space import ChunkedScan
 from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans.graph_options import GraphOptions
@@ -173,6 +175,11 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         # Without the FLOPs of the sum over heads that is no matmul.
         alone = evaluate(work.flops, env) == 2 * tokens * heads * keys * size
         return (products,) if alone else (products, ("bmm", (tokens, 1, keys, heads)))
+    if op.kind == "convolution":
+        batch, channels, tokens, taps = dims
+        return (("conv", (batch, channels, tokens, channels, 1, taps)),)
+    if op.kind == "scan":
+        return tuple(_scan(op, dims))
     if len(dims) == 3:
         return (("mm", (1, *dims)),)
     batch, _, n, k = dims
@@ -180,6 +187,14 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         rows = evaluate(work.flops, env) // (2 * n * k)
         return (("grouped", (batch, rows, n, k)),)
     return (("bmm", dims),)
+
+
+def _scan(op: SymOp, dims: tuple[int, ...]) -> Iterator[Row]:
+    """The matmuls of a scan over chunks."""
+    operator = load(op.semantics)
+    if isinstance(operator, ChunkedScan):
+        for count, *matmul in operator.matmuls(tuple(map(number, dims))):
+            yield from [("bmm", tuple(evaluate(str(size), {}) for size in matmul))] * evaluate(str(count), {})
 
 
 def _masked_keys(ours: Rows, theirs: Rows) -> Rows:

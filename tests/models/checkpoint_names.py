@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.ir.operators import Array
+from tests.models.scan_names import scan_weights
 from tests.semantics.stage import Key
 
 Config = Mapping[str, object]
@@ -21,7 +22,7 @@ FURTHER = re.compile(r"\.further\.(?P<depth>\d+)\.(?P<part>.*)")
 """Layers that predict further tokens, as `scripts/record_models` names them."""
 
 ENDS = (
-    (r"(embed_tokens|embed_in|wte|word_embeddings)\.", "embedding.word"),
+    (r"(embed_tokens|embed_in|wte|word_embeddings|embeddings)\.", "embedding.word"),
     (r"(embed_positions|wpe)\.", "embedding.position"),
     (r"word_embeddings_layernorm\.", "embedding.norm"),
     (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f|layer_norm)\.", "head.norm"),
@@ -45,6 +46,8 @@ NORMS = (
     (("post_feedforward_layernorm",), ("post_attention_layernorm", "attn_norm"),
      ("post_feedforward_layernorm", "ffn_norm")),
     (("self_attn_layer_norm",), ("self_attn_layer_norm", "attn_norm"), ("final_layer_norm", "ffn_norm")),
+    (("pre_ff_layernorm",), ("input_layernorm", "attn_norm"), ("pre_ff_layernorm", "ffn_norm")),
+    (("mixer",), ("norm", "attn_norm")),
     (("feedforward_layernorm",), ("attention_layernorm", "attn_norm"), ("feedforward_layernorm", "ffn_norm")),
     (("ln_2",), ("ln_1", "attn_norm"), ("ln_2", "ffn_norm")),
     (("norm_2",), ("norm_1", "attn_norm"), ("norm_2", "ffn_norm")),
@@ -119,7 +122,7 @@ PARTS = (
 AHEAD = {"enorm": "embedding_norm", "hnorm": "hidden_norm", "norm": "norm", "eh_proj": "projection"}
 """Names in layers that predict further tokens."""
 
-ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron")
+ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Models whose norms scale by one more than their weight."""
 
 PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
@@ -130,7 +133,7 @@ GROUPED = ("bloom", "gpt_neox", "falcon", "persimmon")
 """Models whose fused projections have the rows of a key's heads together: its queries, the key, the value."""
 
 HALVES = ("nemotron_h",)
-"""Models whose layers have one part each: two of them are a layer of a graph."""
+"""Models whose layers have one part each: two of them may be a layer of a graph."""
 
 PLAIN = ("nemotron_h",)
 """Models whose experts have one matmul up."""
@@ -149,8 +152,9 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     grads: they are gradients.
     """
     found: dict[Key, Array] = {}
-    named = {_paired(name): value for name, value in named.items()} if config["model_type"] in HALVES else named
     blocks = {place: name.split(".")[0] for name, place in shapes}
+    if config["model_type"] in HALVES:
+        named = {_with_parts(name, blocks, shapes): value for name, value in named.items()}
     names = {match["part"].split(".")[0] for name in named if (match := LAYER.search(name))}
     norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
     for name, value in named.items():
@@ -176,7 +180,8 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
                 found[key] = found[key] + each if key in found else each
     more = 0 if grads or config["model_type"] not in ONE_MORE else 1
     return {
-        key: _turned(key[0], value.reshape(shapes[key]), config) + (more if "norm.weight" in key[0] else 0)
+        key: _turned(key[0], value.reshape(shapes[key]), config)
+        + (more if "norm.weight" in key[0] and "gated_norm" not in key[0] else 0)
         for key, value in found.items()
     }
 
@@ -184,12 +189,16 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
 Named = Iterator[tuple[str, Array]]
 
 
-def _paired(name: str) -> str:
+def _with_parts(name: str, blocks: Mapping[int, str], shapes: Shapes) -> str:
     """A name of a model whose layers have one part each, as that of one whose layers have two."""
-    match = LAYER.search(name.replace(".embeddings.", ".embed_tokens."))
+    match = LAYER.search(name)
     if match is None:
-        return name.replace(".embeddings.", ".embed_tokens.")
-    number, second = divmod(int(match["number"]), 2)
+        return name
+    number, first = int(match["number"]), blocks[1]
+    if any(f"{first}.{norm}_norm.weight" not in {own for own, _ in shapes} for norm in ("attn", "ffn")):
+        second = int((f"{blocks[1 + number]}.ffn_norm.weight", 1 + number) in shapes)
+    else:
+        number, second = divmod(number, 2)
     norm, part = ("post_attention_layernorm", "mlp") if second else ("input_layernorm", "self_attn")
     own = match["part"]
     own = f"{part}.{own.removeprefix('mixer.')}" if own.startswith("mixer.") else own.replace("norm", norm, 1)
@@ -201,7 +210,9 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
     biased = part.endswith("bias") and not part.endswith("position_bias")
     head, ending = part.split(".")[0], "bias" if biased else "weight"
     block, place = key
-    if head in norms:
+    if scan := dict(scan_weights(part, value, shapes, key)):
+        yield from scan.items()
+    elif head in norms:
         yield f"{norms[head]}.{ending}", value
     elif one := ONE_HEAD.search(part):
         own = f"attn.{one['of']}_norm.weight"
@@ -212,6 +223,9 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         yield from _queries_keys_values(
             value.T if config["model_type"] in TRANSPOSED else value, ending, shapes, config, key
         )
+    elif "shared_mlp" in part and (f"{block}.ffn.w13.weight", place) in shapes:
+        up = "input_linear" in part
+        yield f"ffn.{'w13' if up else 'w2'}.{ending}", np.stack(np.split(value, 2), axis=1) if up else value
     elif "shared_mlp.input_linear" in part:
         yield from zip(("ffn.shared.w1.weight", "ffn.shared.w3.weight"), np.split(value, 2), strict=True)
     elif "shared_experts.up_proj" in part and config["model_type"] in PLAIN:

@@ -90,6 +90,7 @@ EXACT = {
     "gemma-4-26b-a4b-text": 25_233_141_760,
     "gemma-4-31b-text": 30_697_345_280,
     "mistral-nemo-12b": 12_247_782_400,
+    "nemotron-h-8b": 8_100_852_736,
     "nemotron4-15b": 15_628_775_424,
     "olmo-3-32b": 32_233_522_176,
     "olmo-3-7b": 7_298_011_136,
@@ -130,6 +131,7 @@ PRINTED = {
     "deepseek-v2-lite-ffn": (15.7e9, 0.1e9),  # its attention has more parameters than the published one
     "llama4-maverick-text": (400e9, 1e9),
     "nemotron4-340b": (341.0e9, 0.1e9),  # 9.4 of embeddings and 331.6 of layers
+    "qwen3-next-80b-a3b": (80e9, 0.5e9),
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""

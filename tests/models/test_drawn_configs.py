@@ -33,7 +33,6 @@ REFUSED: Mapping[str, str] = {
     "Gemma4ForCausalLM": "hidden_size_per_layer_input 256 is not supported",
     "Gemma4ForConditionalGeneration": "hidden_size_per_layer_input 256 is not supported",
     "Qwen3OmniMoeThinkerForConditionalGeneration": "no head_dim, and hidden size 2048 is not divisible by 28 heads",
-    "NemotronHForCausalLM": "layers_block_type linear_attention is not supported",
 }
 """The classes whose own defaults are refused, each with the beginning of the reason."""
 

@@ -275,7 +275,7 @@ def test_an_error_names_the_line_of_the_step(tmp_path: Path) -> None:
         ({"blocks": "mine.yaml"}, "blocks takes blocks by name"),
         (
             {"layer_kinds": {"layer": {"channel_mixer": "mime"}}},
-            "channel_mixer must be one of feed_forward, experts, dense_and_experts, mine",
+            "channel_mixer must be one of feed_forward, experts, dense_and_experts, none, mine",
         ),
         (
             {"layer_kinds": {"layer": {"channel_mixer": "mine", "mixer": "mine"}}},

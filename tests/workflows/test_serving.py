@@ -60,7 +60,17 @@ def pairs(model: Card, queries: int, keys: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", card_names())
+SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b")
+"""Models whose states no cache keeps: they are refused."""
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_a_model_with_scans_is_refused_with_a_way(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name} cannot be served with a cache, because of .* forward-only"):
+        served(load_card(name))
+
+
+@pytest.mark.parametrize("name", [name for name in card_names() if name not in SCANS])
 def test_flops_of_a_token_grow_with_its_keys_as_the_closed_form(name: str) -> None:
     model = dataclasses.replace(load_card(name), multi_token_prediction=0)
     keys, batch = (1_000 if model.positions == "learned" else 20_000), max(model.experts, 1)  # each expert as often

@@ -6,7 +6,7 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators import compressed, hyper_connections, token_copies
+from stagedb.ir.operators import compressed, delta_rule, hyper_connections, state_space, token_copies
 from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -270,7 +270,9 @@ OPERATORS: dict[str, type[Operator]] = {
         LastTokens,
         NextTokens,
         *compressed.OPERATORS,
+        *delta_rule.OPERATORS,
         *hyper_connections.OPERATORS,
+        *state_space.OPERATORS,
         *token_copies.OPERATORS,
     )
 }
@@ -428,9 +430,11 @@ __all__ = [
     "WeightedSumGradient",
     "XIELUGradient",
     "compressed",
+    "delta_rule",
     "dump",
     "hyper_connections",
     "load",
     "over",
+    "state_space",
     "token_copies",
 ]

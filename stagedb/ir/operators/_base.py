@@ -79,7 +79,8 @@ class Operator:
     `inside`: it is done by the kernel of the communication next to it, so that its own bytes are none.
     `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
     `over_requests`: axes that its dims have from requests of one length, where those of a step differ.
-    `alike`: why its queries and keys are of the same positions; empty: there may be keys of further positions.
+    `alike`: why its queries and keys are of the same positions, so that no cache serves it; empty: there may be keys of
+    further positions.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -139,7 +140,7 @@ class Operator:
         return None
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
-        """Dimensions of a matmul (`[batch,] m, n, k`) or an attention; empty for the rest."""
+        """Dimensions of a matmul (`[batch,] m, n, k`), an attention, a convolution or a scan; empty for the rest."""
         return ()
 
     def gradient(

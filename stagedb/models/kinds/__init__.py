@@ -11,8 +11,10 @@ from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
+from stagedb.models.kinds.gated_delta import GATED_DELTA
 from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, NONE
 from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
@@ -28,17 +30,19 @@ from stagedb.models.kinds.serial import (
 )
 from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
+from stagedb.models.kinds.state_space import STATE_SPACE
 
 MIXERS: Mapping[str, LayerPart] = {
     each.name: each
     for each in (
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
+        *(STATE_SPACE, GATED_DELTA, NONE),
     )
 }
 """Mixers by the name that a card uses."""
 
-CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS, DENSE_AND_EXPERTS)}
+CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS, DENSE_AND_EXPERTS, NONE)}
 """Channel mixers by the name that a card uses."""
 
 RESIDUALS: Mapping[str, Residual] = {
@@ -54,11 +58,13 @@ RESIDUALS: Mapping[str, Residual] = {
         AFTER_SUM,
         FFN_POST_NORM,
         SEVERAL,
+        MIXER_ALONE,
+        CHANNEL_MIXER_ALONE,
     )
 }
 """Residuals, which combine a mixer and a channel mixer, by the name that a card uses."""
 
-PARTS: tuple[LayerPart, ...] = (*MIXERS.values(), *CHANNEL_MIXERS.values())
+PARTS: tuple[LayerPart, ...] = tuple(dict.fromkeys((*MIXERS.values(), *CHANNEL_MIXERS.values())))
 """All parts. The rows of later ones see those of earlier ones."""
 
 __all__ = [

@@ -47,6 +47,7 @@ def _parameters(card: Architecture, values: Values) -> int:
 
 def _check_values(card: Architecture, values: Values) -> None:
     EXPERTS.check_values(card, values)
+    FEED_FORWARD.check_values(card, values)
     if not card.experts or card.shared_ffn:
         raise UsageError(f"{card.name}: {DENSE_AND_EXPERTS.name} wants experts, and no shared_ffn next to its own ffn")
     if card.norm != "rmsnorm" or values["scores"] == "sparsemixer":

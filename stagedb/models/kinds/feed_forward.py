@@ -71,6 +71,12 @@ def _check(card: Architecture) -> None:
         raise UsageError(f"{card.name}: {LEARNED} is for plain feed-forwards: set mlp to plain")
 
 
+def check_width(card: Architecture, values: Values) -> None:
+    """Raise UsageError for a feed-forward without a width."""
+    if not card.ffn:
+        raise UsageError(f"{card.name}: ffn must be positive, because layers have a feed-forward, not {card.ffn}")
+
+
 def _rows(choices: ShardingChoices) -> Table:
     return {"ffn": {"batch": ("dp",), "seq": ("cp",), "ffn": ("tp",)}}
 
@@ -80,6 +86,7 @@ FEED_FORWARD = LayerPart(
     forward=_forward,
     parameters=_parameters,
     check=_check,
+    check_values=check_width,
     words={
         "ffn_bias": KindWord(
             "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")

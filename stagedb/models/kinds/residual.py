@@ -21,7 +21,8 @@ class Residual:
     name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
     with its mixer and its channel mixer, and returns the stream after it. reads_stream: its channel mixer reads the
     stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
-    models with several streams, (batch, seq, streams, hidden).
+    models with several streams, (batch, seq, streams, hidden). without: the part that its layers lack, `mixer` or
+    `channel_mixer`, which is `none` then; empty: they have both.
     """
 
     name: str
@@ -30,3 +31,4 @@ class Residual:
     reads_stream: bool = False
     parameters: Callable[[Architecture], int] = lambda card: 0
     several: bool = False
+    without: str = ""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from stagedb.models.card import Card
 from stagedb.models.readers import (
     deepseek_v4,
+    delta_decoders,
     expert_decoders,
     first_decoders,
     gated_decoders,
@@ -13,6 +14,7 @@ from stagedb.models.readers import (
     nemotron_h,
     older_decoders,
     plain_decoders,
+    state_space,
     windowed_decoders,
 )
 from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
@@ -27,6 +29,8 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **older_decoders.READERS,
     **head_decoders.READERS,
     **nemotron_h.READERS,
+    **state_space.READERS,
+    **delta_decoders.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

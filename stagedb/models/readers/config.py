@@ -36,6 +36,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "use_cache",
             "use_flash_attn",
             "moe_shared_expert_overlap",
+            "mamba_ssm_cache_dtype",
+            "mamba_ssm_dtype",
+            "use_mamba_kernels",
         ),
         "how the package runs the model, or what it is called",
     ),
@@ -91,6 +94,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "router_z_loss_coef",
             "z_loss_coefficient",
             "moe_norm_min",
+            "time_step_floor",
+            "time_step_max",
+            "time_step_rank",
             "embedding_fraction",
             "learned_pos_emb",
             "verbose",
@@ -137,6 +143,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "use_dynamic_ntk",
             "use_logn_attn",
             "use_mrope",
+            "mrope_interleaved",
             "mrope_section",
             "use_position_embedding",
             "cache_implementation",
@@ -174,6 +181,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         (
             "mtp_layer_types",
             "mtp_mlp_layer_types",
+            "mtp_num_hidden_layers",
+            "mtp_use_dedicated_embeddings",
             "mtp_transformer_layers",
             "num_mtp_layers",
             "num_mtp_modules",
@@ -261,14 +270,17 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 """The keys that change no shape, no FLOPs and no memory of a training step, each with the reason."""
 
 OF_STATES = (
-    *("use_mamba_kernels", "ssm_state_size", "mamba_num_heads", "mamba_head_dim", "mamba_hidden_act", "n_groups"),
-    *("conv_kernel", "expand", "time_step_min", "time_step_max", "time_step_limit", "time_step_floor"),
-    *("use_conv_bias", "use_bias", "chunk_size", "mamba_proj_bias", "mamba_ssm_cache_dtype"),
+    *("ssm_state_size", "mamba_num_heads", "mamba_head_dim", "mamba_hidden_act", "n_groups", "conv_kernel", "expand"),
+    *("time_step_min", "time_step_limit", "use_conv_bias", "use_bias", "chunk_size", "mamba_proj_bias"),
 )
-"""Keys of state-space blocks."""
+"""Keys of the scans of Nemotron-H."""
 
 UNUSED_WHERE: Mapping[str, str] = {
-    **dict.fromkeys(OF_STATES, "no block is a state-space block"),
+    **dict.fromkeys(OF_STATES, "no block has a scan"),
+    "expand": "no block has a scan, or heads and their size are given (Nemotron-H)",
+    "mamba_proj_bias": "no block has a scan, or use_bias is for both projections (Nemotron-H)",
+    "time_step_limit": "no block has a scan, or time_step_min is the least step (Nemotron-H)",
+    "time_step_min": "no block has a scan, or time_step_limit is the least step (Mamba-2)",
     **dict.fromkeys(
         ("mtp_layers_block_type", "mtp_hybrid_override_pattern"), "num_nextn_predict_layers is 0 or left out"
     ),
@@ -280,6 +292,7 @@ UNUSED_WHERE: Mapping[str, str] = {
     "layer_types": "use_sliding_window is false",
     "moe_layer_end_index": "it is the last layer or a later one",
     "multi_query": "new_decoder_architecture is true",
+    "n_shared_experts": "moe_shared_expert_intermediate_size is the width of all shared experts (Nemotron-H)",
     "n_ctx": "n_positions is the number of positions",
     "no_rope_layer_interval": "no_rope_layers names the layers with positions",
     "num_kv_heads": "new_decoder_architecture is false",

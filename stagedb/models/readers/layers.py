@@ -16,17 +16,20 @@ WINDOW, CHUNK = "local", "chunked"
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer of a config has. words: those of its parts, in addition to the model's."""
+    """What a layer of a config has. mixer: the word of one that is not attention. words: those of its parts, in
+    addition to the model's."""
 
     window: int = 0
     chunk: int = 0
     dense: bool = False
     rotary: bool = True
+    mixer: str = ""
     words: Mapping[str, Value] = field(default_factory=dict)
 
     def name(self, shared: "Layer") -> str:
         """The name of its kind. What all layers of the model have is not in it."""
-        words = [WINDOW] if self.window and not shared.window else []
+        words = [self.mixer] if self.mixer and not shared.mixer else []
+        words += [WINDOW] if self.window and not shared.window else []
         words += [CHUNK] if self.chunk and not shared.chunk else []
         words += ["nope"] if not self.rotary and shared.rotary else []
         words += ["dense"] if self.dense else []
@@ -35,7 +38,7 @@ class Layer:
     def content(self, card: Card, usual: Mapping[str, Value]) -> dict[str, Value]:
         """The description of its kind in a card. usual: the words of all layers."""
         made: dict[str, Value] = {"mixer": "attention", "channel_mixer": "experts" if card.experts else "feed_forward"}
-        made |= {**usual, **self.words}
+        made |= {**usual, **self.words} | ({"mixer": self.mixer} if self.mixer else {})
         if self.window or self.chunk:
             made["mixer"] = "sliding_window" if self.window else "chunked_attention"
         if self.window:
@@ -59,9 +62,10 @@ def with_layers(card: Card, layers: Sequence[Layer], usual: Mapping[str, Value] 
         window=min(each.window for each in layers),
         chunk=min(each.chunk for each in layers),
         rotary=any(each.rotary for each in layers),
+        mixer=min(each.mixer for each in layers),
     )
     names = [each.name(shared) for each in layers]
-    kinds = {name: _taken(each.content(card, usual or {})) for name, each in zip(names, layers, strict=True)}
+    kinds = {name: taken(each.content(card, usual or {})) for name, each in zip(names, layers, strict=True)}
     first = names.count("dense")
     leading = set(names) <= {USUAL, "dense"} and names == ["dense"] * first + [USUAL] * (len(names) - first)
     described: Any = kinds
@@ -70,8 +74,8 @@ def with_layers(card: Card, layers: Sequence[Layer], usual: Mapping[str, Value] 
     return replace(card, layer_kinds=described, pattern=tuple(names))
 
 
-def _taken(content: Mapping[str, Value]) -> dict[str, Value]:
-    """The words that the parts of a kind take."""
+def taken(content: Mapping[str, Value]) -> dict[str, Value]:
+    """The content of a kind without the words that its parts do not take."""
     parts = (MIXERS[str(content["mixer"])], CHANNEL_MIXERS[str(content["channel_mixer"])])
     known = {"mixer", "channel_mixer", "residual", *(word for part in parts for word in part.words)}
     return {word: value for word, value in content.items() if word in known}

@@ -106,7 +106,8 @@ class OperatorTimes:
         found: list[float | None] = [None] * len(operators)
         rows = defaultdict[tuple[str, str], list[int]](list)
         for place, each in enumerate(operators):
-            if each.dims and all(size > 0 for size in each.dims) and each.flops > 0:
+            known = each.kind == "matmul" or each.kind.startswith("attention")
+            if known and each.dims and all(size > 0 for size in each.dims) and each.flops > 0:
                 rows[self._operator(each), each.dtype].append(place)
         for (operator, dtype), places in rows.items():
             chosen = [operators[place] for place in places]

@@ -1,0 +1,40 @@
+"""Layers with one part: a norm, and a mixer or a channel mixer, which is added to the stream (Mamba, Nemotron-H).
+
+The part that such a layer lacks is `none`.
+"""
+
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import DeferredModule
+from stagedb.models.kinds.part import Architecture, Branch, LayerPart, Values
+from stagedb.models.kinds.residual import Part, Residual
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models import shared_operations as shared
+    from stagedb.models.style import Style
+else:
+    shared = DeferredModule("stagedb.models.shared_operations")
+
+
+def _no_forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    raise TypeError("a layer without this part asked for its forward")
+
+
+def _mixer(t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor") -> "Tensor":
+    t.enter("between")
+    return shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
+
+
+def _channel_mixer(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    t.enter("between")
+    return shared.residual(t, card, style, "ffn.add", x, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
+
+
+NONE = LayerPart(name="none", forward=_no_forward, parameters=lambda card, values: 0)
+"""No mixer, or no channel mixer."""
+
+MIXER_ALONE = Residual("mixer_alone", 1, _mixer, without="channel_mixer")
+CHANNEL_MIXER_ALONE = Residual("channel_mixer_alone", 1, _channel_mixer, without="mixer")

@@ -1,0 +1,155 @@
+"""The mixer of Mamba-2 (Dao and Gu 2024): one matmul in, a short convolution, a scan, a gated norm, one matmul out.
+
+Heads are in groups, which share B and C. The rows of the matmul in are those of each group together: gates, values, B,
+C, and the steps dt of its heads. So ranks of tp have whole groups, as Megatron-LM deals them
+(`megatron/core/ssm/mamba_mixer.py`, which wants a tp that divides the groups).
+"""
+
+from typing import TYPE_CHECKING
+
+from stagedb.errors import UsageError
+from stagedb.lazy_names import DeferredModule
+from stagedb.models.kinds.part import (
+    Architecture,
+    Branch,
+    KindWord,
+    LayerPart,
+    ShardingChoices,
+    SizeSymbol,
+    Table,
+    Values,
+)
+from stagedb.models.sizes import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models import shared_operations as shared
+    from stagedb.models.style import Style
+else:
+    ops = DeferredModule("stagedb.ir.operators")
+    shared = DeferredModule("stagedb.models.shared_operations")
+
+GROUPED = ("batch", "seq", "scan_groups")
+OF_HEADS = ("scan_groups", "scan_heads")
+VALUES = (*GROUPED, "scan_values")
+
+
+def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    t.enter("scan")
+    bias = values["scan_bias"] is True
+    made = shared.linear(
+        t, "attn.in_proj", x, ("scan_groups", "scan_rows", "hidden"), (*GROUPED, "scan_rows"), bias, style.fp8
+    )
+    parts = ("scan_values", "scan_channels", "scan_heads")
+    gate, channels, dt = (
+        t.activation(f"attn.{word}", (*GROUPED, axis))
+        for word, axis in zip(("gate", "channels", "dt"), parts, strict=True)
+    )
+    t.emit("attn.split", ops.state_space.SplitParts(parts), (made,), gate, channels, dt)
+    y = _scanned(t, values, convolved(t, values, channels, "scan_groups"), dt)
+    normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", GROUPED, "fp32")
+    weight = t.weight("attn.gated_norm.weight", VALUES[2:], rows=2)
+    t.emit("attn.gated_norm", ops.state_space.GatedNorm(), (y, gate, weight), normal, rstd)
+    return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "scan_groups", "scan_values"), bias)
+
+
+def convolved(t: "Tracer", values: Values, x: "Tensor", groups: str) -> "Tensor":
+    """Each channel of (batch, seq, groups, channels) convolved over the sequence, then silu."""
+    channels = x.axes[-1]
+    held = [t.weight("attn.conv.weight", (groups, channels, "conv_width"), rows=2)]
+    if values["conv_bias"]:
+        held.append(t.weight("attn.conv.bias", (groups, channels), rows=2))
+    y = t.activation("attn.conv", x.axes)
+    t.emit("attn.conv", ops.state_space.ShortConvolution("silu", groups, channels, "conv_width"), (x, *held), y)
+    return y
+
+
+def _scanned(t: "Tracer", values: Values, x: "Tensor", dt: "Tensor") -> "Tensor":
+    held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "skip", "step_bias")]
+    y, decay = t.activation("attn.scan", VALUES), t.activation("attn.decay", dt.axes, "fp32")
+    t.emit(
+        "attn.scan",
+        ops.state_space.StateScan(int(values["scan_chunk"]), float(values["scan_least"])),
+        (x, dt, *held),
+        y,
+        decay,
+    )
+    return y
+
+
+def _parameters(card: Architecture, values: Values) -> int:
+    heads, groups, state = (int(values[word]) for word in ("scan_heads", "scan_groups", "scan_state"))
+    inner = heads * int(values["scan_dim"])
+    channels = inner + 2 * groups * state
+    rows = inner + channels + heads
+    biases = (rows + card.hidden if values["scan_bias"] else 0) + (channels if values["conv_bias"] else 0)
+    return card.hidden * (rows + inner) + channels * int(values["conv_width"]) + biases + 3 * heads + inner
+
+
+def _check(card: Architecture, values: Values) -> None:
+    if int(values["scan_heads"]) % int(values["scan_groups"]):
+        raise UsageError(
+            f"{card.name}: scan_heads={values['scan_heads']} do not divide into scan_groups={values['scan_groups']}"
+        )
+
+
+def scan_rows(choices: ShardingChoices) -> Table:
+    """Ranks of tp have whole groups, those of sp gather the sequence."""
+    return {"scan": {"batch": ("dp",), "scan_groups": ("tp",), "delta_groups": ("tp",)}}
+
+
+LEFT = {"scan": "in which ranks of tp have whole groups of heads"}
+"""The region of scans, which no strategy of a user names."""
+
+UNDIVIDED = "passes its state from token to token"
+"""Why ranks of cp cannot divide its sequence."""
+
+
+def _heads_of_group(card: Architecture) -> int:
+    groups = card.word("scan_groups")
+    return card.word("scan_heads") // groups if groups else 0
+
+
+CONVOLUTION = {
+    "conv_width": KindWord("the positions that the short convolution reads", 4, most=64),
+    "conv_bias": KindWord("whether the short convolution has a bias", True),
+}
+"""The words of a short convolution."""
+
+STATE_SPACE = LayerPart(
+    name="state_space",
+    forward=_forward,
+    parameters=_parameters,
+    check_values=_check,
+    words={
+        "scan_heads": KindWord("the heads of the scan"),
+        "scan_dim": KindWord("the values of a head of the scan"),
+        "scan_groups": KindWord("the groups of heads, each with its own B and C", 1),
+        "scan_state": KindWord("the size of the state of each value of a head"),
+        "scan_chunk": KindWord("the tokens of a chunk of the scan", 256, most=MOST_TOKENS),
+        "scan_bias": KindWord("whether the matmuls in and out have biases", False),
+        "scan_least": KindWord("the least step of a token (0: none)", 0.0),
+        **CONVOLUTION,
+    },
+    symbols={
+        "SG": SizeSymbol("scan_groups", "groups of heads of a scan", lambda card: card.word("scan_groups")),
+        "SH": SizeSymbol("scan_heads", "heads of a group of a scan", _heads_of_group),
+        "SP": SizeSymbol("scan_dim", "values of a head of a scan", lambda card: card.word("scan_dim")),
+        "SN": SizeSymbol("scan_state", "size of the state of a scan", lambda card: card.word("scan_state")),
+        "CW": SizeSymbol("conv_width", "width of a short convolution", lambda card: card.word("conv_width")),
+    },
+    axes={
+        "scan_groups": "SG",
+        "scan_heads": "SH",
+        "scan_dim": "SP",
+        "scan_state": "SN",
+        "scan_values": "SH*SP",
+        "scan_channels": "SH*SP + 2*SN",
+        "scan_rows": "2*SH*SP + 2*SN + SH",
+        "conv_width": "CW",
+    },
+    rows=scan_rows,
+    left=LEFT,
+    alone=UNDIVIDED,
+)

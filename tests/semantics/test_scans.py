@@ -1,0 +1,226 @@
+"""Layers with a scan: gradients, partitioned runs, FLOPs as matmuls over chunks, and what is refused."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
+from stagedb.ir.interpreter import run_block
+from stagedb.ir.operators import RankPlace, delta_rule
+from stagedb.models import Card
+from stagedb.plans import GraphOptions
+from stagedb.plans.plan import plan_for
+from tests.ir.environments import environment
+from tests.ir.tiny import card
+from tests.semantics.running import example, pipeline
+from tests.semantics.test_experts import assert_same
+from tests.symbolic_rows import flops
+
+SCAN = {"mixer": "state_space", "scan_heads": 8, "scan_dim": 3, "scan_groups": 4, "scan_state": 5, "scan_chunk": 3}
+ALONE = {**SCAN, "channel_mixer": "none", "residual": "mixer_alone"}
+DELTA = {
+    "mixer": "gated_delta",
+    "delta_heads": 8,
+    "delta_key_heads": 4,
+    "delta_key_dim": 3,
+    "delta_value_dim": 5,
+    "delta_chunk": 3,
+}
+AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
+
+KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "usual": {"layer": SCAN},
+    "alone": {"layer": ALONE},
+    "biases, a least step": {"layer": {**SCAN, "scan_least": 0.7, "scan_bias": True, "conv_bias": False}},
+    "taps of more tokens than there are": {"layer": {**SCAN, "conv_width": 12}},
+    "hybrid": {"scan": ALONE, "layer": {"channel_mixer": "none", "residual": "mixer_alone"}, "after": AFTER},
+    "delta rule": {"layer": DELTA},
+    "delta rule, from four matmuls": {
+        "layer": {**DELTA, "delta_projections": "apart", "conv_bias": False, "delta_key_heads": 8, "delta_chunk": 64}
+    },
+    "delta rule and attention": {"delta": DELTA, "layer": {"gated": True, "rotary_dim": 2}},
+    "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
+}
+
+
+def model(name: str, layers: int = 0) -> Card:
+    """Layers of each kind in turn."""
+    kinds: Any = KINDS[name]
+    usual = dataclasses.replace(card("moe" if "experts" in name else "llama"), kv_heads=4)
+    return dataclasses.replace(usual, layers=layers or len(kinds), layer_kinds=kinds, pattern=tuple(kinds))
+
+
+STYLES = {
+    "torch": GraphOptions(),
+    "eager": GraphOptions(kernels="eager", attention="math"),
+    "megatron": GraphOptions(recipe="megatron"),
+}
+
+
+@pytest.mark.parametrize("words", STYLES)
+@pytest.mark.parametrize("name", KINDS)
+def test_gradients_are_the_slopes_of_the_loss(name: str, words: str) -> None:
+    made = model(name)
+    case = example(build_graph(made, STYLES[words]))
+    assert sum(value.size for value in case.weights.values()) == made.count_parameters()
+    analytic, rng, step = case.run().gradients, np.random.default_rng(1), 1e-5
+    assert set(analytic) == set(case.weights)
+    for key, weight in case.weights.items():
+        direction = rng.normal(size=weight.shape)
+        ends = [case.run(weights={**case.weights, key: weight + sign * step * direction}).loss for sign in (1, -1)]
+        slope = float((analytic[key] * direction).sum())
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
+
+
+MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "dp": ({}, {"dp": 4}),
+    "tp": ({}, {"tp": 4}),
+    "tp, dp": ({}, {"tp": 2, "dp": 2}),
+    "tp, sp": ({"sp": True}, {"tp": 4}),
+    "sp, zero 3, recomputed": ({"sp": True, "zero": 3, "recompute": "full"}, {"tp": 2, "dp": 2}),
+    "zero 1": ({"zero": 1}, {"dp": 4}),
+    "zero 2, pointwise": ({"zero": 2, "recompute": "pointwise"}, {"dp": 4}),
+    "the scan again": ({"recompute": "operators", "recompute_operators": ("attn.scan",)}, {"tp": 2}),
+    "megatron": ({"recipe": "megatron", "zero": 1}, {"tp": 2, "dp": 2}),
+    "megatron, sp": ({"recipe": "megatron", "sp": True, "zero": 3}, {"tp": 2, "dp": 2}),
+}
+
+
+@pytest.mark.parametrize("words", MESHES)
+@pytest.mark.parametrize("name", KINDS)
+def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
+    """On two stages of ranks, with two micro-batches."""
+    options, degrees = MESHES[words]
+    plain = {word: value for word, value in options.items() if word == "recipe"}
+    layers = max(2, len(KINDS[name]))
+    whole = example(build_graph(model(name, layers), GraphOptions(**plain)), microbatches=2)
+    graph = build_graph(model(name, layers), GraphOptions(**options))
+    some = dataclasses.replace(whole, graph=graph)
+    stages = pipeline(graph, "1f1b", (1, layers - 1), 2)
+    assert_same(some.run_pipelined(stages, **degrees), whole.run_whole())
+
+
+def test_experts_behind_a_scan_are_divided() -> None:
+    made = model("hybrid of experts")
+    whole = example(build_graph(made, GraphOptions()))
+    some = dataclasses.replace(whole, graph=build_graph(made, GraphOptions()))
+    assert_same(some.run(dp=2, tp=2, ep=2), whole.run())
+
+
+@pytest.mark.parametrize("name", ["usual", "delta rule"])
+def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
+    graph = build_graph(model(name), GraphOptions())
+    env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
+    weights = {key: value for (key, place), value in made.weights.items() if place == 1}
+    x = rng.normal(size=(env["B"], env["S"], env["H"]))
+
+    def result(stream: Any) -> Any:
+        return run_block(graph, env, "layer", weights, {"layer.input": stream})["layer.attn.wo"]
+
+    plain = result(x)
+    for token in range(env["S"]):
+        changed = x.copy()
+        changed[:, token] += rng.normal(size=env["H"])
+        moved = np.abs(result(changed) - plain).max(axis=(0, 2)) > 1e-9
+        assert list(moved) == [query >= token for query in range(env["S"])]
+
+
+def scanned(q: int, chunks: int, heads: int, values: int, state: int) -> int:
+    """FLOPs of the matmuls of the chunked scan, as its publication and transformers have them."""
+    rows = [
+        (heads * chunks, q, q, state),
+        (heads * chunks, q, values, q),
+        (heads * chunks, values, state, q),
+        (heads, chunks + 1, values * state, chunks + 1),
+        (heads * chunks, q, values, state),
+    ]
+    return sum(2 * b * m * n * k for b, m, n, k in rows)
+
+
+def test_flops_are_those_of_matmuls_over_chunks() -> None:
+    graph = build_graph(model("usual"), GraphOptions())
+    env = environment(graph)
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    chunks, heads = -(-env["S"] // 3), env["B"] * 8
+    assert found["layer.attn.scan"] == scanned(3, chunks, heads, 3, 5)
+    assert found["layer.attn.conv"] == 2 * env["B"] * env["S"] * (8 * 3 + 2 * 4 * 5) * 4
+    assert found["layer.attn.conv.input_gradient"] == 3 * found["layer.attn.conv"]
+    rank = {**env, "tp": 2}
+    divided = {op.name: evaluate(flops(op), rank) for op in graph.ops}
+    assert divided["layer.attn.scan"] * 2 == found["layer.attn.scan"]
+
+
+def test_flops_of_a_delta_rule_are_those_of_its_code() -> None:
+    """The rows of `torch_chunk_gated_delta_rule` of transformers 5.24."""
+    graph = build_graph(model("delta rule"), GraphOptions())
+    env = environment(graph)
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    q, chunks, heads, key, value = 3, -(-env["S"] // 3), env["B"] * 8, 3, 5
+    once = [(heads * chunks, q, q, key)] * 2
+    each = [(heads, q, value, key)] * 2 + [(heads, q, value, q), (heads, key, value, q)]
+    assert found["layer.attn.scan"] == sum(2 * b * m * n * k for b, m, n, k in once + chunks * each)
+    again = [once[0], once[1], *chunks * [each[0], each[3]]]
+    more = sum(2 * b * m * n * k for b, m, n, k in again)
+    assert found["layer.attn.scan.input_gradient"] == 2 * found["layer.attn.scan"] + more
+
+
+def test_what_a_delta_rule_keeps_solves_its_triangular_systems() -> None:
+    """The inverse times β·values is what the recurrence learns in a chunk that begins without a state."""
+    rng, (tokens, heads, key, value) = np.random.default_rng(0), (4, 2, 3, 5)
+    qkv = rng.normal(size=(1, tokens, 1, 2 * key + heads * value))
+    b, a = rng.normal(size=(2, 1, tokens, 1, heads))
+    rates, bias = rng.normal(size=(2, 1, heads))
+    place = RankPlace({"delta_values": heads * value}, {}, {})
+    y, _, inverse = delta_rule.DeltaScan(tokens).run(place, [qkv, b, a, rates, bias])
+    q, k, v = (part[0, :, 0] for part in np.split(qkv, (key, 2 * key), axis=-1))
+    q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
+    for head in range(heads):
+        beta = 1 / (1 + np.exp(-b[0, :, 0, head]))
+        sums = np.cumsum(-np.exp(rates[0, head]) * np.logaddexp(0, a[0, :, 0, head] + bias[0, head]))
+        learnt = inverse[0, :, 0, head] @ (beta[:, None] * v[:, head * value : (head + 1) * value])
+        scores = np.tril(q @ k.T / np.sqrt(key) * np.exp(sums[:, None] - sums[None, :]))
+        np.testing.assert_allclose(y[0, :, 0, head * value : (head + 1) * value], scores @ learnt, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
+def test_ranks_of_a_context_are_refused(kind: str) -> None:
+    for name, mixer in (("usual", "state_space"), ("delta rule", "gated_delta")):
+        with pytest.raises(UsageError, match=f"{mixer}, which passes its state from token to token: take --cp 1"):
+            build_graph(model(name), GraphOptions(cp_kind=kind))  # type: ignore[arg-type]
+
+
+def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
+    sizes = build_graph(dataclasses.replace(model("usual"), heads=8, kv_heads=8), GraphOptions()).sizes
+    words = {"micro_batch_size": 4, "global_batch_size": 4, "seq_len": 8}
+    assert plan_for({**words, "tp": 4}, sizes).tp == 4
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 groups of heads of the scan: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
+    sizes = build_graph(dataclasses.replace(model("delta rule"), heads=8, kv_heads=8), GraphOptions()).sizes
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of keys of the delta rule: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
+
+
+@pytest.mark.parametrize("workflow", ["prefill", "decode"])
+def test_a_cache_of_states_is_refused(workflow: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be served with a cache, because of scan\.attn\.conv: .*forward-only"):
+        build_graph(model("hybrid"), GraphOptions(workflow=workflow))
+    assert build_graph(model("hybrid"), GraphOptions(workflow="forward-only")).ops
+
+
+def test_words_that_do_not_suit_are_refused() -> None:
+    for words, reason in (
+        ({**SCAN, "scan_groups": 3}, "scan_heads=8 do not divide into scan_groups=3"),
+        ({**DELTA, "delta_key_heads": 3}, "delta_heads=8 do not divide into delta_key_heads=3"),
+        ({**SCAN, "channel_mixer": "none"}, "channel_mixer: none goes with residual: mixer_alone"),
+        ({**SCAN, "residual": "mixer_alone"}, "channel_mixer: none goes with residual: mixer_alone"),
+        ({"mixer": "none"}, "mixer: none goes with residual: channel_mixer_alone"),
+        ({**ALONE, "mixer": "none"}, "'none' is both mixer and channel_mixer"),
+    ):
+        kinds: Any = {"layer": words}
+        with pytest.raises(UsageError, match=reason):
+            dataclasses.replace(card("llama"), layer_kinds=kinds)
