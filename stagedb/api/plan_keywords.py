@@ -147,8 +147,8 @@ class PlanWords(GraphWords, total=False):
     node_ranks: int
     """Ranks of ep that are one node, for dispatch='nodes'. [1]"""
     overlap_experts: bool
-    """Run the forward of one micro-batch and the backward of another together, so that each computes while the other
-    exchanges tokens. [no-overlap-experts]"""
+    """Run the forward of one micro-batch and the backward of another together, or without a backward two forwards,
+    so that each computes while the other exchanges tokens. [no-overlap-experts]"""
     hsdp: int
     """Copies of what is sharded, each on dp / N neighbouring ranks. [1]"""
     recompute_every: int
@@ -167,5 +167,5 @@ class PlanWords(GraphWords, total=False):
     """The optimizer's own copy of parameters. [torch: none; megatron: fp32 unless parameters are fp32]"""
     logits_dtype: Literal["bf16", "fp16", "fp32"]
     """Logits in the loss and their gradient. [fp32]"""
-    cache_dtype: Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
-    """Keys, values and latents in the caches of requests. [dtype]"""
+    cache_dtype: Literal["same", "fp8_e4m3"]
+    """Keys, values and latents in the caches of requests. [same]"""
