@@ -68,6 +68,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and framework.explicit_mask,
         core=_core_of(options),
         serves=serves,
+        one_token=find_workflow(options.workflow).next_token,
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
         further_reads=framework.further_reads,
