@@ -219,6 +219,16 @@ def test_a_token_behind_others_has_no_chunk() -> None:
         assert states["layer.attn.scan.cache"] == env["B"] * 8 * (3 * 5) * 4
 
 
+def test_recomputing_what_no_layer_has_is_refused() -> None:
+    alone = dataclasses.replace(model("alone"), ffn=0)
+    with pytest.raises(UsageError, match="no attention whose core would run again: take --recompute full"):
+        build_graph(alone, GraphOptions(attention="math", recompute="core"))
+    for module, lacks in (("core_attn", "attention"), ("mlp", "feed-forward without experts")):
+        with pytest.raises(UsageError, match=f"has no {lacks}, .* takes layernorm for it"):
+            words: Any = {"recipe": "megatron", "attention": "math", "recompute": "modules"}
+            build_graph(alone, GraphOptions(**words, recompute_modules=(module,)))
+
+
 def test_words_that_do_not_suit_are_refused() -> None:
     for words, reason in (
         ({**SCAN, "scan_groups": 3}, "scan_heads=8 do not divide into scan_groups=3"),
