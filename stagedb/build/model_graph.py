@@ -14,7 +14,7 @@ from stagedb.build.costs import Sizes, request_axes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
-from stagedb.build.recompute_modules import check_modules, in_layer, is_under, module_parts
+from stagedb.build.recompute_modules import check_modules, has_core, in_layer, is_under, module_parts
 from stagedb.build.sharing import of_experts
 from stagedb.build.strategy_support import axes_by_region, check_named, check_synced, tied_alike
 from stagedb.build.zero_buckets import reduction_rules
@@ -68,6 +68,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and framework.explicit_mask,
         core=_core_of(options),
         serves=serves,
+        one_token=find_workflow(options.workflow).next_token,
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
         further_reads=framework.further_reads,
@@ -165,6 +166,11 @@ def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
 def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
     style = _style(card, options, framework)
     check_modules(card, options.recompute_modules)
+    if options.recompute == "core" and not any(has_core(card, kind) for kind in card.kinds.values()):
+        raise UsageError(
+            f"{card.name} has no attention whose core would run again: take {Word('recompute', 'full')} or "
+            f"{Word('recompute', 'none')}"
+        )
     plans = (
         BlockPlan(
             name="embedding",

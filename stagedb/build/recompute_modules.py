@@ -20,7 +20,10 @@ from stagedb.ir.tensors import Operation
 from stagedb.mentions import Word
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind
+from stagedb.models.kinds.gated_delta import GATED_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.kinds.one_part import NONE
+from stagedb.models.kinds.state_space import STATE_SPACE
 from stagedb.models.multi_token_prediction import name_in_layer
 
 CAST_INPUT = ".cast_input"
@@ -45,10 +48,15 @@ class Module:
     covers: tuple[str, ...] = ()
 
 
+def has_core(card: Card, kind: LayerKind) -> bool:
+    """Whether a layer has attention, whose core may run again: scans have none."""
+    return kind.parts[0] not in (STATE_SPACE, GATED_DELTA, NONE)
+
+
 _LATENT = ("q_a_norm", "wq", "rotary_q", "kv_a_norm", "wkv_b", "k", "rotary_k")
 
 MODULES: Mapping[str, Module] = {
-    "core_attn": Module((), lambda card, kind: True, "attention"),
+    "core_attn": Module((), has_core, "attention"),
     "layernorm": Module((("attn_norm",), ("ffn_norm",)), lambda card, kind: True, "norms", discards=True),
     "mla_up_proj": Module(
         (tuple(f"attn.{name}" for name in _LATENT),),
@@ -57,7 +65,10 @@ MODULES: Mapping[str, Module] = {
         discards=True,
     ),
     "mlp": Module(
-        (("ffn_norm", "ffn"),), lambda card, kind: not kind.routes, "layers without experts", without=("ffn.add",)
+        (("ffn_norm", "ffn"),),
+        lambda card, kind: not kind.routes and kind.parts[1] is not NONE,
+        "feed-forward without experts",
+        without=("ffn.add",),
     ),
     "moe": Module(
         (("ffn",),),

@@ -22,7 +22,8 @@ class Style:
     latents: the region in which latents are made. sinks: the fused kernel knows sinks, or its result is rescaled for
     them. dispatch: what a token is sent to its experts for.
     serves: sequences are requests, which want the token after their last one, not a loss.
-    narrow_tokens: it is sent in fp8. dealers: the mesh axes whose ranks an expert's rank gets tokens from.
+    one_token: a step adds one token to each request. narrow_tokens: it is sent in fp8. dealers: the mesh axes whose
+    ranks an expert's rank gets tokens from.
     """
 
     pack_qkv: bool
@@ -38,6 +39,7 @@ class Style:
     explicit_mask: bool
     core: "RingAttention | PartAttention | None"
     serves: bool = False
+    one_token: bool = False
     routing_tables: bool = False
     gathers_projection: bool = False
     further_reads: Literal["normalised", "stream"] = "normalised"

@@ -13,8 +13,8 @@ from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate, number
-from stagedb.ir.operators import load
-from stagedb.ir.operators.state_space import ChunkedScan
+from stagedb.ir.operators import KEYS, load
+from stagedb.ir.operators.state_space import ChunkedScan, KeepsState
 from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans.graph_options import GraphOptions
@@ -109,7 +109,12 @@ def _whole_cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:
     """The same with all keys, those that a window or a chunk leaves out too."""
     repeats = _repeats(graph, env)
     caches = (each for each in graph.tensors if each.role == "cache")
-    return sum(_elements(each, env) * env[f"e_{each.dtype}"] * repeats[each.block] for each in caches)
+    return sum(_whole_bytes(each, env) * repeats[each.block] for each in caches)
+
+
+def _whole_bytes(cache: SymTensor, env: Mapping[str, int]) -> int:
+    """Bytes of a cache with all keys; of a state what it has for every length."""
+    return _elements(cache, env) * env[f"e_{cache.dtype}"] if KEYS in cache.axes else evaluate(cache.bytes, env)
 
 
 def _repeats(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
@@ -177,6 +182,8 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         return (products,) if alone else (products, ("bmm", (tokens, 1, keys, heads)))
     if op.kind == "convolution":
         batch, channels, tokens, taps = dims
+        operator = load(op.semantics)
+        tokens += taps if isinstance(operator, KeepsState) and operator.keeps else 0
         return (("conv", (batch, channels, tokens, channels, 1, taps)),)
     if op.kind == "scan":
         return tuple(_scan(op, dims))

@@ -79,7 +79,7 @@ def test_casts_to_fp8_are_made_again_from_a_discarded_output() -> None:
     ("card", "words", "reason"),
     [
         ("qwen3-30b-a3b", {"recompute_modules": ("mla_up_proj",)}, "has no latent attention"),
-        ("qwen3-30b-a3b", {"recompute_modules": ("mlp",)}, "has no layers without experts"),
+        ("qwen3-30b-a3b", {"recompute_modules": ("mlp",)}, "has no feed-forward without experts"),
         ("qwen3-30b-a3b", {"recompute_modules": ("shared_experts",)}, "has no shared experts"),
         ("llama2-7b", {"recompute_modules": ("moe_act",)}, "takes core_attn, layernorm, mlp for it"),
         ("deepseek-v3", {"recompute_modules": ("moe", "moe_act")}, "leave moe_act out of --recompute-modules"),

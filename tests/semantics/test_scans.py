@@ -205,11 +205,28 @@ def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
         plan_for({**words, "tp": 8}, sizes)
 
 
-@pytest.mark.parametrize("workflow", ["prefill", "decode"])
-def test_a_cache_of_states_is_refused(workflow: str) -> None:
-    with pytest.raises(UsageError, match=r"cannot be served with a cache, because of scan\.attn\.conv: .*forward-only"):
-        build_graph(model("hybrid"), GraphOptions(workflow=workflow))
-    assert build_graph(model("hybrid"), GraphOptions(workflow="forward-only")).ops
+def test_a_token_behind_others_has_no_chunk() -> None:
+    """The rows of `selective_state_update` of transformers 5.24; its step of the delta rule has no matmul."""
+    for name, scanned in (("usual", 2 * 8 * 3 * 5), ("delta rule", 0)):
+        graph = build_graph(model(name), GraphOptions(workflow="decode"))
+        env = {**environment(graph), "S": 1}
+        found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+        assert found["layer.attn.scan"] == env["B"] * scanned
+        channels = 8 * 3 + 2 * 4 * 5 if scanned else 2 * 4 * 3 + 8 * 5
+        assert found["layer.attn.conv"] == 2 * env["B"] * channels * 4
+        states = {each.name: evaluate(each.bytes, env) for each in graph.tensors if each.role == "cache"}
+        assert states["layer.attn.conv.cache"] == env["B"] * channels * 4 * env["e_act"]
+        assert states["layer.attn.scan.cache"] == env["B"] * 8 * (3 * 5) * 4
+
+
+def test_recomputing_what_no_layer_has_is_refused() -> None:
+    alone = dataclasses.replace(model("alone"), ffn=0)
+    with pytest.raises(UsageError, match="no attention whose core would run again: take --recompute full"):
+        build_graph(alone, GraphOptions(attention="math", recompute="core"))
+    for module, lacks in (("core_attn", "attention"), ("mlp", "feed-forward without experts")):
+        with pytest.raises(UsageError, match=f"has no {lacks}, .* takes layernorm for it"):
+            words: Any = {"recipe": "megatron", "attention": "math", "recompute": "modules"}
+            build_graph(alone, GraphOptions(**words, recompute_modules=(module,)))
 
 
 def test_words_that_do_not_suit_are_refused() -> None:

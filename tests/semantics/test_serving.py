@@ -11,6 +11,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.ir import SymGraph
 from stagedb.ir.operators import Array, CacheAppend
+from stagedb.ir.operators.state_space import KeepsState
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.workflows.training import FORWARD
@@ -19,6 +20,7 @@ from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import Key
 from tests.semantics.step import positions, weight_shapes
+from tests.semantics.test_scans import DELTA, SCAN
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT
 from tests.symbolic_rows import place_of_value
@@ -36,6 +38,9 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "absorbed indexer": ("llama", {**LATENT, "q_rank": 7, "index_heads": 3, "index_dim": 4, "index_top": 3}),
     "indexer": ("llama", {**LATENT, "q_rank": 7, "index_heads": 3, "index_dim": 4, "index_top": 3}),
     "window": ("llama", {"mixer": "sliding_window", "window": 3}),
+    "state space": ("llama", {**SCAN, "conv_bias": False}),
+    "state space, three taps": ("gpt", {**SCAN, "conv_width": 3, "scan_least": 0.4}),
+    "delta rule": ("llama", DELTA),
     "chunks": ("llama", {"mixer": "chunked_attention", "chunk": 4}),
 }
 
@@ -74,9 +79,14 @@ class Serving:
             if spec.input is not None:
                 values[spec.input, place] = values[before, place - 1]
             for op in mesh.ops(block, (FORWARD,)):
-                outputs = mesh.execute(op, [values[name, place] for name in op.reads])
-                if isinstance(mesh.operators.get(op.name), CacheAppend):
-                    outputs = [self._behind((op.name, place), outputs[0])]
+                operator, key = mesh.operators.get(op.name), (op.name, place)
+                keeps = isinstance(operator, KeepsState) and operator.keeps
+                held = [self.caches[key]] if keeps and key in self.caches else []
+                outputs = mesh.execute(op, [*(values[name, place] for name in op.reads), *held])
+                if keeps:
+                    self.caches[key] = outputs[-1]
+                if isinstance(operator, CacheAppend):
+                    outputs = [self._behind(key, outputs[0])]
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
             before = spec.output or ""
         logits, chosen = mesh.tensors["head.out"], mesh.tensors["head.next"]

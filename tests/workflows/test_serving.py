@@ -61,13 +61,24 @@ def pairs(model: Card, queries: int, keys: int) -> int:
 
 
 SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b")
-"""Models whose states no cache keeps: they are refused."""
+"""Models whose scans have other FLOPs in chunks than token by token (`tests/semantics/test_scans.py`)."""
+
+STATES = {
+    # name: (layers with attention, layers with scans, values of a convolution, elements of the states of a layer)
+    "nemotron-h-8b": (4, 24, 128 * 64 + 2 * 8 * 128, 128 * 64 * 128),
+    "qwen3-next-80b-a3b": (12, 36, (2 * 16 + 32) * 128, 32 * 128 * 128),
+}
 
 
-@pytest.mark.parametrize("name", SCANS)
-def test_a_model_with_scans_is_refused_with_a_way(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"{name} cannot be served with a cache, because of .* forward-only"):
-        served(load_card(name))
+@pytest.mark.parametrize("name", STATES)
+def test_states_are_as_large_for_every_length(name: str) -> None:
+    full, layers, channels, states = STATES[name]
+    model = load_card(name)
+    graph = served(model)
+    keys = 2 * 2 * model.kv_heads * model.head_dim * full
+    for tokens in (1_000, 5_000):
+        found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
+        assert found == 3 * (tokens * keys + layers * (channels * 4 * 2 + states * 4))
 
 
 @pytest.mark.parametrize("name", [name for name in card_names() if name not in SCANS])

@@ -33,19 +33,27 @@ class DeltaScan(ChunkedScan):
     FLOPs are those of its matmuls over chunks of `chunk` tokens, of which the last one is padded, for each head: keys
     with keys, and queries with keys, `[Q, Q, K]`; what the state predicts of values, and its results, `[Q, V, K]`;
     results inside a chunk `[Q, V, Q]`; the state's update `[K, V, Q]`. The solution of the triangular system is no
-    matmul.
+    matmul, and neither is what one token alone (`one`) does. keeps: requests keep states (batch, groups, heads, key,
+    value), in place of the sums and the inverses.
     """
 
     chunk: int
-
-    runs: ClassVar[tuple[int, ...]] = (1, 1, 1, 1, 1, 1)
+    keeps: bool = False
+    one: bool = False
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
-        """Sequences of all heads, chunks, tokens of a chunk, size of a key, size of a head of values."""
+        """Sequences of all heads, chunks, tokens of a chunk, size of a key, size of a head of values.
+
+        Empty for one token.
+        """
+        if self.one:
+            return ()
         heads = size("batch") * size("delta_groups") * size("delta_heads")
         return heads, ceiling(size("seq") / self.chunk), number(self.chunk), size("delta_key"), size("delta_value")
 
     def matmuls(self, dims: tuple[Expression, ...]) -> tuple[Matmul, ...]:
+        if not dims:
+            return ()
         heads, chunks, tokens, key, value = dims
         once, every = number(1), heads * chunks
         return (
@@ -62,12 +70,12 @@ class DeltaScan(ChunkedScan):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         found = _Delta.of(place, inputs)
-        y, state = np.zeros_like(found.v), np.zeros(found.state)
+        y, state = np.zeros_like(found.v), inputs[5] if len(inputs) > 5 else np.zeros(found.state)
         for at in range(found.v.shape[1]):
             state, _ = found.learned(at, state)
             y[:, at] = np.einsum("bgk,bghkv->bghv", found.q[:, at], state)
-        summed, inverse = found.chunks(self.chunk)
-        return [y.reshape(*y.shape[:3], -1), summed, inverse]
+        made = y.reshape(*y.shape[:3], -1)
+        return [made, state] if self.keeps else [made, *found.chunks(self.chunk)]
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class _Delta:
 
     @classmethod
     def of(cls, place: RankPlace, inputs: list[Array]) -> "_Delta":
-        qkv, b, a, a_log, bias = inputs
+        qkv, b, a, a_log, bias = inputs[:5]
         key = (qkv.shape[-1] - place.sizes["delta_values"]) // 2
         q, k, v = np.split(qkv, (key, 2 * key), axis=-1)
         roots = tuple(1 / np.sqrt((each**2).sum(axis=-1, keepdims=True) + UNDER_ROOT) for each in (q, k))

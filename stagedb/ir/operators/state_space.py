@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Gradients = Iterator[tuple[int, "Tensor"]]
 
-UNCACHED = "its state is not built as a cache"
-
 
 @dataclass(frozen=True)
 class SplitParts(Operator):
@@ -45,21 +43,35 @@ class SplitParts(Operator):
         return list(np.split(inputs[0], ends, axis=-1))
 
 
+class KeepsState(Operator):
+    """An operator that passes something from token to token, which requests keep from step to step.
+
+    With `keeps` its last result is that, a cache, which the kernel reads and writes. Its numpy meaning takes the one
+    before as a last operand; without it the sequence begins.
+    """
+
+    keeps: bool
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return (*super().reads(inputs, outputs), *(outputs[-1:] if self.keeps else ()))
+
+
 @dataclass(frozen=True)
-class ShortConvolution(Operator):
+class ShortConvolution(KeepsState):
     """Each channel of (batch, seq, groups, channels) convolved with its own `taps` last positions, then a function.
 
     Operands: values, the weight (groups, channels, taps), and the bias (groups, channels) if there is one. One kernel,
-    as in causal-conv1d, which keeps its input alone. FLOPs `2·b·s·channels·taps`. channels, taps: axes.
+    as in causal-conv1d, which keeps its input alone. FLOPs `2·b·s·channels·taps`. channels, taps: axes. keeps: requests
+    keep the last values (batch, taps, groups, channels).
     """
 
     function: str
     groups: str
     channels: str
     taps: str
+    keeps: bool = False
 
     kind: ClassVar[str] = "convolution"
-    alike: ClassVar[str] = UNCACHED
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
         """`batch, channels, seq, taps`."""
@@ -77,7 +89,15 @@ class ShortConvolution(Operator):
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [np.asarray(ACTIVATIONS[self.function][0](_convolved(inputs)))]
+        if not self.keeps:
+            return [np.asarray(ACTIVATIONS[self.function][0](_convolved(inputs)))]
+        new, taps = inputs[0], inputs[1].shape[-1]
+        # Behind the weight a bias has two axes, and the values of earlier tokens have four.
+        given = len(inputs) > 2 and inputs[-1].ndim == new.ndim
+        held = inputs[-1] if given else np.zeros((new.shape[0], taps, *new.shape[2:]))
+        every = np.concatenate([held, new], axis=1)
+        made = _convolved([every, *(inputs[1:-1] if given else inputs[1:])])[:, taps:]
+        return [np.asarray(ACTIVATIONS[self.function][0](made)), every[:, -taps:]]
 
 
 def _convolved(inputs: list[Array]) -> Array:
@@ -113,14 +133,16 @@ Matmul = tuple[Expression, Expression, Expression, Expression, Expression]
 """How often a matmul runs, then `[b, m, n, k]`."""
 
 
-class ChunkedScan(Operator):
+class ChunkedScan(KeepsState):
     """A recurrence over a sequence that is computed in chunks, by matmuls. Each of its heads has a state.
 
-    `runs`: how often it computes each of its matmuls, in their order.
+    `runs`: how often it computes each of its matmuls, in their order; empty: each once. one: the sequence is one token
+    behind others, so that there are no chunks.
     """
 
+    one: bool
+
     kind: ClassVar[str] = "scan"
-    alike: ClassVar[str] = UNCACHED
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     runs: ClassVar[tuple[int, ...]] = ()
 
@@ -130,7 +152,8 @@ class ChunkedScan(Operator):
 
     def flops(self, size: Size) -> Expression:
         found = self.matmuls(self.dims(size))
-        return total(2 * each * product(matmul) for each, matmul in zip(self.runs, found, strict=True))
+        runs = self.runs or (1,) * len(found)
+        return total(2 * each * product(matmul) for each, matmul in zip(runs, found, strict=True))
 
 
 @dataclass(frozen=True)
@@ -143,13 +166,14 @@ class StateScan(ChunkedScan):
 
     FLOPs are those of its five matmuls over chunks of `chunk` tokens, of which the last one is padded, for each head:
     scores `[Q, Q, N]`, their product with values `[Q, P, Q]`, the state of each chunk `[P, N, Q]`, states passed on
-    `[c + 1, P·N, c + 1]`, and what they give to results `[Q, P, N]`.
+    `[c + 1, P·N, c + 1]`, and what they give to results `[Q, P, N]`. One token alone (`one`) has a product with its
+    state, `[P, 1, N]`. keeps: requests keep states (batch, groups, heads, dim, state), in place of the sums.
     """
 
     chunk: int
     least: float = 0.0
-
-    runs: ClassVar[tuple[int, ...]] = (1, 1, 1, 1, 1)
+    keeps: bool = False
+    one: bool = False
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
         """Sequences of all heads, chunks, tokens of a chunk, values of a head, size of the state."""
@@ -160,6 +184,8 @@ class StateScan(ChunkedScan):
     def matmuls(self, dims: tuple[Expression, ...]) -> tuple[Matmul, ...]:
         heads, chunks, tokens, values, state = dims
         once, every = number(1), heads * chunks
+        if self.one:
+            return ((once, heads, values, once, state),)
         return (
             (once, every, tokens, tokens, state),
             (once, every, tokens, values, tokens),
@@ -173,12 +199,12 @@ class StateScan(ChunkedScan):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         found = _Scan.of(place, inputs, self.least)
-        y, state = np.zeros_like(found.x), np.zeros(found.state)
+        y, state = np.zeros_like(found.x), inputs[5] if len(inputs) > 5 else np.zeros(found.state)
         for at in range(found.x.shape[1]):
             state = state * found.decay[:, at, ..., None, None] + found.added(at)
             y[:, at] = np.einsum("bghpn,bgn->bghp", state, found.c[:, at])
         y += found.x * inputs[3][..., None]
-        return [y.reshape(*y.shape[:3], -1), found.summed(self.chunk)]
+        return [y.reshape(*y.shape[:3], -1), state if self.keeps else found.summed(self.chunk)]
 
 
 @dataclass(frozen=True)
@@ -194,7 +220,7 @@ class _Scan:
 
     @classmethod
     def of(cls, place: RankPlace, inputs: list[Array], least: float) -> "_Scan":
-        xbc, dt, a_log, _, bias = inputs
+        xbc, dt, a_log, _, bias = inputs[:5]
         values = place.sizes["scan_values"]
         x, b, c = np.split(xbc, (values, (xbc.shape[-1] + values) // 2), axis=-1)
         step, rate = np.maximum(np.logaddexp(0, dt + bias), least), -np.exp(a_log)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import Architecture, Branch, KindWord, LayerPart, SizeSymbol, Values
-from stagedb.models.kinds.state_space import CONVOLUTION, LEFT, UNDIVIDED, convolved, scan_rows
+from stagedb.models.kinds.state_space import CONVOLUTION, LEFT, UNDIVIDED, cached, convolved, scan_rows
 from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -31,15 +31,21 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     read = _joined if values["delta_projections"] == "joined" else _apart
     channels, gate, b, a = read(t, style, x)
     held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "step_bias")]
-    made = convolved(t, values, channels, "delta_groups")
-    y, decay = t.activation("attn.scan", VALUES), t.activation("attn.decay", STEPS, "fp32")
-    inverse = t.activation("attn.inverse", (*STEPS, "delta_chunk"))
-    scan = ops.delta_rule.DeltaScan(int(values["delta_chunk"]))
-    t.emit("attn.scan", scan, (made, b, a, *held), y, decay, inverse)
+    made, y = convolved(t, style, values, channels, "delta_groups"), t.activation("attn.scan", VALUES)
+    scan = ops.delta_rule.DeltaScan(int(values["delta_chunk"]), keeps=style.serves, one=style.one_token)
+    t.emit("attn.scan", scan, (made, b, a, *held), y, *_further(t, style))
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", STEPS, "fp32")
     weight = t.weight("attn.gated_norm.weight", ("delta_value",))
     t.emit("attn.gated_norm", ops.state_space.GatedNorm(by_head=True), (y, gate, weight), normal, rstd)
     return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "delta_groups", "delta_values"), False)
+
+
+def _further(t: "Tracer", style: "Style") -> "tuple[Tensor, ...]":
+    """What the scan makes in addition: the states of requests, or what its backward reads."""
+    if style.serves:
+        return (cached(t, "attn.scan", ("batch", *OF_HEADS, "delta_key", "delta_value"), "fp32"),)
+    decay = t.activation("attn.decay", STEPS, "fp32")
+    return decay, t.activation("attn.inverse", (*STEPS, "delta_chunk"))
 
 
 def _joined(t: "Tracer", style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":

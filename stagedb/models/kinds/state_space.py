@@ -47,34 +47,42 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
         for word, axis in zip(("gate", "channels", "dt"), parts, strict=True)
     )
     t.emit("attn.split", ops.state_space.SplitParts(parts), (made,), gate, channels, dt)
-    y = _scanned(t, values, convolved(t, values, channels, "scan_groups"), dt)
+    y = _scanned(t, style, values, convolved(t, style, values, channels, "scan_groups"), dt)
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", GROUPED, "fp32")
     weight = t.weight("attn.gated_norm.weight", VALUES[2:], rows=2)
     t.emit("attn.gated_norm", ops.state_space.GatedNorm(), (y, gate, weight), normal, rstd)
     return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "scan_groups", "scan_values"), bias)
 
 
-def convolved(t: "Tracer", values: Values, x: "Tensor", groups: str) -> "Tensor":
+def convolved(t: "Tracer", style: "Style", values: Values, x: "Tensor", groups: str) -> "Tensor":
     """Each channel of (batch, seq, groups, channels) convolved over the sequence, then silu."""
     channels = x.axes[-1]
     held = [t.weight("attn.conv.weight", (groups, channels, "conv_width"), rows=2)]
     if values["conv_bias"]:
         held.append(t.weight("attn.conv.bias", (groups, channels), rows=2))
     y = t.activation("attn.conv", x.axes)
-    t.emit("attn.conv", ops.state_space.ShortConvolution("silu", groups, channels, "conv_width"), (x, *held), y)
+    kept = (cached(t, "attn.conv", ("batch", "conv_width", groups, channels), "act"),) if style.serves else ()
+    operator = ops.state_space.ShortConvolution("silu", groups, channels, "conv_width", keeps=style.serves)
+    t.emit("attn.conv", operator, (x, *held), y, *kept)
     return y
 
 
-def _scanned(t: "Tracer", values: Values, x: "Tensor", dt: "Tensor") -> "Tensor":
+def cached(t: "Tracer", name: str, axes: tuple[str, ...], dtype: str) -> "Tensor":
+    """What requests keep of an operator from step to step."""
+    return t.tensor(f"{name}.cache", axes, dtype, "cache")
+
+
+def _scanned(t: "Tracer", style: "Style", values: Values, x: "Tensor", dt: "Tensor") -> "Tensor":
     held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "skip", "step_bias")]
-    y, decay = t.activation("attn.scan", VALUES), t.activation("attn.decay", dt.axes, "fp32")
-    t.emit(
-        "attn.scan",
-        ops.state_space.StateScan(int(values["scan_chunk"]), float(values["scan_least"])),
-        (x, dt, *held),
-        y,
-        decay,
-    )
+    y = t.activation("attn.scan", VALUES)
+    if style.serves:
+        state = ("batch", *OF_HEADS, "scan_dim", "scan_state")
+        further = cached(t, "attn.scan", state, "fp32")
+    else:
+        further = t.activation("attn.decay", dt.axes, "fp32")
+    chunk, least = int(values["scan_chunk"]), float(values["scan_least"])
+    operator = ops.state_space.StateScan(chunk, least, keeps=style.serves, one=style.one_token)
+    t.emit("attn.scan", operator, (x, dt, *held), y, further)
     return y
 
 

@@ -1,0 +1,51 @@
+"""What layers with scans hold from their forward to their backward: the operands and results that kernels keep."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from stagedb.memory import memory_of
+from stagedb.memory.lifetimes import Category
+from stagedb.models import load_card
+from tests import lowered
+
+TOKENS = 4096
+INNER, STATE = 128 * 64 // 8, 128  # values of a group of Nemotron-H, and its B, its C
+KEYS, VALUES = 8 * 128, 16 * 128  # queries (keys) and values of half of Qwen3-Next's heads
+
+KEPT: Mapping[str, tuple[dict[str, int], dict[str, int]]] = {
+    # Elements of a token in bf16, then in fp32. Gates, channels and steps are views of the matmul in.
+    "nemotron-h-8b": (
+        {"in_proj": 2 * INNER + 2 * STATE + 16, "conv": INNER + 2 * STATE, "scan": INNER, "gated_norm": INNER},
+        {"decay": 16, "gated_norm.rstd": 1},
+    ),
+    "qwen3-next-80b-a3b": (
+        {
+            "in_qkvz": 2 * KEYS + 2 * VALUES,
+            "in_ba": 2 * 16,
+            "conv": 2 * KEYS + VALUES,
+            "scan": VALUES,
+            "inverse": 16 * 64,
+            "gated_norm": VALUES,
+        },
+        {"decay": 16, "gated_norm.rstd": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_scan_keeps_what_its_kernels_keep(name: str) -> None:
+    tp = {"nemotron-h-8b": 8, "qwen3-next-80b-a3b": 2}[name]
+    words = {"micro_batch_size": 1, "global_batch_size": 1, "seq_len": TOKENS}
+    usage = memory_of(lowered.program(load_card(name), tp=tp, **words))[0].usage
+    found: dict[str, int] = {}
+    for life in usage.held.lives:
+        inside = life.name.partition(".attn.")[2]
+        waits = life.begin.kind.name == "forward" and any(end.kind.name != "forward" for end in life.ends)
+        if life.category is Category.ACTIVATIONS and life.layer == 0 and inside and waits:
+            found[inside] = life.bytes
+    narrow, wide = KEPT[name]
+    kept = {word: 2 * TOKENS * size for word, size in narrow.items()}
+    kept |= {word: 4 * TOKENS * size for word, size in wide.items()}
+    found.pop("add", None)
+    assert found == kept
