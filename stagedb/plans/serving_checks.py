@@ -1,5 +1,7 @@
 """What a step of serving needs: caches that ranks do not share, and requests of the kinds that it runs."""
 
+from collections.abc import Mapping
+
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Misfit, Way
@@ -28,6 +30,21 @@ def check_requests(plan: PlanFields) -> None:
         )
     elif workflow.next_token:
         _check_one_token(plan)
+
+
+SCANS = ("SG", "LG")
+"""Symbols that models with scans have: groups of heads of a state-space scan, and heads of keys of a delta rule."""
+
+
+def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for requests of several lengths in a model with scans, each of which begins chunks of its own
+    and keeps a state."""
+    if plan.requests and any(symbol in sizes for symbol in SCANS):
+        raise UsageError(
+            "scans divide each request into chunks and keep a state for it, which stagedb counts for requests of one "
+            f"length: give {Word('micro_batch_size')}, {Word('seq_len')} and {Word('cache_len')} in place of "
+            f"{Word('requests')}"
+        )
 
 
 def _check_kinds(plan: PlanFields, batch: RequestBatch) -> None:
