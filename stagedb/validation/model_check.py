@@ -266,6 +266,18 @@ def _joined(ours: Rows, theirs: Rows) -> Rows:
     return made
 
 
+def _two_halves(ours: Rows, theirs: Rows) -> Rows:
+    """The graph has one matmul where their code has two of equal size of one input: gate and up."""
+    made = Rows(ours)
+    for (op, dims), count in ours.items():
+        *outer, n, k = dims
+        half = op, (*outer, n // 2, k)
+        if n % 2 == 0 and theirs[half] == 2 * count:
+            del made[op, dims]
+            made[half] += 2 * count
+    return made
+
+
 def _without_n(dims: tuple[int, ...]) -> tuple[int, ...]:
     return (*dims[:-2], dims[-1])
 
@@ -296,6 +308,7 @@ RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "keys that a mask leaves out are computed": _masked_keys,
     "every token passes every expert": _all_experts,
     "experts have as many slots each": _even_slots,
+    "gate and up are two matmuls": _two_halves,
     "projections of one input are one matmul": _joined,
 }
 """How their code writes the same work, by name. A rule changes the rows that differ, and is used if they differ."""

@@ -13,13 +13,14 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
+from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir import SymGraph
 from stagedb.ir.interpreter import cached_names
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans import GraphOptions
 from stagedb.validation import read_models
-from stagedb.validation.model_check import forward_rows, matched
+from stagedb.validation.model_check import decode_options, forward_rows, matched
 
 FOLDER = Path(__file__).parent
 STEPS: dict[str, dict[str, Any]] = {
@@ -45,6 +46,19 @@ def test_matmuls_of_a_step_are_those_of_the_models_own_code(name: str) -> None:
         "projections of one input are one matmul",
         "keys before a window are computed together with those of blocks",
     }
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_matmuls_of_the_workflow_are_those_too(name: str) -> None:
+    step, (card, _) = STEPS[name], built(name)
+    try:
+        graph = build_graph(card, decode_options(card))
+    except UsageError as error:
+        assert "cannot be served with a cache" in str(error)
+        return
+    env = on_one_rank(graph, step["batch"], 1, step["seq"] + 1)
+    theirs = {(op, tuple(dims)): count for op, dims, count in step["decode"]}
+    assert not matched(theirs, forward_rows(card, graph, env))[1]
 
 
 @pytest.mark.parametrize("name", STEPS)
