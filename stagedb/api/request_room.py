@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from stagedb.frameworks.engines import EngineSettings
     from stagedb.systems.system import Accelerator
 
-OF_EXPERTS = (
+OF_STEP = (
     *("ep", "expert_tp", "expert_load", "routing", "capacity_factor"),
-    *("dispatch", "dispatch_dtype", "node_ranks"),
+    *("dispatch", "dispatch_dtype", "node_ranks", "overlap_experts", "requests", "global_batch_size"),
 )
-"""Words of a plan on which no cache depends, and that not every step can have."""
+"""Words of a plan on which the cache of a request does not depend, and that not every step can have."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,13 @@ class RequestRoom:
     """The requests that a rank has room for.
 
     share: the account of the class with the least room. fits: by tokens of a request, the plan's first. wanted: the
-    requests that a rank of the plan has at once.
+    requests that a rank of the plan has at once, in so many micro-batches.
     """
 
     share: MemoryShare
     fits: Mapping[int, RequestFit]
     wanted: int
+    microbatches: int = 1
 
     @property
     def fit(self) -> RequestFit:
@@ -103,7 +104,8 @@ def counted(
         raise UsageError(
             f"blocks and requests have at most {MOST_TOKENS:,} tokens, not {max(block, words.tokens or 1):,}"
         )
-    lengths = dict.fromkeys([words.tokens or plan.keys, words.setting("longest", words.tokens or plan.keys)])
+    asked = words.tokens or plan.positions
+    lengths = dict.fromkeys([asked, words.setting("longest", asked)])
     sizes = _Sizes(store, wanted)
     shares = {row["class"]: _share(row, levels, wanted, words, reserve) for row in peaks}
     fits = {}
@@ -115,7 +117,13 @@ def counted(
         fits[tokens] = by_class[least]
         if tokens == next(iter(lengths)):
             share = shares[least]
-    return RequestRoom(share, fits, plan.microbatches * plan.micro_batch_size)
+    return RequestRoom(share, fits, plan.microbatches * _requests(plan), plan.microbatches)
+
+
+def _requests(plan: Plan) -> int:
+    """Requests of a rank in one micro-batch."""
+    batch = plan.request_batch
+    return plan.micro_batch_size if batch is None else batch.sums.n
 
 
 def _share(
@@ -132,7 +140,7 @@ def _share(
         held |= reserve
     else:
         plan = wanted.plan
-        requests = words.setting("requests", plan.micro_batch_size)
+        requests = words.setting("requests", _requests(plan))
         held["sampling"] = sampling_bytes(requests, wanted.source.sizes["V"], engine.sampling)
         held["libraries"] = engine.libraries[plan.tp > 1]
     if words.held is not None:
@@ -189,4 +197,4 @@ class _Sizes:
 
     def _plan(self, tokens: int) -> Plan:
         one = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "micro_batch_size": 1}
-        return self.wanted.plan.changed({**dict.fromkeys((*OF_EXPERTS, "global_batch_size"), None), **one, "sp": False})
+        return self.wanted.plan.changed({**dict.fromkeys(OF_STEP, None), **one, "sp": False})

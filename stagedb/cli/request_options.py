@@ -80,7 +80,8 @@ def report_requests(printing: Printing, room: "RequestRoom") -> bool:
         printing.line("; ".join(_answer(found)))
     if fit.requests >= room.wanted or share.cache < 0:
         return share.cache >= 0
-    fewer = f"--micro-batch-size {fit.requests}, or " if fit.requests else ""
+    each = fit.requests // room.microbatches
+    fewer = f"--micro-batch-size {each}, or " if each else ""
     printing.line(
         f"the plan has {room.wanted:,} requests on a rank at once, of {fit.tokens:,} tokens: take {fewer}more --tp"
     )

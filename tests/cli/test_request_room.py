@@ -141,3 +141,29 @@ def test_limits_of_a_file(run: Run, tmp_path: Path) -> None:
     assert blocks(found.out, 1000) == blocks(found.out, 2048) == 512
     (tmp_path / "s.txt").write_text("--mem-fraction-static 0.8 --page-size 16 --max-total-tokens 4000")
     assert blocks(run("memory", *words, "--plan", "sglang:s.txt", *STEP).out, 1000) == 250
+
+
+def test_batches_of_several_lengths_and_two_that_overlap(run: Run) -> None:
+    found = run(
+        *("memory", "--model", "llama3.1-8b", "--workflow", "mixed", "--requests", "2x512+0,64x1+4096", "--no-keep"),
+        *("--system", "h100", "--memory-share", "0.9", "--request-len", "4097", "--show", "phases"),
+    )
+    assert found.status == 0, found.err
+    assert "requests of 4,097 tokens" in found.out
+    words = (
+        "--dp",
+        "4",
+        "--ep",
+        "4",
+        "--micro-batch-size",
+        "4000",
+        "--global-batch-size",
+        "32000",
+        "--overlap-experts",
+    )
+    both = run(
+        *("memory", "--model", "mixtral-8x7b", "--workflow", "decode", "--cache-len", "999", *words, "--no-keep"),
+        *("--capacity", "80GB", "--memory-share", "0.9", "--show", "phases"),
+    )
+    fits = int(both.out.partition("fits ")[2].split()[0].replace(",", "")) if "fits " in both.out else 0
+    assert f"8,000 requests on a rank at once, of 1,000 tokens: take --micro-batch-size {fits // 2}" in both.out
