@@ -13,6 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.plans.request_batches import NotEnoughError, batch_of
 from stagedb.store import Store
+from stagedb.systems import system_names
 
 COLUMNS = ("rank", "number", "workflow", "prefills", "decodes", "tokens", "keys", "seen", "busy", "expected", "ratio")
 KEEP = ("number", "workflow", "seen", "expected", "ratio", "tokens", "keys")
@@ -25,14 +26,15 @@ class SeenIterations:
 
     rows: `seen` is from the first op that an iteration launched to the end of the last, `busy` the part in which one of
     them ran, `expected` the step of a plan with its requests, `ratio` expected over busy, as no plan has the pauses of
-    an engine's host. model: what was planned; None
-    if nothing was. unknown: iterations whose names do not have all sums of their requests.
+    an engine's host. model, system: what was planned
+    on what; None if nothing was. unknown: iterations whose names do not have all sums of their requests.
     """
 
     run: RunInfo
     model: str | None
     rows: Rows
     unknown: int
+    system: str | None = None
 
     def __str__(self) -> str:
         ratios = [row[-1] for row in self.rows.rows if row[-1] is not None]
@@ -40,8 +42,8 @@ class SeenIterations:
             return f"{_counted(len(self.rows))} of run {self.run.id[:12]}"
         off = mean(abs(ratio - 1) for ratio in ratios)
         return (
-            f"{_counted(len(ratios))} of run {self.run.id[:12]} next to {self.model}: expected is {100 * off:.1f}% off "
-            "the time in which ops ran, in the mean"
+            f"{_counted(len(ratios))} of run {self.run.id[:12]} next to {self.model} on {self.system}: expected is "
+            f"{100 * off:.1f}% off the time in which ops ran, in the mean"
         )
 
 
@@ -67,6 +69,8 @@ def iterations(
             f"that they profile; other runs have steps ({call('show', info.id[:12])})"
         )
     first = [row for row in found if row["rank"] == found[0]["rank"]]
+    if request is not None and request.asked.system is None:
+        request = replace(request, asked=replace(request.asked, system=_system_of(info)))
     expected, model = _expected(store, first, request, alike, progress or (lambda done, of: None))
     rows = []
     for row in first:
@@ -75,7 +79,20 @@ def iterations(
         own = {**row, "seen": seen, "expected": planned, "ratio": ratio}
         rows.append(tuple(own[name] for name in COLUMNS))
     unknown = sum(row["requests"] is None for row in first)
-    return SeenIterations(info, model, Rows(COLUMNS, tuple(rows), keep=KEEP, units=UNITS), unknown)
+    system = None if request is None else request.inputs(None).system.name
+    return SeenIterations(info, model, Rows(COLUMNS, tuple(rows), keep=KEEP, units=UNITS), unknown, system)
+
+
+def _system_of(run: RunInfo) -> str:
+    """The preset whose words are among those of a run's accelerators, the one with most. UsageError without one."""
+    words = {*" ".join(run.devices).lower().replace("-", " ").split()}
+    found = [each for each in system_names() if words.issuperset(each.split("-"))]
+    if found:
+        return max(found, key=lambda each: each.count("-"))
+    raise UsageError(
+        f"run {run.id[:12]} ran on {', '.join(run.devices) or 'an accelerator without a name'}: name its system with "
+        f"{Word('system')}"
+    )
 
 
 _Key = tuple[str, tuple[str, ...]]

@@ -36,7 +36,8 @@ def iterations(
 
     vLLM, SGLang and ATOM name each iteration with the sums of its requests in the traces that they profile. With a
     model each iteration is planned with its own requests: the step that is expected on a system is next to the one that
-    was seen, from the first op that the iteration launched to the end of the last. Nothing is written.
+    was seen, from the first op that the iteration launched to the end of the last. Without a system it is the one whose
+    accelerator the run names. Nothing is written.
     """
     with common.connect() as db, progress(common, "planning", "batches") as report:
         found = db.iterations(run, rank=rank, model=model, system=system, alike=alike, progress=report, **words.words())

@@ -1,6 +1,7 @@
 """The options that describe a graph and a plan, from the words that `stagedb.plans.aspects` declares."""
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +12,10 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
+from stagedb.errors import UsageError
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.mentions import OPTIONS, Options, shown_in
+from stagedb.inputs import shown
+from stagedb.mentions import OPTIONS, Options, Word, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 if TYPE_CHECKING:
@@ -56,12 +59,14 @@ class _Given:
         return None if named is None else read_settings(*named)
 
     def remarks(self, model: str | None) -> tuple[str, ...]:
-        """What the file has that no step has. model: the one of the command line.
+        """What the file has that no step has. model: the one of the command line, or an instance.
 
-        Raises UsageError for settings that are not built for this model.
+        Raises UsageError for settings that are not built for this model, and for those of an engine without a model.
         """
         if self.engine is None:
             return ()
+        if model is None:
+            raise UsageError(_no_model(self.engine))
         from stagedb.api.model_names import card_source, find_card
         from stagedb.frameworks.engines import check_experts, remarks
 
@@ -87,6 +92,17 @@ class _Given:
             for field in dataclasses.fields(self)
             if field.name != "plan" and (value := getattr(self, field.name)) is not None
         }
+
+
+def _no_model(engine: "EngineSettings") -> str:
+    """The refusal of a file of an engine where no model is named, with the one of the library like the file's."""
+    from stagedb.models import card_names
+
+    named = (engine.model or "").rpartition("/")[2].lower()
+    near = difflib.get_close_matches(named, card_names(), n=1)
+    its = "" if engine.model is None else f" of {shown(engine.model)}"
+    way = str(Word("model", near[0])) if near else f"{Word('model')} MODEL"
+    return f"{engine.place} has a step{its}, and no model of the library is named: add {way}"
 
 
 def _options(name: str, words: Mapping[str, PlanWord]) -> type[_Given]:

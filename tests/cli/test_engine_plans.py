@@ -32,6 +32,14 @@ def test_options_win(run: Run, tmp_path: Path) -> None:
     assert step(found.out) == step(run("profile", "--tp", "2", "--micro-batch-size", "32", *DECODE).out)
 
 
+def test_a_file_of_an_engine_needs_a_model(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "args.txt").write_text("vllm serve Qwen/Qwen3-32B -tp 4")
+    run("instantiate", "llama3-8b")
+    found = run("profile", "--plan", "vllm:args.txt", "--workflow", "decode", "--cache-len", "99", "--no-keep")
+    assert found.status == 2
+    assert "has a step of 'Qwen/Qwen3-32B', and no model of the library is named: add --model qwen3-32b" in found.err
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "expected"),
     [

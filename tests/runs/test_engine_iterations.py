@@ -66,6 +66,7 @@ def test_an_iteration_is_planned_with_its_requests(embedded_store: Store) -> Non
     db = Stagedb(embedded_store)
     run = db.import_run(SGLANG)
     found = db.iterations(run.id, model="qwen3-8b", system="mi300x")
+    assert db.iterations(run.id, model="qwen3-8b").rows == found.rows, "its trace names the accelerator"
     (row,) = (dict(zip(found.rows.columns, values, strict=True)) for values in found.rows.rows)
     profile = db.profile(model="qwen3-8b", workflow="decode", requests=[DECODE], system="mi300x")
     assert row["expected"] == profile.merit.step
