@@ -9,14 +9,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_published_throughputs_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each within 20 % and their mean within 12 %, except for DeepSeek's own decode, whose kernels are faster."""
+    """Each within 20 %, and their mean within 12 %."""
     spec = importlib.util.spec_from_file_location("serving_steps", DOCS / "serving_steps.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(__import__("sys").modules, "serving_steps", found)
     spec.loader.exec_module(found)
-    errors = {(each.source, each.what): each.error for each in found.ROWS}
-    slower = errors.pop((found.DEEPSEEK, "decode, 128 requests, 4K"))
-    assert max(map(abs, errors.values())) < 0.2
-    assert sum(map(abs, errors.values())) / len(errors) < 0.12
-    assert -0.3 < slower < 0
+    errors = [abs(each.error) for each in found.ROWS]
+    assert max(errors) < 0.2
+    assert sum(errors) / len(errors) < 0.12

@@ -64,12 +64,13 @@ class Aside:
     """What a matmul takes in addition to the measured one, and less.
 
     pace: ns a byte of operands and results that are wider than those of the table. cast: bytes for each element of the
-    first operand that the measured one moved to cast it, which is an operator of its own here. fastest: ns a FLOP at
-    the peak, below which nothing is left.
+    first operand that the measured one moved to cast it, which is an operator of its own here. kernels: ns of that
+    cast's kernels beyond these bytes. fastest: ns a FLOP at the peak, below which nothing is left.
     """
 
     pace: float
     cast: int = 0
+    kernels: float = 0.0
     fastest: float = 0.0
 
 
@@ -99,7 +100,14 @@ class OperatorTimes:
         file, accelerator = self._file("matmul", dtype), self.system.accelerator
         peak = accelerator.peak.get(_format(dtype))
         fastest = 0.0 if peak is None else 1 / (1000 * float(peak))
-        return Aside(self._spare_pace(), 0 if file is None else file.cast, fastest)
+        cast = 0 if file is None else file.cast
+        return Aside(self._spare_pace(), cast, self._kernels(dtype) if cast else 0.0, fastest)
+
+    def _kernels(self, dtype: str) -> float:
+        """ns of the kernels of a cast that was measured with matmuls in a format: what the smallest of these takes more
+        than the smallest one of 16 bits, which has no cast."""
+        own, plain = self.table("matmul", dtype), self.table("matmul", "bf16")
+        return 0.0 if own is None or plain is None else max(own.floor - plain.floor, 0.0)
 
     def ns(self, operators: Sequence[Shaped]) -> list[float | None]:
         """ns of each operator; None for those without a table."""
@@ -211,7 +219,8 @@ def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) -> F
     moved = np.array([each.moved for each in chosen], np.float64)
     more = moved - batch * matmul_work({"m": m, "n": n, "k": k}, table.wide)[1]
     measured = table.ns(rows)
-    alone = np.maximum(measured - aside.cast * batch * m * k * aside.pace, 2 * batch * m * n * k * aside.fastest)
+    cast = aside.kernels + aside.cast * batch * m * k * aside.pace
+    alone = np.maximum(measured - cast, 2 * batch * m * n * k * aside.fastest)
     found: Floats = np.minimum(alone, measured) + np.maximum(more, 0.0) * aside.pace
     return found
 
