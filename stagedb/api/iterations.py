@@ -26,8 +26,8 @@ class SeenIterations:
 
     rows: `seen` is from the first op that an iteration launched to the end of the last, `busy` the part in which one of
     them ran, `expected` the step of a plan with its requests, `ratio` expected over busy, as no plan has the pauses of
-    an engine's host. model, system: what was planned
-    on what; None if nothing was. unknown: iterations whose names do not have all sums of their requests.
+    an engine's host. model, system: what was planned on what; None if nothing was. unknown: iterations whose names do
+    not have all sums of their requests.
     """
 
     run: RunInfo
@@ -144,4 +144,4 @@ def requested(store: Store, asked: provenance.Asked, words: dict[str, Any]) -> S
         if words:
             raise UsageError(f"the words of a plan ({', '.join(words)}) need a model: name it")
         return None
-    return SweepRequest.of(store, replace(asked), words)
+    return SweepRequest.of(store, asked, words)

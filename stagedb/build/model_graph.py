@@ -299,7 +299,7 @@ def _check_cached(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ..
 
 def _check_latents(card: Card, options: GraphOptions) -> None:
     """Raise UsageError for a choice of latent attention in a model that has none."""
-    if options.latents != "usual" and not any("kv_rank" in kind.settings for kind in card.kinds.values()):
+    if options.latents != "usual" and not card.word("kv_rank"):
         raise UsageError(
             f"{card.name} has no latent attention, which {Word('latents', options.latents)} is for: leave it out"
         )

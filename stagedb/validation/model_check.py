@@ -95,8 +95,7 @@ def _decoded(model: RecordedModel, card: Card, graph: SymGraph, differences: lis
 
 def decode_options(card: Card) -> GraphOptions:
     """The options of a decode as a model's own code runs it, which makes keys of all latents again."""
-    latent = any("kv_rank" in kind.settings for kind in card.kinds.values())
-    return GraphOptions(workflow=DECODE.name, latents="expanded" if latent else "usual")
+    return GraphOptions(workflow=DECODE.name, latents="expanded" if card.word("kv_rank") else "usual")
 
 
 def cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:

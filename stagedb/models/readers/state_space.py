@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -95,6 +96,7 @@ def mamba2(config: Config, name: str) -> Card:
     config.only("rms_norm", True, "its gated norm is an RMSNorm")
     config.uses("norm_before_gate", "time_step_min")  # its own code reads neither after weights began
     heads = int(words["scan_heads"])
+    described: Any = {"layer": {"mixer": MIXER, **words, "channel_mixer": "none", "residual": "mixer_alone"}}
     card = Card(
         name=name,
         family="mamba2",
@@ -114,7 +116,7 @@ def mamba2(config: Config, name: str) -> Card:
         linear_bias=False,
         qkv_bias=False,
         source="config.json",
-        layer_kinds={"layer": {"mixer": MIXER, **words, "channel_mixer": "none", "residual": "mixer_alone"}},  # type: ignore[arg-type]  # described
+        layer_kinds=described,
     )
     check_inner(config, "expand", card.hidden, words)
     return card
