@@ -1,0 +1,225 @@
+"""Engines that serve a model: layouts of its ranks, how long their steps take, and how many requests they hold."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from stagedb.advice.trials import Trials
+from stagedb.errors import UsageError
+from stagedb.memory import Category, memory_of, peak_of
+from stagedb.mentions import Word
+from stagedb.plans import Plan
+from stagedb.search.space import divisors
+
+CHUNKS = (512, 1024, 2048, 4096, 8192)
+"""Tokens of a prompt that a step computes at most, of which a search takes the best."""
+
+MOST_PROMPTS = 64
+"""Prompts of a rank of dp in one step of prefill, at most."""
+
+CHOSEN = (
+    *("workflow", "requests", "micro_batch_size", "global_batch_size", "seq_len", "cache_len"),
+    *("overlap_experts", "cp", "zero", "hsdp", "recompute", "schedule", "virtual_stages"),
+)
+"""Words of a plan that the search of a serving plan chooses, or that a step of serving does not have."""
+
+
+@dataclass(frozen=True)
+class ServingLoad:
+    """Requests that are alike, and what they are promised.
+
+    prompt: tokens of a request. output: tokens that it is given, 2 or more. ttft: ns to the first one at most. tpot:
+    ns for each further one at most, in the mean. concurrency: requests that are served at the same time; None: as many
+    as give most tokens. Limits that are None do not count.
+    """
+
+    prompt: int
+    output: int
+    ttft: int | None = None
+    tpot: int | None = None
+    concurrency: int | None = None
+
+    @property
+    def context(self) -> int:
+        """Tokens in the cache of a request before a step of decode, in the mean of its steps, rounded up."""
+        return self.prompt + (self.output - 1) // 2
+
+    @property
+    def longest(self) -> int:
+        """Tokens in the cache of a request before its last step."""
+        return self.prompt + self.output - 2
+
+    def parts(self, chunk: int) -> int:
+        """Steps that compute a prompt, in equal parts of at most so many tokens."""
+        return -(-self.prompt // chunk)
+
+
+@dataclass(frozen=True)
+class EngineLayout:
+    """How an engine divides the model.
+
+    words: those of its plan. ranks: accelerators of one engine.
+    """
+
+    words: Mapping[str, Any]
+    ranks: int
+
+    @property
+    def dp(self) -> int:
+        """Ranks that have requests of their own."""
+        return int(self.words["dp"])
+
+    @property
+    def sharing(self) -> int:
+        """Ranks that share a request: of tensor parallelism, on all stages."""
+        return self.ranks // self.dp
+
+
+def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> Iterator[EngineLayout]:
+    """The layouts of engines with at most so many ranks.
+
+    sizes: of the model. words: those that all plans have. Engines of dense models have no dp, as each rank of it would
+    be an engine of its own. With experts the ranks of dp have some of them each, cut by tp, and a token is sent once to
+    each rank that has one of its experts. Raises UsageError for words that the search chooses itself.
+    """
+    for word in words:
+        if word in CHOSEN:
+            raise UsageError(
+                f"a search of serving chooses {Word(word)}, or has no use for it: leave it out of {Word('fix')}"
+            )
+    experts = sizes.get("E", 0)
+    pp = words.get("pp", 1)
+    for tp in _given_or(words, "tp", divisors(sizes["A"])):
+        for dp in _given_or(words, "dp", range(1, ranks // (tp * pp) + 1) if experts else [1]):
+            world = tp * dp * pp
+            if world > ranks:
+                continue
+            for own in _of_experts(experts, dp, words):
+                yield EngineLayout({**words, "tp": tp, "dp": dp, **own}, world)
+
+
+def _given_or(words: Mapping[str, Any], word: str, values: Sequence[int]) -> Sequence[int]:
+    return [words[word]] if word in words else values
+
+
+def _of_experts(experts: int, dp: int, words: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The words of a layout's experts."""
+    if not experts or "ep" in words or "expert_tp" in words:
+        yield {}
+        return
+    if dp == 1:
+        yield {}
+    elif experts % dp == 0:
+        yield {"ep": dp, "dispatch": words.get("dispatch", "ranks")}
+
+
+@dataclass(frozen=True)
+class StepWords:
+    """The words of the plans of an engine's steps."""
+
+    layout: EngineLayout
+    traffic: ServingLoad
+
+    def prefill(self, prompts: int) -> dict[str, Any]:
+        """A step that computes so many whole prompts on each rank of dp."""
+        return self._of(workflow="prefill", micro_batch_size=prompts, seq_len=self.traffic.prompt)
+
+    def decode(self, requests: int) -> dict[str, Any]:
+        """A step of decode with so many requests on each rank of dp, at their mean length."""
+        return self._of(workflow="decode", micro_batch_size=requests, cache_len=self.traffic.context)
+
+    def last_decode(self, requests: int) -> dict[str, Any]:
+        """The same with all requests at their last token."""
+        return self._of(workflow="decode", micro_batch_size=requests, cache_len=self.traffic.longest)
+
+    def mixed(self, requests: int, chunk: int) -> dict[str, Any]:
+        """A step of so many requests, one of which has a part of its prompt computed.
+
+        chunk: tokens of the part at most. The parts before it are in the cache: half of all others, in the mean.
+        """
+        parts, new = self._part(chunk)
+        return self._mix(requests, new, new * (parts - 1) // 2, self.traffic.context)
+
+    def last_mixed(self, requests: int, chunk: int) -> dict[str, Any]:
+        """The same with the last part of a prompt, and all other requests at their last token."""
+        parts, new = self._part(chunk)
+        return self._mix(requests, new, new * (parts - 1), self.traffic.longest)
+
+    def _part(self, chunk: int) -> tuple[int, int]:
+        parts = self.traffic.parts(chunk)
+        return parts, -(-self.traffic.prompt // parts)
+
+    def _mix(self, requests: int, new: int, before: int, context: int) -> dict[str, Any]:
+        if requests == 1:
+            return self._of(workflow="prefill", micro_batch_size=1, seq_len=new, cache_len=before)
+        return self._of(workflow="mixed", requests=[f"1x{new}+{before}", f"{requests - 1}x1+{context}"])
+
+    def _of(self, **own: Any) -> dict[str, Any]:
+        return {**self.layout.words, **own}
+
+
+@dataclass
+class EngineSteps:
+    """The steps of one engine, timed as a profile does it. Each is timed once.
+
+    trials: of the model on its system. words: of the steps. check_tp: raises UsageError for a degree that the card does
+    not have.
+    """
+
+    trials: Trials
+    words: StepWords
+    check_tp: Callable[[int], None]
+    _times: dict[str, int] = field(default_factory=dict)
+
+    def time(self, words: Mapping[str, Any]) -> int:
+        """The ns of a step. UsageError for a plan that does not suit the model or the system."""
+        key = repr(sorted(words.items()))
+        if key not in self._times:
+            self._times[key] = self.trials.step(self.trials.copied(self._plan(words)))
+        return self._times[key]
+
+    def peak(self, words: Mapping[str, Any]) -> int:
+        """The bytes of the fullest rank in a step."""
+        return peak_of(memory_of(self.trials.copied(self._plan(words))))
+
+    @cached_property
+    def cache(self) -> int:
+        """Bytes of the cache of one prompt on the rank that has most of it."""
+        found = memory_of(self.trials.copied(self._plan(self.words.prefill(1))))
+        return max(each.usage.before().get(Category.CACHE, 0) for each in found)
+
+    def _plan(self, words: Mapping[str, Any]) -> Plan:
+        plan = Plan.from_mapping(words)
+        self.check_tp(plan.tp)
+        plan.check(self.trials.sizes)
+        return plan
+
+
+def most_within(value: Callable[[int], int], limit: int | None, most: int) -> int:
+    """The largest number from 1 to `most` whose value is at most the limit; 0 if that of 1 is above it.
+
+    value: of a number; it does not fall, and is nearly a line, so that few are computed. limit: None for none.
+    """
+    if most < 1 or limit is None:
+        return max(most, 0)
+    low, high = 1, most
+    below, above = value(low), value(high)
+    if below > limit:
+        return 0
+    if above <= limit:
+        return high
+    step = 0
+    while high - low > 1:
+        if not step:
+            at = low + (limit - below) * (high - low) // max(above - below, 1)
+        else:
+            at = low + step if step > 0 else high + step
+        at = min(max(at, low + 1), high - 1)
+        found = value(at)
+        # From a guess on, steps of 1, 2, 4 and so on until the limit is passed; then the next guess.
+        if found <= limit:
+            low, below, step = at, found, 2 * step if step > 0 else (0 if step else 1)
+        else:
+            high, above, step = at, found, 2 * step if step < 0 else (0 if step else -1)
+    return low
