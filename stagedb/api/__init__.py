@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.api.searching import search
+    from stagedb.api.serving_search import SearchedServing, search_serving
     from stagedb.api.simulated import Simulated
     from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
     from stagedb.api.trace_sets import unpack, validate
@@ -87,6 +88,7 @@ __all__ = [
     "SavedSummary",
     "SearchInfo",
     "Searched",
+    "SearchedServing",
     "Simulated",
     "Stagedb",
     "StoreProblem",
@@ -109,6 +111,7 @@ __all__ = [
     "properties",
     "queries",
     "search",
+    "search_serving",
     "system",
     "system_curves",
     "systems",
@@ -157,6 +160,7 @@ _MODULES = {
     ),
     "run_views": ("ExportedRun", "ViewedRun"),
     "searching": ("search",),
+    "serving_search": ("SearchedServing", "search_serving"),
     "simulated": ("Simulated",),
     "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),
     "trace_sets": ("unpack", "validate"),

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 OWN = "Options"
 TIMING = "Time of a step"
 REQUESTS = "Requests that fit (prefill, decode)"
+SERVING = "Engines that serve requests"
 ROWS = "Printed rows"
 EVERY = "Every command"
 
@@ -52,7 +53,7 @@ WORDS: Mapping[str, str] = {
 
 PLAN = "Words of the plan"
 
-_ORDER = ("Arguments", OWN, TIMING, REQUESTS, PLAN, ROWS, EVERY)
+_ORDER = ("Arguments", OWN, SERVING, TIMING, REQUESTS, PLAN, ROWS, EVERY)
 
 
 class GroupedCommands(TyperGroup):

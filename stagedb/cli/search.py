@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,6 +13,7 @@ from stagedb.cli.help_groups import OWN
 from stagedb.cli.memory import size_of
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
+from stagedb.cli.serving_options import ServingOptions, check_apart, write_engines
 from stagedb.cli.shared_options import Common, FrameworkName, option_groups, print_line
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -91,11 +92,21 @@ class Choices:
         ),
     ] = None
 
+    @property
+    def room(self) -> int | None:
+        """Bytes of an accelerator, if they are given."""
+        return None if self.fits is None else size_of(self.fits, "--fits")
+
+    def of_steps(self) -> dict[str, bool]:
+        """Whether each option is given that a search of engines does not have."""
+        others = {each.name for each in fields(self)} - {"fix", "fits", "top"}
+        return {f"--{name.rstrip('_')}": getattr(self, name) != getattr(Choices, name) for name in sorted(others)}
+
     def words(self) -> dict[str, Any]:
         """What `api.search` takes."""
         return {
             "allow": None if self.allow is None else [each.strip() for each in self.allow.split(",")],
-            "room": None if self.fits is None else size_of(self.fits, "--fits"),
+            "room": self.room,
             "by": self.by,
             "where": self.where,
             "top": self.top,
@@ -116,17 +127,21 @@ def search(
         str,
         typer.Option(metavar="N|N1-N2|N,…", help="Accelerators; N1-N2: powers of two between.", show_default=False),
     ],
-    global_batch_size: Annotated[int, typer.Option(metavar="N", help="Sequences of a step.", show_default=False)],
+    global_batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences of a training step.", show_default=False)
+    ] = None,
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [the model's]", show_default=False)
     ] = None,
     system: Annotated[str, typer.Option(metavar="NAME|FILE,…", help="Accelerators and networks.")] = "h100",
     framework: FrameworkName = None,
     keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Keep all candidates in the store, or write nothing.")
-    ] = True,
+        bool | None,
+        typer.Option("--keep/--no-keep", help="Keep all candidates in the store, or write nothing.  [keep]"),
+    ] = None,
     *,
     choices: Choices,
+    serving: ServingOptions,
     output: Output,
     common: Common,
 ) -> None:
@@ -137,15 +152,43 @@ def search(
     again it is read, one that was stopped goes on, and `stagedb query best-plan-by-memory` and others ask about it.
     With --shard many machines search parts of it, and the store has the search when all of them are finished.
     With --on the CPUs of a Ray cluster try plans instead of this machine's; only this machine needs the store.
-    """
-    from stagedb import api
 
+    With --input-len and --output-len it searches engines that serve such requests instead of plans of a training step:
+    those that give most tokens a second within --ttft and --tpot. Nothing is kept of it.
+    """
+    if serving.asked:
+        own = {"--global-batch-size": global_batch_size, "--seq-len": seq_len, "--framework": framework, "--keep": keep}
+        check_apart(serving, {**{option: bool(value) for option, value in own.items()}, **choices.of_steps()})
+        _search_engines(model, ranks, system, choices, serving, output, common)
+        return
+    if global_batch_size is None:
+        raise UsageError(
+            "a search needs the sequences of a training step (--global-batch-size N), or the tokens of requests that "
+            "are served (--input-len N --output-len N)"
+        )
     words: dict[str, Any] = {
         "global_batch_size": global_batch_size,
         **_as_words(_pairs(choices.fix, "--fix", "tp=8")),
     }
     if seq_len is not None:
         words["seq_len"] = seq_len
+    _search_plans(model, ranks, system, framework, words, keep is not False, choices, output, common)
+
+
+def _search_plans(
+    model: str,
+    ranks: str,
+    system: str,
+    framework: str | None,
+    words: dict[str, Any],
+    keep: bool,
+    choices: Choices,
+    output: Output,
+    common: Common,
+) -> None:
+    """Plans of a training step."""
+    from stagedb import api
+
     if choices.shard is not None and not keep:
         raise UsageError("what shards find is put together in the store: leave out --no-keep, or --shard")
     asked, systems = _ranks(ranks), [each.strip() for each in system.split(",")]
@@ -166,6 +209,29 @@ def search(
     _write(found, output, common)
     if found.kept:
         common.note(f"the store has it as search {found.id[:12]}; `stagedb queries` lists what to ask about it")
+
+
+def _search_engines(
+    model: str, ranks: str, system: str, choices: Choices, serving: ServingOptions, output: Output, common: Common
+) -> None:
+    """Engines that serve requests. Nothing is kept, so that no store is needed."""
+    from stagedb import api
+
+    if "," in system:
+        raise UsageError("a search of engines takes one --system: ask for each on its own")
+    with progress(common, "searching", "layouts", before="counting layouts") as report:
+        found = api.search_serving(
+            model,
+            _ranks(ranks),
+            system,
+            **serving.words(),
+            room=choices.room,
+            top=choices.top,
+            progress=report,
+            words=_as_words(_pairs(choices.fix, "--fix", "tp=8")),
+        )
+    common.profile({"search": found.seconds})
+    write_engines(found, output, common)
 
 
 def _write(found: "Searched", output: Output, common: Common) -> None:
