@@ -277,12 +277,20 @@ class Plan(PlanFields):
             else:
                 repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
                 rules.append((repeats, _divides_or_repeats(kv_heads)))
-        for symbol, word in (("SG", "groups of heads of the scan"), ("LG", "heads of keys of the delta rule")):
+        for symbol, word in _SCANNED.items():
             if symbol in sizes:
                 rules.append((f"does not divide the {sizes[symbol]} {word}", _divides(sizes[symbol])))
         if self.options.framework.vocabulary_multiple is None:
             rules.append((f"does not divide the vocabulary of {sizes['V']}", _divides(sizes["V"])))
         return rules
+
+
+_SCANNED: Mapping[str, str] = {
+    "SG": "groups of heads of the scan",
+    "SI": "channels of the scan",
+    "LG": "heads of keys of the delta rule",
+}
+"""What ranks of tp have whole numbers of, by the symbol of its number."""
 
 
 def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:

@@ -32,8 +32,9 @@ def check_requests(plan: PlanFields) -> None:
         _check_one_token(plan)
 
 
-SCANS = ("SG", "LG")
-"""Symbols that models with scans have: groups of heads of a state-space scan, and heads of keys of a delta rule."""
+SCANS = ("SG", "SI", "LG")
+"""Symbols that models with scans have: groups of heads of a state-space scan, channels of a selective one, and heads of
+keys of a delta rule."""
 
 
 def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:

@@ -11,7 +11,8 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import run_block
-from stagedb.ir.operators import RankPlace, delta_rule
+from stagedb.ir.operators import RankPlace, delta_rule, selective_scan
+from stagedb.ir.symbolic_graph import Collective
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.plans.plan import plan_for
@@ -31,6 +32,7 @@ DELTA = {
     "delta_value_dim": 5,
     "delta_chunk": 3,
 }
+SELECTIVE = {"mixer": "selective_scan", "scan_inner": 12, "scan_state": 3, "scan_rank": 5}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -44,6 +46,14 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "layer": {**DELTA, "delta_projections": "apart", "conv_bias": False, "delta_key_heads": 8, "delta_chunk": 64}
     },
     "delta rule and attention": {"delta": DELTA, "layer": {"gated": True, "rotary_dim": 2}},
+    "selective scan": {"layer": SELECTIVE},
+    "selective scan, norms and biases": {
+        "layer": {**SELECTIVE, "scan_norm": "weighted", "scan_bias": True, "conv_bias": False}
+    },
+    "selective scan, norms without weights": {
+        "scan": {**SELECTIVE, "scan_norm": "unweighted", "channel_mixer": "none", "residual": "mixer_alone"},
+        "layer": {"channel_mixer": "none", "residual": "mixer_alone"},
+    },
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
 
@@ -112,7 +122,7 @@ def test_experts_behind_a_scan_are_divided() -> None:
     assert_same(some.run(dp=2, tp=2, ep=2), whole.run())
 
 
-@pytest.mark.parametrize("name", ["usual", "delta rule"])
+@pytest.mark.parametrize("name", ["usual", "delta rule", "selective scan"])
 def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
     graph = build_graph(model(name), GraphOptions())
     env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
@@ -155,6 +165,63 @@ def test_flops_are_those_of_matmuls_over_chunks() -> None:
     assert divided["layer.attn.scan"] * 2 == found["layer.attn.scan"]
 
 
+def test_flops_of_a_selective_scan_are_those_of_a_product_a_token() -> None:
+    """The rows of `slow_forward` of transformers 5.24: the states of all channels with C."""
+    graph = build_graph(model("selective scan"), GraphOptions())
+    env = environment(graph)
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    assert found["layer.attn.scan"] == 2 * env["B"] * env["S"] * 12 * 3
+    assert found["layer.attn.scan.input_gradient"] == 2 * found["layer.attn.scan"]
+    assert found["layer.attn.conv"] == 2 * env["B"] * env["S"] * 12 * 4
+    assert found["layer.attn.x_proj"] == 2 * env["B"] * env["S"] * 12 * (5 + 2 * 3)
+    assert found["layer.attn.dt_proj"] == 2 * env["B"] * env["S"] * 5 * 12
+    divided = {op.name: evaluate(flops(op), {**env, "tp": 2}) for op in graph.ops}
+    assert divided["layer.attn.scan"] * 2 == found["layer.attn.scan"]
+
+
+def test_what_all_channels_read_is_reduced_once_forward_and_once_backward() -> None:
+    """An all-reduce of (tokens, rank + 2·state) each, besides those of the stream."""
+    for name, backward in (
+        ("selective scan", {"split_read.input_gradient": 5 + 2 * 3}),
+        (
+            "selective scan, norms and biases",
+            {"dt_proj.input_gradient": 5, "scan.input_gradient.3": 3, "scan.input_gradient.4": 3},
+        ),
+    ):
+        graph = build_graph(model(name), GraphOptions(sp=True))
+        env = {**environment(graph), "tp": 4}
+        found = {
+            op.name: evaluate(op.work.comm_bytes, env)
+            for op in graph.ops
+            if isinstance(op.work, Collective) and op.block == "layer" and "all_reduce.tp" in op.name
+        }
+        read = {"x_proj": 5 + 2 * 3, **backward}
+        sizes = {f"layer.attn.{word}.all_reduce.tp": env["B"] * env["S"] * size * 2 for word, size in read.items()}
+        assert {name: bytes_ for name, bytes_ in found.items() if name.startswith("layer.attn.")} == sizes
+
+
+def test_what_a_selective_scan_keeps_is_the_state_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of the next piece that begins with it is that of the whole."""
+    monkeypatch.setattr(selective_scan, "PIECE", 3)
+    rng, (tokens, inner, state) = np.random.default_rng(0), (7, 4, 2)
+    x, dt, z = rng.normal(size=(3, 2, tokens, inner))
+    b, c = rng.normal(size=(2, 2, tokens, state))
+    held = [rng.normal(size=(inner, state)), *rng.normal(size=(2, inner))]
+    place, scan = RankPlace({}, {}, {}), selective_scan.SelectiveScan(keeps=True)
+    gated, y, pieces = selective_scan.SelectiveScan().run(place, [x, dt, z, b, c, *held])
+    assert pieces.shape == (2, inner, 3, 2, state)
+    np.testing.assert_allclose(gated, y * z / (1 + np.exp(-z)))
+    for piece, start in ((0, 3), (1, 6)):
+        rest = [each[:, start:] for each in (x, dt, z, b, c)]
+        behind, last = scan.run(place, [*rest, *held, pieces[:, :, piece, 1]])
+        np.testing.assert_allclose(behind, gated[:, start:], rtol=1e-10)
+        np.testing.assert_allclose(last, pieces[:, :, 2, 1], rtol=1e-10)
+    # A state that nothing is added to is multiplied by the decays.
+    first = rng.normal(size=(2, inner, state))
+    kept = scan.run(place, [*([each[:, :3] for each in (0 * x, dt, z, b, c)]), *held, first])[1]
+    np.testing.assert_allclose(kept, first * pieces[:, :, 0, 0], rtol=1e-10)
+
+
 def test_flops_of_a_delta_rule_are_those_of_its_code() -> None:
     """The rows of `torch_chunk_gated_delta_rule` of transformers 5.24."""
     graph = build_graph(model("delta rule"), GraphOptions())
@@ -189,7 +256,7 @@ def test_what_a_delta_rule_keeps_solves_its_triangular_systems() -> None:
 
 @pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
 def test_ranks_of_a_context_are_refused(kind: str) -> None:
-    for name, mixer in (("usual", "state_space"), ("delta rule", "gated_delta")):
+    for name, mixer in (("usual", "state_space"), ("delta rule", "gated_delta"), ("selective scan", "selective_scan")):
         with pytest.raises(UsageError, match=f"{mixer}, which passes its state from token to token: take --cp 1"):
             build_graph(model(name), GraphOptions(cp_kind=kind))  # type: ignore[arg-type]
 
@@ -200,23 +267,30 @@ def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
     assert plan_for({**words, "tp": 4}, sizes).tp == 4
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 groups of heads of the scan: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
+    sizes = build_graph(dataclasses.replace(model("selective scan"), heads=8, kv_heads=8), GraphOptions()).sizes
+    assert plan_for({**words, "tp": 4}, sizes).tp == 4
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 12 channels of the scan: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
     sizes = build_graph(dataclasses.replace(model("delta rule"), heads=8, kv_heads=8), GraphOptions()).sizes
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of keys of the delta rule: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
 
 
 def test_a_token_behind_others_has_no_chunk() -> None:
-    """The rows of `selective_state_update` of transformers 5.24; its step of the delta rule has no matmul."""
-    for name, scanned in (("usual", 2 * 8 * 3 * 5), ("delta rule", 0)):
+    """The rows of the steps of transformers 5.24; that of the delta rule has no matmul."""
+    for name, scanned, channels, state in (
+        ("usual", 2 * 8 * 3 * 5, 8 * 3 + 2 * 4 * 5, 8 * 3 * 5),
+        ("delta rule", 0, 2 * 4 * 3 + 8 * 5, 8 * 3 * 5),
+        ("selective scan", 2 * 12 * 3, 12, 12 * 3),
+    ):
         graph = build_graph(model(name), GraphOptions(workflow="decode"))
         env = {**environment(graph), "S": 1}
         found = {op.name: evaluate(flops(op), env) for op in graph.ops}
         assert found["layer.attn.scan"] == env["B"] * scanned
-        channels = 8 * 3 + 2 * 4 * 5 if scanned else 2 * 4 * 3 + 8 * 5
         assert found["layer.attn.conv"] == 2 * env["B"] * channels * 4
         states = {each.name: evaluate(each.bytes, env) for each in graph.tensors if each.role == "cache"}
         assert states["layer.attn.conv.cache"] == env["B"] * channels * 4 * env["e_act"]
-        assert states["layer.attn.scan.cache"] == env["B"] * 8 * (3 * 5) * 4
+        assert states["layer.attn.scan.cache"] == env["B"] * state * 4
 
 
 def test_recomputing_what_no_layer_has_is_refused() -> None:
@@ -233,6 +307,7 @@ def test_words_that_do_not_suit_are_refused() -> None:
     for words, reason in (
         ({**SCAN, "scan_groups": 3}, "scan_heads=8 do not divide into scan_groups=3"),
         ({**DELTA, "delta_key_heads": 3}, "delta_heads=8 do not divide into delta_key_heads=3"),
+        ({**SELECTIVE, "scan_norm": "some"}, "scan_norm must be one of none, weighted, unweighted"),
         ({**SCAN, "channel_mixer": "none"}, "channel_mixer: none goes with residual: mixer_alone"),
         ({**SCAN, "residual": "mixer_alone"}, "channel_mixer: none goes with residual: mixer_alone"),
         ({"mixer": "none"}, "mixer: none goes with residual: channel_mixer_alone"),

@@ -20,7 +20,7 @@ from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import Key
 from tests.semantics.step import positions, weight_shapes
-from tests.semantics.test_scans import DELTA, SCAN
+from tests.semantics.test_scans import DELTA, SCAN, SELECTIVE
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT
 from tests.symbolic_rows import place_of_value
@@ -41,6 +41,8 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "state space": ("llama", {**SCAN, "conv_bias": False}),
     "state space, three taps": ("gpt", {**SCAN, "conv_width": 3, "scan_least": 0.4}),
     "delta rule": ("llama", DELTA),
+    "selective scan": ("llama", {**SELECTIVE, "scan_norm": "weighted"}),
+    "selective scan, norms without weights": ("gpt", {**SELECTIVE, "scan_norm": "unweighted", "scan_bias": True}),
     "chunks": ("llama", {"mixer": "chunked_attention", "chunk": 4}),
 }
 

@@ -6,7 +6,7 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators import compressed, delta_rule, hyper_connections, state_space, token_copies
+from stagedb.ir.operators import compressed, delta_rule, hyper_connections, selective_scan, state_space, token_copies
 from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -272,6 +272,7 @@ OPERATORS: dict[str, type[Operator]] = {
         *compressed.OPERATORS,
         *delta_rule.OPERATORS,
         *hyper_connections.OPERATORS,
+        *selective_scan.OPERATORS,
         *state_space.OPERATORS,
         *token_copies.OPERATORS,
     )
@@ -435,6 +436,7 @@ __all__ = [
     "hyper_connections",
     "load",
     "over",
+    "selective_scan",
     "state_space",
     "token_copies",
 ]

@@ -61,8 +61,8 @@ class ShortConvolution(KeepsState):
     """Each channel of (batch, seq, groups, channels) convolved with its own `taps` last positions, then a function.
 
     Operands: values, the weight (groups, channels, taps), and the bias (groups, channels) if there is one. One kernel,
-    as in causal-conv1d, which keeps its input alone. FLOPs `2·b·s·channels·taps`. channels, taps: axes. keeps: requests
-    keep the last values (batch, taps, groups, channels).
+    as in causal-conv1d, which keeps its input alone. FLOPs `2·b·s·channels·taps`. groups, channels, taps: axes;
+    groups is empty where channels are in none. keeps: requests keep the last values (batch, taps, groups, channels).
     """
 
     function: str
@@ -75,7 +75,8 @@ class ShortConvolution(KeepsState):
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
         """`batch, channels, seq, taps`."""
-        return size("batch"), size(self.groups) * size(self.channels), size("seq"), size(self.taps)
+        channels = size(self.channels) * (size(self.groups) if self.groups else 1)
+        return size("batch"), channels, size("seq"), size(self.taps)
 
     def flops(self, size: Size) -> Expression:
         batch, channels, seq, taps = self.dims(size)
@@ -92,7 +93,7 @@ class ShortConvolution(KeepsState):
         if not self.keeps:
             return [np.asarray(ACTIVATIONS[self.function][0](_convolved(inputs)))]
         new, taps = inputs[0], inputs[1].shape[-1]
-        # Behind the weight a bias has two axes, and the values of earlier tokens have four.
+        # Behind the weight a bias has the axes of a token, and the values of earlier tokens have all.
         given = len(inputs) > 2 and inputs[-1].ndim == new.ndim
         held = inputs[-1] if given else np.zeros((new.shape[0], taps, *new.shape[2:]))
         every = np.concatenate([held, new], axis=1)
@@ -134,7 +135,7 @@ Matmul = tuple[Expression, Expression, Expression, Expression, Expression]
 
 
 class ChunkedScan(KeepsState):
-    """A recurrence over a sequence that is computed in chunks, by matmuls. Each of its heads has a state.
+    """A recurrence over a sequence that is computed in chunks, by matmuls, or token by token, as chunks of one.
 
     `runs`: how often it computes each of its matmuls, in their order; empty: each once. one: the sequence is one token
     behind others, so that there are no chunks.

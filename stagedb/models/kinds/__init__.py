@@ -19,6 +19,7 @@ from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
 from stagedb.models.kinds.residual import Residual
+from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
 from stagedb.models.kinds.serial import (
     AFTER_SUM,
     FFN_POST_NORM,
@@ -37,7 +38,7 @@ MIXERS: Mapping[str, LayerPart] = {
     for each in (
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
-        *(STATE_SPACE, GATED_DELTA, NONE),
+        *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, NONE),
     )
 }
 """Mixers by the name that a card uses."""

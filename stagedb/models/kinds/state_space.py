@@ -55,14 +55,15 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 
 
 def convolved(t: "Tracer", style: "Style", values: Values, x: "Tensor", groups: str) -> "Tensor":
-    """Each channel of (batch, seq, groups, channels) convolved over the sequence, then silu."""
-    channels = x.axes[-1]
-    held = [t.weight("attn.conv.weight", (groups, channels, "conv_width"), rows=2)]
+    """Each channel of (batch, seq, groups, channels) convolved over the sequence, then silu. groups: empty if it has
+    no such axis."""
+    own = x.axes[2:]
+    held = [t.weight("attn.conv.weight", (*own, "conv_width"), rows=len(own))]
     if values["conv_bias"]:
-        held.append(t.weight("attn.conv.bias", (groups, channels), rows=2))
+        held.append(t.weight("attn.conv.bias", own, rows=len(own)))
     y = t.activation("attn.conv", x.axes)
-    kept = (cached(t, "attn.conv", ("batch", "conv_width", groups, channels), "act"),) if style.serves else ()
-    operator = ops.state_space.ShortConvolution("silu", groups, channels, "conv_width", keeps=style.serves)
+    kept = (cached(t, "attn.conv", ("batch", "conv_width", *own), "act"),) if style.serves else ()
+    operator = ops.state_space.ShortConvolution("silu", groups, own[-1], "conv_width", keeps=style.serves)
     t.emit("attn.conv", operator, (x, *held), y, *kept)
     return y
 
@@ -103,11 +104,12 @@ def _check(card: Architecture, values: Values) -> None:
 
 
 def scan_rows(choices: ShardingChoices) -> Table:
-    """Ranks of tp have whole groups, those of sp gather the sequence."""
-    return {"scan": {"batch": ("dp",), "scan_groups": ("tp",), "delta_groups": ("tp",)}}
+    """Ranks of tp have whole groups, or channels, those of sp gather the sequence."""
+    divided = ("scan_groups", "scan_inner", "delta_groups")
+    return {"scan": {"batch": ("dp",), **dict.fromkeys(divided, ("tp",))}}
 
 
-LEFT = {"scan": "in which ranks of tp have whole groups of heads"}
+LEFT = {"scan": "in which ranks of tp have whole groups of heads, or channels"}
 """The region of scans, which no strategy of a user names."""
 
 UNDIVIDED = "passes its state from token to token"
