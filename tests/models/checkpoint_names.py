@@ -11,6 +11,7 @@ import numpy as np
 
 from stagedb.ir.operators import Array
 from tests.models.scan_names import scan_weights
+from tests.models.selective_names import selective_weights
 from tests.semantics.stage import Key
 
 Config = Mapping[str, object]
@@ -210,7 +211,7 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
     biased = part.endswith("bias") and not part.endswith("position_bias")
     head, ending = part.split(".")[0], "bias" if biased else "weight"
     block, place = key
-    if scan := dict(scan_weights(part, value, shapes, key)):
+    if scan := dict(selective_weights(part, value, shapes, key)) or dict(scan_weights(part, value, shapes, key)):
         yield from scan.items()
     elif head in norms:
         yield f"{norms[head]}.{ending}", value

@@ -61,6 +61,7 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "Gemma4ForConditionalGeneration": {"hidden_size_per_layer_input": 0},
     "HunYuanDenseV1ForCausalLM": {"head_dim": 128},
     "HunYuanMoEV1ForCausalLM": {"head_dim": 128},
+    "JambaForCausalLM": {"attn_layer_period": 4, "attn_layer_offset": 2},
     "MinistralForCausalLM": {"head_dim": 128},
     "NemotronForCausalLM": {"num_key_value_heads": 8},
     "NemotronHForCausalLM": {"layers_block_type": ["full_attention", "mlp", "full_attention", "moe"]},
@@ -94,6 +95,9 @@ OF_OTHERS = {
     ),
 }
 """Keys of other classes, each with a value: a class that has none of a name does not read it, or its code does."""
+
+_MADE = ("intermediate_size",)
+"""Keys that some classes make of others, and that are in their files: the value of a file decides."""
 
 _OFTEN = (
     *("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qk_norm", "head_dim", "num_key_value_heads"),
@@ -277,7 +281,8 @@ def read_by_code(architecture: str) -> tuple[str, list[str]]:
     part = written["text_config"] if place else written
     found = []
     for key, value in OF_OTHERS.items():
-        if key in part or key in type(inner).attribute_map:
+        made_of_others = key in _MADE and key not in type(inner).__dataclass_fields__
+        if (key in part and not made_of_others) or key in type(inner).attribute_map:
             continue
         try:
             drawn = made.config_class.from_dict(_with(written, place, {**part, key: value}))

@@ -14,6 +14,7 @@ from stagedb.models.readers import (
     nemotron_h,
     older_decoders,
     plain_decoders,
+    selective_decoders,
     state_space,
     windowed_decoders,
 )
@@ -30,6 +31,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **head_decoders.READERS,
     **nemotron_h.READERS,
     **state_space.READERS,
+    **selective_decoders.READERS,
     **delta_decoders.READERS,
     **deepseek_v4.READERS,
 }

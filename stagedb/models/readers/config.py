@@ -38,7 +38,10 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "moe_shared_expert_overlap",
             "mamba_ssm_cache_dtype",
             "mamba_ssm_dtype",
+            "use_associative_scan",
+            "use_falcon_mambapy",
             "use_mamba_kernels",
+            "use_mambapy",
         ),
         "how the package runs the model, or what it is called",
     ),
@@ -95,8 +98,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "z_loss_coefficient",
             "moe_norm_min",
             "time_step_floor",
+            "time_step_init_scheme",
             "time_step_max",
-            "time_step_rank",
+            "time_step_scale",
             "embedding_fraction",
             "learned_pos_emb",
             "verbose",
@@ -124,7 +128,15 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         f"the plan decides dropout ({Word('dropout')})",
     ),
     **dict.fromkeys(
-        ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "rms_norm_eps", "partial_norm_eps"),
+        (
+            "layer_norm_eps",
+            "layer_norm_epsilon",
+            "norm_eps",
+            "norm_epsilon",
+            "rms_norm_eps",
+            "partial_norm_eps",
+            "mixer_rms_eps",
+        ),
         "a constant in the root of norms",
     ),
     **dict.fromkeys(
@@ -277,10 +289,10 @@ OF_STATES = (
 
 UNUSED_WHERE: Mapping[str, str] = {
     **dict.fromkeys(OF_STATES, "no block has a scan"),
-    "expand": "no block has a scan, or heads and their size are given (Nemotron-H)",
+    "expand": "no block has a scan, or heads and their size are given (Nemotron-H), or intermediate_size (Mamba)",
     "mamba_proj_bias": "no block has a scan, or use_bias is for both projections (Nemotron-H)",
     "time_step_limit": "no block has a scan, or time_step_min is the least step (Nemotron-H)",
-    "time_step_min": "no block has a scan, or time_step_limit is the least step (Mamba-2)",
+    "time_step_min": "no block has a scan, or time_step_limit is the least step (Mamba-2), or weights begin so (Mamba)",
     **dict.fromkeys(
         ("mtp_layers_block_type", "mtp_hybrid_override_pattern"), "num_nextn_predict_layers is 0 or left out"
     ),
@@ -301,6 +313,7 @@ UNUSED_WHERE: Mapping[str, str] = {
     "parallel_attn": "new_decoder_architecture is true",
     "sliding_window": "no layer has a window",
     "sliding_window_pattern": "layer_types names the type of each layer",
+    "time_step_rank": "each head has a step of its own (Mamba-2)",
     "use_sliding_window": "the config has no window",
 }
 """The keys that another key makes meaningless, each with the condition."""

@@ -94,7 +94,7 @@ def mamba2(config: Config, name: str) -> Card:
     """Mamba-2: a scan in each layer, and no feed-forward. Its sequences have no longest length."""
     words = scan_words(config, OF_MAMBA2) | step_bounds(config)
     config.only("rms_norm", True, "its gated norm is an RMSNorm")
-    config.uses("norm_before_gate", "time_step_min")  # its own code reads neither after weights began
+    config.uses("norm_before_gate", "time_step_min", "time_step_rank")  # its own code reads none after weights began
     heads = int(words["scan_heads"])
     described: Any = {"layer": {"mixer": MIXER, **words, "channel_mixer": "none", "residual": "mixer_alone"}}
     card = Card(
