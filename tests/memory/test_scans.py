@@ -11,13 +11,32 @@ from tests import lowered
 
 TOKENS = 4096
 INNER, STATE = 128 * 64 // 8, 128  # values of a group of Nemotron-H, and its B, its C
+CHANNELS = 8192 // 4  # of a fourth of Jamba's
 KEYS, VALUES = 8 * 128, 16 * 128  # queries (keys) and values of half of Qwen3-Next's heads
 
-KEPT: Mapping[str, tuple[dict[str, int], dict[str, int]]] = {
+KEPT: Mapping[str, tuple[dict[str, int], dict[str, float]]] = {
     # Elements of a token in bf16, then in fp32. Gates, channels and steps are views of the matmul in.
     "nemotron-h-8b": (
         {"in_proj": 2 * INNER + 2 * STATE + 16, "conv": INNER + 2 * STATE, "scan": INNER, "gated_norm": INNER},
         {"decay": 16, "gated_norm.rstd": 1},
+    ),
+    "jamba-v0.1": (
+        {
+            "in_proj": 2 * CHANNELS,
+            "conv": CHANNELS,
+            "x_proj.all_reduce.tp": 256 + 2 * 16,
+            "step_latent_norm": 256,
+            "b_norm": 16,
+            "c_norm": 16,
+            "dt_proj": CHANNELS,
+            "scan": CHANNELS,
+            "gated": CHANNELS,
+        },
+        # A state and a product of decays for each channel and each 2,048 tokens.
+        {
+            **dict.fromkeys(("step_latent_norm.rstd", "b_norm.rstd", "c_norm.rstd"), 1),
+            "states": CHANNELS * 2 * 16 / 2048,
+        },
     ),
     "qwen3-next-80b-a3b": (
         {
@@ -35,7 +54,7 @@ KEPT: Mapping[str, tuple[dict[str, int], dict[str, int]]] = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_scan_keeps_what_its_kernels_keep(name: str) -> None:
-    tp = {"nemotron-h-8b": 8, "qwen3-next-80b-a3b": 2}[name]
+    tp = {"nemotron-h-8b": 8, "jamba-v0.1": 4, "qwen3-next-80b-a3b": 2}[name]
     words = {"micro_batch_size": 1, "global_batch_size": 1, "seq_len": TOKENS}
     usage = memory_of(lowered.program(load_card(name), tp=tp, **words))[0].usage
     found: dict[str, int] = {}
@@ -45,7 +64,7 @@ def test_a_scan_keeps_what_its_kernels_keep(name: str) -> None:
         if life.category is Category.ACTIVATIONS and life.layer == 0 and inside and waits:
             found[inside] = life.bytes
     narrow, wide = KEPT[name]
-    kept = {word: 2 * TOKENS * size for word, size in narrow.items()}
+    kept: dict[str, float] = {word: 2 * TOKENS * size for word, size in narrow.items()}
     kept |= {word: 4 * TOKENS * size for word, size in wide.items()}
     found.pop("add", None)
     assert found == kept

@@ -90,6 +90,8 @@ EXACT = {
     "gemma-4-26b-a4b-text": 25_233_141_760,
     "gemma-4-31b-text": 30_697_345_280,
     "mistral-nemo-12b": 12_247_782_400,
+    "jamba-v0.1": 51_570_323_328,
+    "jamba-1.5-large": 398_555_145_696,
     "nemotron-h-8b": 8_100_852_736,
     "nemotron4-15b": 15_628_775_424,
     "olmo-3-32b": 32_233_522_176,
@@ -192,6 +194,8 @@ def test_library_cards_are_complete(name: str) -> None:
         ("deepseek-moe-16b", 2.8),
         ("llama4-maverick-text", 17.2),
         ("llama3-8b", 8.0),
+        ("jamba-v0.1", 12.1),
+        ("jamba-1.5-large", 94.1),
     ],
 )
 def test_parameters_that_a_token_passes(name: str, billions: float) -> None:

@@ -34,6 +34,8 @@ LENGTHS = {
             "command-r-35b",
             "llama4-scout-text",
             "minimax-m2",
+            "jamba-v0.1",
+            "jamba-1.5-large",
             "nemotron-h-8b",
             "olmo-3-32b",
             "olmo-3-7b",

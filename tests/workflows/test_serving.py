@@ -47,6 +47,8 @@ def pairs(model: Card, queries: int, keys: int) -> int:
     values that are made of them, and an indexer's scores."""
     total = 0
     for name in model.sequence:
+        if model.kinds[name].mixer == "selective_scan":
+            continue  # it goes token by token
         values = model.kinds[name].settings
         limit = int(values.get("window") or values.get("chunk") or values.get("index_top") or keys)
         if "kv_rank" not in values:
@@ -67,6 +69,8 @@ STATES = {
     # name: (layers with attention, layers with scans, values of a convolution, elements of the states of a layer)
     "nemotron-h-8b": (4, 24, 128 * 64 + 2 * 8 * 128, 128 * 64 * 128),
     "qwen3-next-80b-a3b": (12, 36, (2 * 16 + 32) * 128, 32 * 128 * 128),
+    "jamba-v0.1": (4, 28, 8192, 8192 * 16),
+    "jamba-1.5-large": (9, 63, 16384, 16384 * 16),
 }
 
 
