@@ -24,6 +24,7 @@ from stagedb.models.kinds.gated_delta import GATED_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.one_part import NONE
 from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
+from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
 from stagedb.models.kinds.state_space import STATE_SPACE
 from stagedb.models.multi_token_prediction import name_in_layer
 
@@ -50,8 +51,8 @@ class Module:
 
 
 def has_core(card: Card, kind: LayerKind) -> bool:
-    """Whether a layer has attention, whose core may run again: scans have none."""
-    return kind.parts[0] not in (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, NONE)
+    """Whether a layer has attention, whose core may run again: scans and short convolutions have none."""
+    return kind.parts[0] not in (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, SHORT_CONVOLUTION, NONE)
 
 
 _LATENT = ("q_a_norm", "wq", "rotary_q", "kv_a_norm", "wkv_b", "k", "rotary_k")

@@ -289,6 +289,7 @@ _SCANNED: Mapping[str, str] = {
     "SG": "groups of heads of the scan",
     "SI": "channels of the scan",
     "LG": "heads of keys of the delta rule",
+    "SC": "channels of the short convolution",
 }
 """What ranks of tp have whole numbers of, by the symbol of its number."""
 

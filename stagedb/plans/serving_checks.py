@@ -32,19 +32,19 @@ def check_requests(plan: PlanFields) -> None:
         _check_one_token(plan)
 
 
-SCANS = ("SG", "SI", "LG")
-"""Symbols that models with scans have: groups of heads of a state-space scan, channels of a selective one, and heads of
-keys of a delta rule."""
+SCANS = ("SG", "SI", "LG", "SC")
+"""Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of keys
+of a delta rule, and channels of a short convolution."""
 
 
 def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for requests of several lengths in a model with scans, each of which begins chunks of its own
-    and keeps a state."""
+    """Raise UsageError for requests of several lengths in a model with scans or short convolutions, each of which
+    begins chunks of its own and keeps a state."""
     if plan.requests and any(symbol in sizes for symbol in SCANS):
         raise UsageError(
-            "scans divide each request into chunks and keep a state for it, which stagedb counts for requests of one "
-            f"length: give {Word('micro_batch_size')}, {Word('seq_len')} and {Word('cache_len')} in place of "
-            f"{Word('requests')}"
+            "scans and short convolutions begin anew in each request and keep a state for it, which stagedb counts for "
+            f"requests of one length: give {Word('micro_batch_size')}, {Word('seq_len')} and {Word('cache_len')} in "
+            f"place of {Word('requests')}"
         )
 
 

@@ -33,6 +33,7 @@ DELTA = {
     "delta_chunk": 3,
 }
 SELECTIVE = {"mixer": "selective_scan", "scan_inner": 12, "scan_state": 3, "scan_rank": 5}
+SHORT = {"mixer": "short_convolution"}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -53,6 +54,11 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "selective scan, norms without weights": {
         "scan": {**SELECTIVE, "scan_norm": "unweighted", "channel_mixer": "none", "residual": "mixer_alone"},
         "layer": {"channel_mixer": "none", "residual": "mixer_alone"},
+    },
+    "short convolution": {"layer": SHORT},
+    "short convolution and attention": {
+        "short": {**SHORT, "conv_bias": True, "conv_width": 4},
+        "layer": {"qk_norm": "head"},
     },
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
@@ -106,6 +112,8 @@ MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
 def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
     """On two stages of ranks, with two micro-batches."""
     options, degrees = MESHES[words]
+    if "short" in name and "recompute_operators" in options:
+        options = {**options, "recompute_operators": ("attn.conv",)}
     plain = {word: value for word, value in options.items() if word == "recipe"}
     layers = max(2, len(KINDS[name]))
     whole = example(build_graph(model(name, layers), GraphOptions(**plain)), microbatches=2)
@@ -122,7 +130,7 @@ def test_experts_behind_a_scan_are_divided() -> None:
     assert_same(some.run(dp=2, tp=2, ep=2), whole.run())
 
 
-@pytest.mark.parametrize("name", ["usual", "delta rule", "selective scan"])
+@pytest.mark.parametrize("name", ["usual", "delta rule", "selective scan", "taps of more tokens than there are"])
 def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
     graph = build_graph(model(name), GraphOptions())
     env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
@@ -138,6 +146,41 @@ def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
         changed[:, token] += rng.normal(size=env["H"])
         moved = np.abs(result(changed) - plain).max(axis=(0, 2)) > 1e-9
         assert list(moved) == [query >= token for query in range(env["S"])]
+
+
+def test_a_short_convolution_reads_a_token_and_those_before_it() -> None:
+    """The sum over its taps of gated values, gated again, written out token by token."""
+    graph = build_graph(model("short convolution"), GraphOptions())
+    env, rng = environment(graph), np.random.default_rng(0)
+    weights = {key: value for (key, place), value in example(graph).weights.items() if place == 1}
+    x = rng.normal(size=(env["B"], env["S"], env["H"]))
+    found = run_block(graph, env, "layer", weights, {"layer.input": x})
+    normal = found["layer.attn_norm"]
+    rows, taps = weights["layer.attn.in_proj.weight"], weights["layer.attn.conv.weight"][:, 0]
+    expected = np.zeros_like(x)
+    for token in range(env["S"]):
+        last = slice(max(0, token - 2), token + 1)
+        before, _, values = np.einsum("bsh,cph->pbsc", normal[:, last], rows)
+        kept = np.einsum("bsc,cs->bc", before * values, taps[:, 3 - normal[:, last].shape[1] :])
+        behind = normal[:, token] @ rows[:, 1].T
+        expected[:, token] = (behind * kept) @ weights["layer.attn.wo.weight"][..., 0].T
+    np.testing.assert_allclose(found["layer.attn.wo"], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_flops_of_a_short_convolution() -> None:
+    """Without a function its backward has no convolution to make again."""
+    graph = build_graph(model("short convolution"), GraphOptions())
+    env = environment(graph)
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    tokens, hidden = env["B"] * env["S"], env["H"]
+    assert found["layer.attn.conv"] == 2 * tokens * hidden * 3
+    assert found["layer.attn.conv.input_gradient"] == 2 * found["layer.attn.conv"]
+    assert found["layer.attn.in_proj"] == 2 * tokens * hidden * 3 * hidden
+    assert found["layer.attn.wo"] == 2 * tokens * hidden**2
+    decode = build_graph(model("short convolution"), GraphOptions(workflow="decode"))
+    step = {**environment(decode), "S": 1}
+    caches = {each.name: evaluate(each.bytes, step) for each in decode.tensors if each.role == "cache"}
+    assert caches == {"layer.attn.conv.cache": env["B"] * hidden * 3 * env["e_act"]}
 
 
 def scanned(q: int, chunks: int, heads: int, values: int, state: int) -> int:
@@ -256,8 +299,13 @@ def test_what_a_delta_rule_keeps_solves_its_triangular_systems() -> None:
 
 @pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
 def test_ranks_of_a_context_are_refused(kind: str) -> None:
-    for name, mixer in (("usual", "state_space"), ("delta rule", "gated_delta"), ("selective scan", "selective_scan")):
-        with pytest.raises(UsageError, match=f"{mixer}, which passes its state from token to token: take --cp 1"):
+    for name, mixer, why in (
+        ("usual", "state_space", "passes its state from token to token"),
+        ("delta rule", "gated_delta", "passes its state from token to token"),
+        ("selective scan", "selective_scan", "passes its state from token to token"),
+        ("short convolution", "short_convolution", "reads values of the tokens before its own.*"),
+    ):
+        with pytest.raises(UsageError, match=f"{mixer}, which {why}: take --cp 1"):
             build_graph(model(name), GraphOptions(cp_kind=kind))  # type: ignore[arg-type]
 
 
@@ -273,6 +321,10 @@ def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
         plan_for({**words, "tp": 8}, sizes)
     sizes = build_graph(dataclasses.replace(model("delta rule"), heads=8, kv_heads=8), GraphOptions()).sizes
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of keys of the delta rule: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
+    narrow = dataclasses.replace(model("short convolution"), hidden=12, heads=8, kv_heads=8)
+    sizes = build_graph(narrow, GraphOptions()).sizes
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 12 channels of the short convolution: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
 
 
@@ -294,6 +346,9 @@ def test_a_token_behind_others_has_no_chunk() -> None:
 
 
 def test_recomputing_what_no_layer_has_is_refused() -> None:
+    for name in ("short convolution", "delta rule"):
+        with pytest.raises(UsageError, match="no attention whose core would run again"):
+            build_graph(model(name), GraphOptions(attention="math", recompute="core"))
     alone = dataclasses.replace(model("alone"), ffn=0)
     with pytest.raises(UsageError, match="no attention whose core would run again: take --recompute full"):
         build_graph(alone, GraphOptions(attention="math", recompute="core"))

@@ -60,6 +60,8 @@ class KeepsState(Operator):
 class ShortConvolution(KeepsState):
     """Each channel of (batch, seq, groups, channels) convolved with its own `taps` last positions, then a function.
 
+    function: one of `ACTIVATIONS`; empty: none.
+
     Operands: values, the weight (groups, channels, taps), and the bias (groups, channels) if there is one. One kernel,
     as in causal-conv1d, which keeps its input alone. FLOPs `2·b·s·channels·taps`. groups, channels, taps: axes;
     groups is empty where channels are in none. keeps: requests keep the last values (batch, taps, groups, channels).
@@ -91,14 +93,17 @@ class ShortConvolution(KeepsState):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         if not self.keeps:
-            return [np.asarray(ACTIVATIONS[self.function][0](_convolved(inputs)))]
+            return [self._applied(_convolved(inputs))]
         new, taps = inputs[0], inputs[1].shape[-1]
         # Behind the weight a bias has the axes of a token, and the values of earlier tokens have all.
         given = len(inputs) > 2 and inputs[-1].ndim == new.ndim
         held = inputs[-1] if given else np.zeros((new.shape[0], taps, *new.shape[2:]))
         every = np.concatenate([held, new], axis=1)
         made = _convolved([every, *(inputs[1:-1] if given else inputs[1:])])[:, taps:]
-        return [np.asarray(ACTIVATIONS[self.function][0](made)), every[:, -taps:]]
+        return [self._applied(made), every[:, -taps:]]
+
+    def _applied(self, made: Array) -> Array:
+        return np.asarray(ACTIVATIONS[self.function][0](made)) if self.function else made
 
 
 def _convolved(inputs: list[Array]) -> Array:
@@ -111,17 +116,17 @@ def _convolved(inputs: list[Array]) -> Array:
 
 @dataclass(frozen=True)
 class ShortConvolutionGradient(ShortConvolution):
-    """The gradients of values, weight and bias; the convolution is made again for the slope of the function.
+    """The gradients of values, weight and bias; the convolution is made again for the slope of a function.
 
-    FLOPs `6·b·s·channels·taps`: two gradients, and the convolution.
+    FLOPs `6·b·s·channels·taps`: two gradients, and the convolution; without a function `4·b·s·channels·taps`.
     """
 
     def flops(self, size: Size) -> Expression:
-        return 3 * super().flops(size)
+        return (3 if self.function else 2) * super().flops(size)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, weight = inputs[1:3]
-        dy = inputs[0] * ACTIVATIONS[self.function][1](_convolved(inputs[1:]))
+        dy = inputs[0] * ACTIVATIONS[self.function][1](_convolved(inputs[1:])) if self.function else inputs[0]
         taps, seq = weight.shape[-1], x.shape[1]
         dx, dw = np.zeros_like(x), np.zeros_like(weight)
         for tap in range(min(taps, seq)):

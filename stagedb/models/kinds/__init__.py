@@ -30,6 +30,7 @@ from stagedb.models.kinds.serial import (
     SERIAL,
 )
 from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
+from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
 from stagedb.models.kinds.state_space import STATE_SPACE
 
@@ -39,6 +40,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, NONE),
+        SHORT_CONVOLUTION,
     )
 }
 """Mixers by the name that a card uses."""
