@@ -33,8 +33,8 @@ def check_requests(plan: PlanFields) -> None:
 
 
 SCANS = ("SG", "SI", "LG", "SC")
-"""Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of keys
-of a delta rule, and channels of a short convolution."""
+"""Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of
+keys of a delta rule, and channels of a short convolution."""
 
 
 def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from stagedb.ir.operators import Array
 from tests.models.scan_names import scan_weights
 from tests.models.selective_names import selective_weights
+from tests.models.short_convolution_names import short_convolution_weights
 from tests.semantics.stage import Key
 
 Config = Mapping[str, object]
@@ -26,6 +27,7 @@ ENDS = (
     (r"(embed_tokens|embed_in|wte|word_embeddings|embeddings)\.", "embedding.word"),
     (r"(embed_positions|wpe)\.", "embedding.position"),
     (r"word_embeddings_layernorm\.", "embedding.norm"),
+    (r"embedding_norm\.", "head.norm"),
     (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f|layer_norm)\.", "head.norm"),
     (r"lm_head\.", "head.out"),
     (r"hc_head\.hc_fn", "head.streams.fn"),
@@ -49,6 +51,7 @@ NORMS = (
     (("self_attn_layer_norm",), ("self_attn_layer_norm", "attn_norm"), ("final_layer_norm", "ffn_norm")),
     (("pre_ff_layernorm",), ("input_layernorm", "attn_norm"), ("pre_ff_layernorm", "ffn_norm")),
     (("mixer",), ("norm", "attn_norm")),
+    (("operator_norm",), ("operator_norm", "attn_norm"), ("ffn_norm", "ffn_norm")),
     (("feedforward_layernorm",), ("attention_layernorm", "attn_norm"), ("feedforward_layernorm", "ffn_norm")),
     (("ln_2",), ("ln_1", "attn_norm"), ("ln_2", "ffn_norm")),
     (("norm_2",), ("norm_1", "attn_norm"), ("norm_2", "ffn_norm")),
@@ -116,6 +119,7 @@ PARTS = (
     (r"(mlp|feed_forward)\.down_proj|fc2|fc_out|dense_4h_to_h|mlp\.c_proj|ffn\.down_proj", "ffn.w2"),
     (r"act_fn\.alpha_p", "ffn.above"),
     (r"act_fn\.alpha_n", "ffn.below"),
+    *((rf"feed_forward\.{word}\.", f"ffn.{word}") for word in ("w1", "w2", "w3")),
     (r"fc1|fc_in|dense_h_to_4h|c_fc|ffn\.up_proj", "ffn.w1"),
 )
 """Names in layers, apart from norms and fused projections."""
@@ -213,6 +217,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
     block, place = key
     if scan := dict(selective_weights(part, value, shapes, key)) or dict(scan_weights(part, value, shapes, key)):
         yield from scan.items()
+    elif short := dict(short_convolution_weights(part, value)):
+        yield from short.items()
     elif head in norms:
         yield f"{norms[head]}.{ending}", value
     elif one := ONE_HEAD.search(part):

@@ -69,6 +69,7 @@ LENGTHS = {
             "gemma-3-27b-text",
             "gemma-4-26b-a4b-text",
             "gemma-4-31b-text",
+            "lfm2-1.2b",
             "mimo-v2-flash",
         ),
         32768,

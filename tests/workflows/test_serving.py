@@ -50,6 +50,8 @@ def pairs(model: Card, queries: int, keys: int) -> int:
         if model.kinds[name].mixer == "selective_scan":
             continue  # it goes token by token
         values = model.kinds[name].settings
+        if model.kinds[name].mixer == "short_convolution":
+            continue
         limit = int(values.get("window") or values.get("chunk") or values.get("index_top") or keys)
         if "kv_rank" not in values:
             made = head_sizes(model, values)
@@ -83,6 +85,14 @@ def test_states_are_as_large_for_every_length(name: str) -> None:
     for tokens in (1_000, 5_000):
         found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
         assert found == 3 * (tokens * keys + layers * (channels * 4 * 2 + states * 4))
+
+
+def test_a_short_convolution_keeps_its_taps_of_gated_values() -> None:
+    """LFM2 1.2B: six layers with keys and values, ten with three values of each of 2,048 channels."""
+    graph = served(load_card("lfm2-1.2b"))
+    for tokens in (1_000, 5_000):
+        found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
+        assert found == 3 * (tokens * 2 * 2 * 8 * 64 * 6 + 10 * 2048 * 3 * 2)
 
 
 @pytest.mark.parametrize("name", [name for name in card_names() if name not in SCANS])

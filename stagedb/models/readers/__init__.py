@@ -15,6 +15,7 @@ from stagedb.models.readers import (
     older_decoders,
     plain_decoders,
     selective_decoders,
+    short_convolutions,
     state_space,
     windowed_decoders,
 )
@@ -33,6 +34,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **state_space.READERS,
     **selective_decoders.READERS,
     **delta_decoders.READERS,
+    **short_convolutions.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

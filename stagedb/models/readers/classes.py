@@ -49,6 +49,7 @@ _OF_ALL = (
     *("hybrid_override_pattern", "sliding_window_size", "swa_num_attention_heads", "swa_num_key_value_heads"),
     *("swa_head_dim", "swa_v_head_dim", "add_swa_attention_sink_bias", "add_full_attention_sink_bias"),
     "num_hash_layers",
+    *("block_ff_dim", "tie_embedding"),
 )
 """Keys that classes turn into others, those of rotary positions, and words that the code of publishers reads."""
 
