@@ -22,6 +22,7 @@ from stagedb.ir.operators import (
     UnitRMS,
     over,
 )
+from stagedb.ir.operators.state_space import ScaledParts
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
 from stagedb.models.style import Style
@@ -82,17 +83,19 @@ def gated(
     packed_axes: tuple[str, ...],
     bias: bool = False,
     packed: bool = False,
+    scale: float = 0.0,
 ) -> Tensor:
     """Gate and up matmul, and the product of their results, with the axes `inner` (Shazeer 2020).
 
     The two weights have `weight_axes`; one weight for both, as a style or the checkpoint (`packed`) has it, has
-    `packed_axes`.
+    `packed_axes`. scale: what multiplies gates before the activation; 0: nothing.
     """
     packed = packed or style.pack_gate or style.serves  # engines load both weights as one
     if packed:
         operands: tuple[Tensor, ...] = (linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), bias, style.fp8),)
     else:
         operands = tuple(linear(t, f"{name}.{word}", x, weight_axes, inner, bias, style.fp8) for word in ("w1", "w3"))
+    operands = _scaled_gates(t, name, operands, scale)
     y = t.activation(f"{name}.gate", inner)
     if packed or not style.eager or card.activation in GATES:
         t.emit(f"{name}.gate", Gate(card.activation), operands, y)
@@ -102,6 +105,15 @@ def gated(
     t.emit(f"{name}.activation", Activation(card.activation), (gate,), active)
     t.emit(f"{name}.gate", Multiply(), (active, up), y)
     return y
+
+
+def _scaled_gates(t: Tracer, name: str, operands: tuple[Tensor, ...], scale: float) -> tuple[Tensor, ...]:
+    """Gate and up, or one tensor with both along its last axis, with the gates times a factor; 0 and 1: none."""
+    if len(operands) == 2 or scale in (0.0, 1.0):
+        return (scaled(t, f"{name}.gate_scale", operands[0], scale), *operands[1:])
+    y = t.activation(f"{name}.gate_scale", operands[0].axes)
+    t.emit(f"{name}.gate_scale", ScaledParts(("", ""), (scale, 1.0)), operands, y)
+    return (y,)
 
 
 def row_linear(t: Tracer, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...], bias: bool) -> Branch:

@@ -19,6 +19,15 @@ def scan_weights(
 ) -> Iterator[tuple[str, Array]]:
     """The weight of a block that a parameter is; none if its layer has no scan."""
     block, place = key
+    if part.startswith("mamba.") and (f"{block}.scan.attn.a_log", place) in shapes:
+        # A scan next to attention has a name of its own.
+        yield from ((f"scan.{our}", each) for our, each in _of_scan(part, value, shapes, (f"{block}.scan", place)))
+        return
+    yield from _of_scan(part, value, shapes, key)
+
+
+def _of_scan(part: str, value: Array, shapes: Mapping[Key, tuple[int, ...]], key: Key) -> Iterator[tuple[str, Array]]:
+    block, place = key
     found, heads = SCAN.search(part), shapes.get((f"{block}.attn.a_log", place))
     if found is None or heads is None:
         return

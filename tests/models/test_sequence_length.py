@@ -32,6 +32,7 @@ LENGTHS = {
     **dict.fromkeys(
         (
             "command-r-35b",
+            "falcon-h1-7b",
             "llama4-scout-text",
             "minimax-m2",
             "jamba-v0.1",

@@ -34,6 +34,13 @@ DELTA = {
 }
 SELECTIVE = {"mixer": "selective_scan", "scan_inner": 12, "scan_state": 3, "scan_rank": 5}
 SHORT = {"mixer": "short_convolution"}
+BOTH = {**SCAN, "mixer": "attention_and_scan"}
+SCALES = {
+    **{f"scan_{word}_scale": 0.3 + 0.2 * place for place, word in enumerate(("gate", "value", "b", "c", "step"))},
+    **{f"{word}_scale": 0.4 + 0.3 * place for place, word in enumerate(("scan_in", "scan_out", "key", "gate", "down"))},
+    "attention_in_scale": 1.3,
+    "attention_out_scale": 0.7,
+}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -59,6 +66,11 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "short convolution and attention": {
         "short": {**SHORT, "conv_bias": True, "conv_width": 4},
         "layer": {"qk_norm": "head"},
+    },
+    "attention and scan": {"layer": {**BOTH, "scan_norm": "none"}},
+    "attention and scan, factors": {"layer": {**BOTH, **SCALES, "scan_norm": "first"}},
+    "attention and scan, biases": {
+        "layer": {**BOTH, **SCALES, "bias": "all", "ffn_bias": "all", "scan_bias": True, "scan_out_bias": "no"}
     },
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
@@ -112,8 +124,9 @@ MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
 def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
     """On two stages of ranks, with two micro-batches."""
     options, degrees = MESHES[words]
-    if "short" in name and "recompute_operators" in options:
-        options = {**options, "recompute_operators": ("attn.conv",)}
+    if "recompute_operators" in options:
+        again = "attn.conv" if "short" in name else "scan.attn.scan" if "attention and" in name else "attn.scan"
+        options = {**options, "recompute_operators": (again,)}
     plain = {word: value for word, value in options.items() if word == "recipe"}
     layers = max(2, len(KINDS[name]))
     whole = example(build_graph(model(name, layers), GraphOptions(**plain)), microbatches=2)

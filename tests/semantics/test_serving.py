@@ -20,7 +20,7 @@ from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import Key
 from tests.semantics.step import positions, weight_shapes
-from tests.semantics.test_scans import DELTA, SCAN, SELECTIVE, SHORT
+from tests.semantics.test_scans import BOTH, DELTA, SCALES, SCAN, SELECTIVE, SHORT
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT
 from tests.symbolic_rows import place_of_value
@@ -44,6 +44,7 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "selective scan": ("llama", {**SELECTIVE, "scan_norm": "weighted"}),
     "selective scan, norms without weights": ("gpt", {**SELECTIVE, "scan_norm": "unweighted", "scan_bias": True}),
     "short convolution": ("llama", SHORT),
+    "attention and scan": ("llama", {**BOTH, **SCALES}),
     "short convolution, biases": ("gpt", {**SHORT, "conv_bias": True, "conv_width": 4}),
     "chunks": ("llama", {"mixer": "chunked_attention", "chunk": 4}),
 }

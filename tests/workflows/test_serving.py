@@ -64,7 +64,7 @@ def pairs(model: Card, queries: int, keys: int) -> int:
     return total
 
 
-SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b")
+SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b", "falcon-h1-7b")
 """Models whose scans have other FLOPs in chunks than token by token (`tests/semantics/test_scans.py`)."""
 
 STATES = {
@@ -73,6 +73,7 @@ STATES = {
     "qwen3-next-80b-a3b": (12, 36, (2 * 16 + 32) * 128, 32 * 128 * 128),
     "jamba-v0.1": (4, 28, 8192, 8192 * 16),
     "jamba-1.5-large": (9, 63, 16384, 16384 * 16),
+    "falcon-h1-7b": (44, 44, 24 * 128 + 2 * 256, 24 * 128 * 256),
 }
 
 

@@ -127,7 +127,7 @@ def rows(architecture: str, text: str = "") -> Iterator[dict[str, Any]]:
     written = written_by(whole)
     for file in files(whole, written):
         try:
-            drawn = of.from_dict(copy.deepcopy(file))
+            drawn = of.from_dict(_with_infinities(copy.deepcopy(file)))
         except Exception:  # noqa: BLE001, S112
             continue
         found = count(made, drawn)
@@ -271,6 +271,15 @@ def files(whole: Any, written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     yield _with(written, place, {**rest, key: value * 2})
 
 
+def _with_infinities(written: Any) -> Any:
+    """What a file has, with infinities as numbers: `save_pretrained` writes them in a form that `from_dict` refuses."""
+    if isinstance(written, dict):
+        if set(written) == {"__float__"}:
+            return float(written["__float__"])
+        return {key: _with_infinities(value) for key, value in written.items()}
+    return [_with_infinities(each) for each in written] if isinstance(written, list) else written
+
+
 def read_by_code(architecture: str) -> tuple[str, list[str]]:
     """The class of an architecture's text model, and the keys that its code reads without a field of the class."""
     made = getattr(transformers, architecture)
@@ -287,7 +296,7 @@ def read_by_code(architecture: str) -> tuple[str, list[str]]:
         if (key in part and not made_of_others) or key in type(inner).attribute_map:
             continue
         try:
-            drawn = made.config_class.from_dict(_with(written, place, {**part, key: value}))
+            drawn = made.config_class.from_dict(_with_infinities(_with(written, place, {**part, key: value})))
         except Exception:  # noqa: BLE001, S112
             continue
         if count(made, drawn) not in (None, usual):

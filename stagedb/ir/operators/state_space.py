@@ -43,6 +43,30 @@ class SplitParts(Operator):
         return list(np.split(inputs[0], ends, axis=-1))
 
 
+@dataclass(frozen=True)
+class ScaledParts(Operator):
+    """The parts of the last axis, each times its factor: one kernel with a constant vector.
+
+    parts: the axes that have their sizes; empty ones are equal parts of the rest.
+    """
+
+    parts: tuple[str, ...]
+    factors: tuple[float, ...]
+
+    linear: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        operator = ScaledParts(self.parts, self.factors)
+        tracer.emit(grad.name, operator, (arriving(grads),), grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        sizes = [place.sizes[part] if part else 0 for part in self.parts]
+        rest = (inputs[0].shape[-1] - sum(sizes)) // max(self.parts.count(""), 1)
+        return [inputs[0] * np.repeat(self.factors, [size or rest for size in sizes])]
+
+
 class KeepsState(Operator):
     """An operator that passes something from token to token, which requests keep from step to step.
 
@@ -286,11 +310,12 @@ class GatedNorm(Operator):
     """An RMSNorm of gated values, in one kernel: `norm(x · silu(gate))` over the last axis; outputs it and 1/rms.
 
     The weight has a row for each group. by_head: `norm(x) · silu(gate)`, head by head in the last axis, with one weight
-    of the size of a head (Qwen3-Next).
+    of the size of a head (Qwen3-Next). first: `norm(x) · silu(gate)` over the last axis.
     """
 
     by_head: bool = False
     eps: float = 1e-5
+    first: bool = False
 
     kind: ClassVar[str] = "norm"
 
@@ -298,16 +323,22 @@ class GatedNorm(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
         reads = (arriving(grads), *op.inputs, op.outputs[1])
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, GatedNormGradient(self.by_head), reads, *made, template=INPUT_GRADIENT)
+        operator = GatedNormGradient(self.by_head, first=self.first)
+        tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, gate, weight = self._by_head(inputs[0], inputs[2]), self._by_head(inputs[1], inputs[2]), inputs[2]
         open_ = ACTIVATIONS["silu"][0](gate)
-        normed = x if self.by_head else x * open_
+        normed = x if self._late else x * open_
         rstd = 1 / np.sqrt((normed**2).mean(axis=-1) + self.eps)
         y = normed * rstd[..., None] * weight
-        return [(y * open_ if self.by_head else y).reshape(inputs[0].shape), rstd]
+        return [(y * open_ if self._late else y).reshape(inputs[0].shape), rstd]
+
+    @property
+    def _late(self) -> bool:
+        """Whether gates multiply what is normalised."""
+        return self.by_head or self.first
 
     def _by_head(self, x: Array, weight: Array) -> Array:
         return x.reshape(*x.shape[:-1], -1, weight.shape[-1]) if self.by_head else x
@@ -322,18 +353,19 @@ class GatedNormGradient(GatedNorm):
         dy, x, gate = (self._by_head(each, weight) for each in values)
         value, slope = ACTIVATIONS["silu"]
         open_ = value(gate)
-        normed = (x if self.by_head else x * open_) * rstd[..., None]
-        into = dy * open_ if self.by_head else dy
+        normed = (x if self._late else x * open_) * rstd[..., None]
+        into = dy * open_ if self._late else dy
         scaled = into * weight
         back = rstd[..., None] * (scaled - normed * (scaled * normed).mean(axis=-1, keepdims=True))
         dw = (into * normed).sum(axis=tuple(range(dy.ndim - weight.ndim)))
-        made = (back, dy * normed * weight) if self.by_head else (back * open_, back * x)
+        made = (back, dy * normed * weight) if self._late else (back * open_, back * x)
         return [made[0].reshape(inputs[1].shape), (made[1] * slope(gate)).reshape(inputs[1].shape), dw]
 
 
 OPERATORS: tuple[type[Operator], ...] = (
     GatedNorm,
     GatedNormGradient,
+    ScaledParts,
     ShortConvolution,
     ShortConvolutionGradient,
     SplitParts,

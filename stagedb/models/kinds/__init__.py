@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stagedb.models.kinds.attention import ATTENTION
+from stagedb.models.kinds.attention_and_scan import ATTENTION_AND_SCAN
 from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
@@ -40,7 +41,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, NONE),
-        SHORT_CONVOLUTION,
+        *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN),
     )
 }
 """Mixers by the name that a card uses."""

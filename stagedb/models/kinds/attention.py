@@ -100,7 +100,8 @@ def _queries_keys_values(
         q, k, v = _packed_rows(t, style, values, x, bias, heads)
     elif _packs(style, values):
         qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
-        plain = normed == "none" and not values["value_norm"] and not values["value_scale"]
+        own = ("value_norm", "value_scale", "key_scale")
+        plain = normed == "none" and not any(values.get(word) for word in own)
         if not rotary and plain:
             return (qkv,), None
         if plain:
@@ -115,6 +116,7 @@ def _queries_keys_values(
         if not values["shared_values"]:
             axes = ("kv_heads", heads.value, "hidden")
             v = shared.linear(t, "attn.wv", x, axes, (*KEY[:-1], heads.value), bias, style.fp8)
+    k = shared.scaled(t, "attn.key_scale", k, float(values.get("key_scale", 0.0)))
     if normed != "none" and not values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
     if rotary:

@@ -36,7 +36,12 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     inner = _inner(t, card, style, values, x)
     if values["inner_norm"]:
         inner = shared.norm_over(t, "ffn.inner_norm", inner, 1)
-    return shared.row_linear(t, style, "ffn.w2", inner, ("hidden", "ffn"), _biased(card, values))
+    made = shared.row_linear(t, style, "ffn.w2", inner, ("hidden", "ffn"), _biased(card, values))
+    if values["down_scale"] in (0.0, 1.0):
+        return made
+    t.enter("between")
+    whole = made.result if made.bias is None else shared.add(t, "ffn.biased", made.result, made.bias)
+    return Branch(shared.scaled(t, "ffn.down_scale", whole, float(values["down_scale"])))
 
 
 def _biased(card: Architecture, values: Values) -> bool:
@@ -56,7 +61,8 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "
         t.emit("ffn.activation", ops.Activation(card.activation), (up,), y)
         return y
     packed = values["gate_up"] == "fused"
-    return shared.gated(t, card, style, "ffn", x, INNER, ("ffn", "hidden"), ("ffn", "two", "hidden"), bias, packed)
+    axes, scale = (("ffn", "hidden"), ("ffn", "two", "hidden")), float(values["gate_scale"])
+    return shared.gated(t, card, style, "ffn", x, INNER, *axes, bias, packed, scale)
 
 
 def _parameters(card: Architecture, values: Values) -> int:
@@ -64,6 +70,12 @@ def _parameters(card: Architecture, values: Values) -> int:
     biases = up * card.ffn + card.hidden if _biased(card, values) else 0
     learned = (2 if card.activation == LEARNED else 0) + (card.ffn if values["inner_norm"] else 0)
     return (up + 1) * card.hidden * card.ffn + biases + learned
+
+
+def _check_values(card: Architecture, values: Values) -> None:
+    check_width(card, values)
+    if values["gate_scale"] and card.mlp != "gated":
+        raise UsageError(f"{card.name}: gate_scale is for feed-forwards with gates, and mlp is {card.mlp}")
 
 
 def _check(card: Architecture) -> None:
@@ -86,13 +98,15 @@ FEED_FORWARD = LayerPart(
     forward=_forward,
     parameters=_parameters,
     check=_check,
-    check_values=check_width,
+    check_values=_check_values,
     words={
         "ffn_bias": KindWord(
             "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")
         ),
         "inner_norm": KindWord("whether the values that the matmul back reads are normalised before", False),
         "gate_up": KindWord("whether one matmul makes gate and up", "", ("apart", "fused")),
+        "gate_scale": KindWord("the factor of gates before the activation (0: none)", 0.0),
+        "down_scale": KindWord("the factor of the result (0: none)", 0.0),
     },
     symbols={"F": SizeSymbol("ffn", "width of the feed-forward block", lambda card: card.ffn)},
     axes={"ffn": "F", "two": "2", "one": "1"},

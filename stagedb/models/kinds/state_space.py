@@ -34,6 +34,9 @@ GROUPED = ("batch", "seq", "scan_groups")
 OF_HEADS = ("scan_groups", "scan_heads")
 VALUES = (*GROUPED, "scan_values")
 
+SCALED = ("gate", "value", "b", "c", "step")
+"""The parts of what the matmul in makes, as in the words of their factors."""
+
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("scan")
@@ -41,6 +44,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     made = shared.linear(
         t, "attn.in_proj", x, ("scan_groups", "scan_rows", "hidden"), (*GROUPED, "scan_rows"), bias, style.fp8
     )
+    made = _scaled(t, values, made)
     parts = ("scan_values", "scan_channels", "scan_heads")
     gate, channels, dt = (
         t.activation(f"attn.{word}", (*GROUPED, axis))
@@ -48,10 +52,33 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     )
     t.emit("attn.split", ops.state_space.SplitParts(parts), (made,), gate, channels, dt)
     y = _scanned(t, style, values, convolved(t, style, values, channels, "scan_groups"), dt)
+    bias = values["scan_out_bias"] == "yes" if values["scan_out_bias"] else bias
+    normal = _gated(t, values, y, gate)
+    return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "scan_groups", "scan_values"), bias)
+
+
+def _scaled(t: "Tracer", values: Values, made: "Tensor") -> "Tensor":
+    """What the matmul in makes, each part times its factor; itself if there are none."""
+    factors = tuple(float(values[f"scan_{word}_scale"]) or 1.0 for word in SCALED)
+    if set(factors) == {1.0}:
+        return made
+    y = t.activation("attn.scaled", made.axes)
+    parts = ("scan_values", "scan_values", "", "", "scan_heads")
+    t.emit("attn.scaled", ops.state_space.ScaledParts(parts, factors), (made,), y)
+    return y
+
+
+def _gated(t: "Tracer", values: Values, y: "Tensor", gate: "Tensor") -> "Tensor":
+    """The results of the scan with their gates, and a norm if there is one."""
+    if values["scan_norm"] == "none":
+        gated = t.activation("attn.gated", VALUES)
+        t.emit("attn.gated", ops.Gate("silu"), (gate, y), gated)
+        return gated
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", GROUPED, "fp32")
     weight = t.weight("attn.gated_norm.weight", VALUES[2:], rows=2)
-    t.emit("attn.gated_norm", ops.state_space.GatedNorm(), (y, gate, weight), normal, rstd)
-    return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "scan_groups", "scan_values"), bias)
+    operator = ops.state_space.GatedNorm(first=values["scan_norm"] == "first")
+    t.emit("attn.gated_norm", operator, (y, gate, weight), normal, rstd)
+    return normal
 
 
 def convolved(t: "Tracer", style: "Style", values: Values, x: "Tensor", groups: str) -> "Tensor":
@@ -92,8 +119,12 @@ def _parameters(card: Architecture, values: Values) -> int:
     inner = heads * int(values["scan_dim"])
     channels = inner + 2 * groups * state
     rows = inner + channels + heads
-    biases = (rows + card.hidden if values["scan_bias"] else 0) + (channels if values["conv_bias"] else 0)
-    return card.hidden * (rows + inner) + channels * int(values["conv_width"]) + biases + 3 * heads + inner
+    out = values["scan_out_bias"] == "yes" if values["scan_out_bias"] else values["scan_bias"]
+    biases = (
+        (rows if values["scan_bias"] else 0) + (card.hidden if out else 0) + (channels if values["conv_bias"] else 0)
+    )
+    norm = 0 if values["scan_norm"] == "none" else inner
+    return card.hidden * (rows + inner) + channels * int(values["conv_width"]) + biases + 3 * heads + norm
 
 
 def _check(card: Architecture, values: Values) -> None:
@@ -140,6 +171,22 @@ STATE_SPACE = LayerPart(
         "scan_chunk": KindWord("the tokens of a chunk of the scan", 256, most=MOST_TOKENS),
         "scan_bias": KindWord("whether the matmuls in and out have biases", False),
         "scan_least": KindWord("the least step of a token (0: none)", 0.0),
+        "scan_norm": KindWord(
+            "whether a norm is over gated values of each group, or over values before their gates, or none is",
+            "gated",
+            ("gated", "first", "none"),
+        ),
+        "scan_out_bias": KindWord("whether the matmul out has a bias; without it scan_bias decides", "", ("yes", "no")),
+        **{
+            f"scan_{word}_scale": KindWord(f"the factor of {about} (0: none)", 0.0)
+            for word, about in (
+                ("gate", "gates of the scan"),
+                ("value", "values before the convolution"),
+                ("b", "B before the convolution"),
+                ("c", "C before the convolution"),
+                ("step", "steps before their bias"),
+            )
+        },
         **CONVOLUTION,
     },
     symbols={

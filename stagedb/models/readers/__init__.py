@@ -7,6 +7,7 @@ from stagedb.models.readers import (
     deepseek_v4,
     delta_decoders,
     expert_decoders,
+    falcon_h1,
     first_decoders,
     gated_decoders,
     head_decoders,
@@ -35,6 +36,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **selective_decoders.READERS,
     **delta_decoders.READERS,
     **short_convolutions.READERS,
+    **falcon_h1.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

@@ -32,7 +32,6 @@ def lfm2_moe(config: Config, name: str) -> Card:
     types = layer_types(config, card.layers, _TYPES)
     if types is None:
         raise UsageError("missing layer_types")
-    config.uses("use_expert_bias")  # which experts are chosen
     first = config.count("num_dense_layers", default=2, least=0)
     return _laid_out(config, card, types, [number < first for number in range(card.layers)], sigmoid_scores(config))
 
