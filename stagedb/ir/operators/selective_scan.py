@@ -106,7 +106,7 @@ class SelectiveScan(ChunkedScan):
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        scan = _Scan.of(inputs)
+        scan = _SelectiveScan.of(inputs)
         held = inputs[8] if len(inputs) > 8 else np.zeros((*scan.x[:, 0].shape, scan.b.shape[-1]))
         states = scan.states(held)
         y = np.einsum("btin,btn->bti", states[:, 1:], scan.c) + scan.x * inputs[6]
@@ -115,7 +115,7 @@ class SelectiveScan(ChunkedScan):
 
 
 @dataclass(frozen=True)
-class _Scan:
+class _SelectiveScan:
     """x, step (Δ): (batch, seq, inner). b, c: (batch, seq, state). rate (A): (inner, state)."""
 
     x: Array
@@ -125,7 +125,7 @@ class _Scan:
     rate: Array
 
     @classmethod
-    def of(cls, inputs: list[Array]) -> "_Scan":
+    def of(cls, inputs: list[Array]) -> "_SelectiveScan":
         x, dt, _, b, c, a_log, _, bias = inputs[:8]
         return cls(x, b, c, np.logaddexp(0, dt + bias), -np.exp(a_log))
 
@@ -162,7 +162,7 @@ class SelectiveScanGradient(SelectiveScan):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         own, y = inputs[1:9], inputs[9]
-        scan, (value, slope) = _Scan.of(own), ACTIVATIONS["silu"]
+        scan, (value, slope) = _SelectiveScan.of(own), ACTIVATIONS["silu"]
         states = scan.states(np.zeros((*scan.x[:, 0].shape, scan.b.shape[-1])))
         dz, dy = inputs[0] * y * slope(own[2]), inputs[0] * value(own[2])
         dc = np.einsum("bti,btin->btn", dy, states[:, 1:])
