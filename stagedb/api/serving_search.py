@@ -23,6 +23,7 @@ from stagedb.search.serving import Engines, Lack, Report, Role, ServingPlan, Ser
 from stagedb.search.serving_engines import EngineLayout, ServingLoad, StepWords
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
+from stagedb.timing.expected_errors import served_error
 
 COLUMNS = (
     *("place", "ranks", "kind", "role", "engines", "layout", "requests", "chunk", "at_once", "ttft", "tpot"),
@@ -42,7 +43,8 @@ class SearchedServing:
     otherwise those at once; `chunk` are tokens of a prompt that a step computes at most; `at_once` are the requests of
     all engines; `ttft`, `tpot` and `sent` [ns], `peak` [bytes of the fullest rank], `commands` profile its steps.
     result: the plans as objects. layouts: how many there were. lacks: by reason, how many layouts give no tokens.
-    nearest: what is shortest if no plan was found, in words. seconds: of the work.
+    nearest: what is shortest if no plan was found, in words. expected_error: that of a time a token, in words. seconds:
+    of the work.
     """
 
     model: str
@@ -53,6 +55,7 @@ class SearchedServing:
     layouts: int
     lacks: Mapping[str, int]
     nearest: str
+    expected_error: str
     seconds: float
 
     def to_pandas(self) -> pd.DataFrame:
@@ -113,6 +116,7 @@ def search_serving(
         len(found.layouts),
         lacks,
         "" if found.plans else _nearest(found),
+        served_error(bool(card.routes)),
         time.monotonic() - began,
     )
 
@@ -184,6 +188,8 @@ def _commands(each: Engines, traffic: ServingLoad, model: str, system: str) -> l
         steps = [words.prefill(point.requests)]
     elif each.role is Role.DECODE:
         steps = [words.decode(point.requests)]
+    elif point.apart:
+        steps = [words.part(point.chunk), words.decode(point.requests - 1), words.decode(point.requests)]
     else:
         steps = [words.mixed(point.requests, point.chunk), words.decode(point.requests)]
     found = []

@@ -101,7 +101,7 @@ def write_engines(found: "SearchedServing", output: Output, common: Common) -> N
     several = len(found.result.ranks) > 1
     if found.plans.rows:
         output.write(["ranks", *_COLUMNS] if several else _COLUMNS, [_row(each, several) for each in found.plans])
-        print_line("expected error unknown, as too few published throughputs of serving were compared")
+        print_line(f"expected error of a time a token {found.expected_error}")
     missing = [ranks for ranks in found.result.ranks if found.result.best_on(ranks) is None]
     if found.plans.rows and missing:
         print_line(f"on {spans_of(missing)} ranks none serves this")

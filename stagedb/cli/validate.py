@@ -1,7 +1,7 @@
 """`validate`: checks trace sets, and compares stagedb's counts with those of real frameworks."""
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ import typer
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
+from stagedb.cli.validate_served import check_served
 from stagedb.cli.validate_steps import Within, check_steps
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -39,6 +40,10 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Instead of traces, predict published step times: a CSV file of plans."),
     ] = None,
+    served: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead of traces, predict measured times a token of engines: a CSV file."),
+    ] = None,
     reference: Annotated[
         bool,
         typer.Option("--reference", help="Instead of traces, compute the published numbers in stagedb's list again."),
@@ -62,29 +67,44 @@ def validate(
     places: what hangs a simulator comes first. Broken conventions of stagedb leave a set of another tool sound. With
     --records, compares FLOPs by phase, collectives and messages with their order, and memory of each recorded step.
     With --models, compares each recorded model's parameters and matmuls. With --steps, predicts the step of each row's
-    plan, and prints the errors by source. With --reference, computes published numbers of training steps again.
+    plan, and prints the errors by source. With --served, predicts the time a token of each row's engine. With
+    --reference, computes published numbers of training steps again.
     Exits with status 1 if there is a fault or a difference, or if nothing could be compared. With --steps it does so if
     a row has no time, or a larger error than --within allows; without --within it exits with 0.
     """
-    if sum(each is not None for each in (directory, records, models, steps)) + reference != 1:
-        raise UsageError(
-            "validate checks one thing: DIR (traces), --records FILE (recorded steps), --models FILE (recorded "
-            "models), --steps FILE (published step times), or --reference (published numbers)"
-        )
-    _check_needs(directory, steps, every, within)
+    files = (records, models, steps, served)
+    if sum(each is not None for each in (directory, *files)) + reference != 1:
+        raise UsageError(_ONE)
+    _check_needs(directory, steps, every, within, only)
     if reference:
         _check_published(only, output, common)
     if directory is not None:
-        if only is not None:
-            raise UsageError("--only chooses among records, models or steps: it needs a FILE of them, or --reference")
         _check_traces(directory, replay, every, output, common)
+    _check_files(files, only, output, common, within)
+
+
+def _check_files(
+    files: Sequence[Path | None], only: str | None, output: Output, common: Common, within: float | None
+) -> None:
+    """Check the file that is given: of records, models, steps or engines."""
     check_rows = partial(check_steps, within=within)
-    for path, check in ((records, _check_records), (models, _check_models), (steps, check_rows)):
+    checks: tuple[Callable[..., None], ...] = (_check_records, _check_models, check_rows, check_served)
+    for path, check in zip(files, checks, strict=True):
         if path is not None:
             check(path, only, output, common)
 
 
-def _check_needs(directory: Path | None, steps: Path | None, every: bool, within: float | None) -> None:
+_ONE = (
+    "validate checks one thing: DIR (traces), --records FILE (recorded steps), --models FILE (recorded models), "
+    "--steps FILE (published step times), --served FILE (measured engines), or --reference (published numbers)"
+)
+
+
+def _check_needs(
+    directory: Path | None, steps: Path | None, every: bool, within: float | None, only: str | None
+) -> None:
+    if only is not None and directory is not None:
+        raise UsageError("--only chooses among records, models or steps: it needs a FILE of them, or --reference")
     if every and directory is None:
         raise UsageError("--all prints every fault of traces: it needs DIR")
     if within is not None and steps is None:

@@ -64,7 +64,7 @@ class EnginePoint:
 
     layout: its place among the layouts. requests: on each rank of dp, at once or as prompts of a step. chunk: tokens of
     a prompt that a step computes at most; 0 for whole prompts. step: ns, with a part of a prompt if there is one.
-    decode: ns of a step without one.
+    decode: ns of a step without one. apart: whether the part and the tokens of the others run one after the other.
     """
 
     role: Role
@@ -73,6 +73,7 @@ class EnginePoint:
     chunk: int
     step: int
     decode: int
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,14 @@ class ServingPlan:
 
     @property
     def at_once(self) -> int:
-        """Requests that are given tokens at the same time: all that engines have places for, if prefills keep up."""
+        """Requests that are served at the same time: all that engines have places for, if prefills keep up."""
         last = self.engines[-1]
         places = last.count * last.layout.dp * last.point.requests
         if last.role is Role.BOTH:
             return places
-        return min(places, ceil(self.rate * (self.output - 1) * self.tpot / SECOND))
+        first = self.engines[0]
+        prompts = first.count * first.layout.dp * first.point.requests
+        return min(places, ceil(self.rate * (self.output - 1) * self.tpot / SECOND) + prompts)
 
     @property
     def used(self) -> int:
@@ -342,8 +345,8 @@ class _ServingSearch:
         traffic, steps = self.traffic, self._steps(at)
 
         def point(count: int) -> EnginePoint:
-            mixed = steps.time(steps.words.mixed(count, chunk))
-            return EnginePoint(Role.BOTH, at, count, chunk, mixed, steps.time(steps.words.decode(count)))
+            mixed, apart = steps.mixed_time(count, chunk)
+            return EnginePoint(Role.BOTH, at, count, chunk, mixed, steps.time(steps.words.decode(count)), apart)
 
         counts = [each.requests for each in self.outcomes[at].of(Role.DECODE)]
         most = min(max(counts), most_at_once(traffic, chunk))
@@ -405,11 +408,14 @@ class _ServingSearch:
                 break
             if traffic.concurrency is not None:
                 count = min(count, -(-traffic.concurrency // (after.dp * decode.requests)))
-                # With fewer prompts than tokens to come some of those at once would wait for their prefill.
-                late = number * makes < count * takes
-                if late or not _suits(traffic, count * after.dp, decode.requests):
+                if not _suits(traffic, count * after.dp, decode.requests):
                     continue
             rate = min(number * makes, count * takes)
+            if traffic.concurrency is not None:
+                # All requests are in an engine: none waits for the prompts of others.
+                served = number * before.dp * prefill.requests + rate * (decode.step * further + sent) / SECOND
+                if served < traffic.concurrency:
+                    continue
             if best is None or rate > best.rate:
                 pair = Engines(Role.PREFILL, number, before, prefill), Engines(Role.DECODE, count, after, decode)
                 best = ServingPlan(ranks, pair, prefill.step, tpot, rate, traffic.output, sent)

@@ -141,6 +141,10 @@ class StepWords:
         parts, new = self._part(chunk)
         return self._mix(requests, new, new * (parts - 1) // 2, self.traffic.context)
 
+    def part(self, chunk: int) -> dict[str, Any]:
+        """A step that has nothing but the part of a prompt."""
+        return self.mixed(1, chunk)
+
     def last_mixed(self, requests: int, chunk: int) -> dict[str, Any]:
         """The same with the last part of a prompt, and all other requests at their last token."""
         parts, new = self._part(chunk)
@@ -178,6 +182,18 @@ class EngineSteps:
         if key not in self._times:
             self._times[key] = self.trials.step(self.trials.copied(self._plan(words)))
         return self._times[key]
+
+    def mixed_time(self, requests: int, chunk: int) -> tuple[int, bool]:
+        """The ns of a step with a part of a prompt, and whether its two halves run apart: the part, then the tokens.
+
+        That is shorter where the tokens of a mixed step compute more than those of a decode: latent attention makes
+        keys and values of all positions there.
+        """
+        mixed = self.time(self.words.mixed(requests, chunk))
+        if requests == 1:
+            return mixed, False
+        apart = self.time(self.words.part(chunk)) + self.time(self.words.decode(requests - 1))
+        return min(mixed, apart), apart < mixed
 
     def peak(self, words: Mapping[str, Any]) -> int:
         """The bytes of the fullest rank in a step."""

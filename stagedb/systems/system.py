@@ -123,16 +123,22 @@ class PowerLimit:
         return min(Fraction(1), Fraction(str(round(float(self.limit / self.measured) ** (1 / 3), _DIGITS))))
 
 
+GRAPH_LAUNCH = Fraction(500)
+"""ns of a kernel of a CUDA graph: kernels of 2.9 µs take 3.4 µs each (NVIDIA, Getting Started with CUDA Graphs)."""
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """What one rank computes on.
 
     peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory, as its driver reports them to a
     process. reserve: GB of these that are not for tensors, by what holds them, such as the context of the driver and
-    the buffers of a library. launch: ns that every kernel takes in addition to its work. matmul, attention: efficiency
-    by FLOPs of the operation. memory: efficiency by the bytes that it reads and writes. sustained: the share of their
-    measured speed that matmuls with a table keep in a training step, where power limits the clocks and other kernels
-    use the caches. power: where it may take less than the accelerator on which the tables were measured; None: as much.
+    the buffers of a library. launch: ns that every kernel takes in addition to its work. graph_launch: the same of a
+    kernel that starts from a CUDA graph, as in a step of decode; None: `GRAPH_LAUNCH`, or launch if it is less.
+    matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the bytes that it reads and writes.
+    sustained: the share of their measured speed that matmuls with a table keep in a training step, where power limits
+    the clocks and other kernels use the caches. power: where it may take less than the accelerator on which the tables
+    were measured; None: as much.
     """
 
     name: str
@@ -140,6 +146,7 @@ class Accelerator:
     bandwidth: Number
     capacity: Number
     launch: Fraction
+    graph_launch: Fraction | None = None
     matmul: Curve = FLAT
     attention: Curve = FLAT
     memory: Curve = FLAT
@@ -158,6 +165,16 @@ class Accelerator:
         if self.capacity == math.inf:
             return None
         return int(self.capacity * 10**9) - sum(self.reserved.values())
+
+    @property
+    def from_graphs(self) -> "Accelerator":
+        """The same with the launch of kernels that start from a CUDA graph."""
+        return replace(self, launch=self.of_graphs)
+
+    @property
+    def of_graphs(self) -> Fraction:
+        """ns that a kernel of a CUDA graph takes in addition to its work."""
+        return min(GRAPH_LAUNCH, self.launch) if self.graph_launch is None else self.graph_launch
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.peak.items()), self.bandwidth, self.capacity, self.launch))
@@ -331,6 +348,7 @@ class System:
                     **({} if not accelerator.reserve else {"reserve": _sizes(accelerator.reserve)}),
                 },
                 "launch": plain(accelerator.launch),
+                **({} if accelerator.graph_launch is None else {"graph_launch": plain(accelerator.graph_launch)}),
                 "efficiency": {
                     "matmul": _points(accelerator.matmul),
                     "attention": _points(accelerator.attention),

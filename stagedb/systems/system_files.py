@@ -129,7 +129,7 @@ def _exact(value: Value, takes: str, most: int) -> Fraction:
 
 
 def _accelerator(value: Value) -> Accelerator:
-    fields = value.mapping(("name", "peak", "memory", "launch"), ("efficiency", "sustained", "power"))
+    fields = value.mapping(("name", "peak", "memory", "launch"), ("graph_launch", "efficiency", "sustained", "power"))
     peak = fields["peak"].mapping((), DTYPES)
     if not peak:
         raise fields["peak"].wrong(f"TFLOP/s by dtype ({', '.join(DTYPES)}), at least one")
@@ -143,6 +143,9 @@ def _accelerator(value: Value) -> Accelerator:
         bandwidth=_rate(memory["bandwidth"], "GB/s"),
         capacity=capacity,
         launch=_exact(fields["launch"], "a number of ns, 0 or more", 10**9),
+        graph_launch=(
+            _exact(fields["graph_launch"], "a number of ns, 0 or more", 10**9) if "graph_launch" in fields else None
+        ),
         matmul=_curve(curves, "matmul"),
         attention=_curve(curves, "attention"),
         memory=_curve(curves, "memory"),

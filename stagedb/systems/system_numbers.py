@@ -21,6 +21,7 @@ UNITS: Mapping[str, str] = {
     "capacity": "GB",
     "reserve": "GB",
     "launch": "ns",
+    "graph_launch": "ns",
     "latency": "ns",
     "size": "places",
     "use": "places",
@@ -79,6 +80,7 @@ def system_numbers(system: System) -> dict[str, SystemNumber]:
     """Every number of a system by its path: those of its file, and those that a file may leave out."""
     content = system.to_dict()
     optional: list[tuple[tuple[str | int, ...], Number | None]] = [
+        (("accelerator", "graph_launch"), system.accelerator.of_graphs),
         (("accelerator", "sustained"), Fraction(1)),
         *((("overlap", name), Fraction(0)) for name in ("reduced", "gathered", "taken")),
         (("collectives", "parts"), Fraction(1)),

@@ -88,6 +88,37 @@ def expected_errors() -> tuple[KindErrors, ...]:
     )
 
 
+@dataclass(frozen=True)
+class ServedErrors:
+    """Absolute errors of measured times a token: their number, their median, their mean and the worst, as shares."""
+
+    rows: int
+    median: float
+    mean: float
+    worst: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.1%} in the median, {self.mean:.1%} in the mean, {self.worst:.1%} at worst"
+
+
+@lru_cache(maxsize=1)
+def _served_errors() -> dict[str, ServedErrors]:
+    text = files("stagedb.timing").joinpath("served_errors.yaml").read_text(encoding="utf-8")
+    return {name: ServedErrors(**row) for name, row in yaml.safe_load(text).items()}
+
+
+def served_error(experts: bool) -> str:
+    """The error to expect of the time a token of engines, in words: that of measured ones, to which nothing is fitted.
+
+    experts: whether the model has experts.
+    """
+    found = _served_errors()["experts" if experts else "dense"]
+    return (
+        f"{found}, as {found.rows} measured times a token of models {'with' if experts else 'without'} experts on H100 "
+        "and H200 are off"
+    )
+
+
 def has_experts(workload: Workload) -> bool:
     """Whether a step runs matmuls of experts."""
     return any(each.of_experts for columns in workload.classes for each in columns.ops.facts)

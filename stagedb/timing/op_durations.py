@@ -106,7 +106,7 @@ def time_ops(
     Raises UsageError if the system's network is too small for the job, if the system has no rate for a format of the
     FLOPs, and if two measured rows match an op equally well.
     """
-    costs = Costs(system, len(workload.ranks))
+    costs = Costs(_started(workload, system), len(workload.ranks))
     by_number = {each.number: each for each in workload.classes}
     ranks = _representative_ranks(workload, lanes, measured, costs.network)
     pairs: list[tuple[Timed, Timed, int]] = []
@@ -147,6 +147,13 @@ def time_ops(
     if measured is not None and len(unmatched) == len(measured.rows):
         raise UsageError(f"the measured durations are of nothing that runs here: {_no_match(workload, unmatched[0])}")
     return JobDurations(tuple(rows), Coverage.of(pairs), unmatched)
+
+
+def _started(workload: Workload, system: System) -> System:
+    """The system with the launches of the job: a step that adds one token to each request runs from a CUDA graph."""
+    if not workflows.find_workflow(str(workload.plan["workflow"])).next_token:
+        return system
+    return replace(system, accelerator=system.accelerator.from_graphs)
 
 
 @dataclass(frozen=True)

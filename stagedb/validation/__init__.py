@@ -4,8 +4,8 @@
 `check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
 cards). `read_records` reads a file of recorded steps of a rank. `check_records` runs each configuration through build,
 instantiate and export, and compares the counts; `check_record` does so without a store. `check_steps` predicts
-published times of training steps (`step_times.yaml`). `predict` predicts those of a file (`read_steps`). This package
-uses the API.
+published times of training steps (`step_times.yaml`). `predict` predicts those of a file (`read_steps`), and
+`predict_served` the times a token of engines (`read_served`). This package uses the API.
 """
 
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
@@ -15,6 +15,15 @@ from stagedb.validation.models import RecordedModel, read_models
 from stagedb.validation.published_counts import Published, check_published
 from stagedb.validation.record_check import Checked, check_record, check_records, select
 from stagedb.validation.records import Record, RecordedMemory, read_records
+from stagedb.validation.served_times import (
+    ServedRow,
+    ServedTime,
+    kinds_served,
+    known_served,
+    predict_served,
+    read_served,
+    served_errors,
+)
 from stagedb.validation.step_prediction import ErrorsOf, Prediction, errors_of, predict
 from stagedb.validation.step_rows import StepRow, job_of, read_steps
 from stagedb.validation.step_times import Errors, PublishedStep, StepTime, check_steps, errors, published_steps
@@ -37,6 +46,8 @@ __all__ = [
     "Record",
     "RecordedMemory",
     "RecordedModel",
+    "ServedRow",
+    "ServedTime",
     "StepRow",
     "StepTime",
     "check_model",
@@ -49,11 +60,16 @@ __all__ = [
     "errors",
     "errors_of",
     "job_of",
+    "kinds_served",
+    "known_served",
     "parts",
     "predict",
+    "predict_served",
     "published_steps",
     "read_models",
     "read_records",
+    "read_served",
     "read_steps",
     "select",
+    "served_errors",
 ]

@@ -2,9 +2,11 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
+from stagedb import validation
 from tests.cli.conftest import Run
 
 ASKED = ("search", "--model", "llama3.2-1b", "--input-len", "1500", "--output-len", "200")
@@ -70,3 +72,22 @@ def test_refusals(offline: Run, arguments: tuple[str, ...], text: str) -> None:
     ran = offline("search", "--model", "llama3.2-1b", "--ranks", "1", *arguments)
     assert ran.status == 2
     assert text in " ".join(ran.err.split())
+
+
+def test_measured_engines_are_compared(offline: Run, tmp_path: Path) -> None:
+    lines = (Path(validation.__file__).parent / "known_served.csv").read_text(encoding="utf-8").splitlines()
+    some = [line for line in lines if line.startswith("nvidia/Llama-3.1-8B")][:2]
+    other = some[0].replace("nvidia/Llama-3.1-8B-Instruct-FP8", "a/b")
+    (tmp_path / "rows.csv").write_text("\n".join([lines[0], *some, other]))
+    ran = offline("validate", "--served", str(tmp_path / "rows.csv"))
+    assert ran.status == 0, ran.err
+    assert ran.out.splitlines()[1].split()[:4] == ["h200_sxm", "vllm", "Llama-3.1-8B-Instruct-FP8", "2"]
+    assert "1 not compared: no card of the library is 'a/b'" in ran.err
+    assert "2 of 3 rows compared: off by" in ran.err
+    rows = json.loads(offline("validate", "--served", str(tmp_path / "rows.csv"), "-f", "json").out)
+    assert [row["line"] for row in rows] == [2, 3, 4]
+    assert rows[0]["error"] == pytest.approx(rows[0]["predicted"] / float(rows[0]["measured"]) - 1)
+    none = offline("validate", "--served", str(tmp_path / "rows.csv"), "--only", "a/*")
+    assert none.status == 1 and "1 rows, none with a time" in none.err
+    wrong = offline("validate", "--served", str(tmp_path / "rows.csv"), "--only", "c/*")
+    assert wrong.status == 2 and "no row of" in wrong.err
