@@ -21,6 +21,7 @@ from stagedb.mentions import Word
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind
 from stagedb.models.kinds.gated_delta import GATED_DELTA
+from stagedb.models.kinds.gated_recurrence import GATED_RECURRENCE
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.one_part import NONE
 from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
@@ -52,7 +53,8 @@ class Module:
 
 def has_core(card: Card, kind: LayerKind) -> bool:
     """Whether a layer has attention, whose core may run again: scans and short convolutions have none."""
-    return kind.parts[0] not in (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, SHORT_CONVOLUTION, NONE)
+    scans = (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE)
+    return kind.parts[0] not in (*scans, SHORT_CONVOLUTION, NONE)
 
 
 _LATENT = ("q_a_norm", "wq", "rotary_q", "kv_a_norm", "wkv_b", "k", "rotary_k")

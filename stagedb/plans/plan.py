@@ -290,6 +290,7 @@ _SCANNED: Mapping[str, str] = {
     "SI": "channels of the scan",
     "LG": "heads of keys of the delta rule",
     "SC": "channels of the short convolution",
+    "UB": "blocks of the gated recurrence",
 }
 """What ranks of tp have whole numbers of, by the symbol of its number."""
 

@@ -41,6 +41,7 @@ SCALES = {
     "attention_in_scale": 1.3,
     "attention_out_scale": 0.7,
 }
+RECURRENCE = {"mixer": "gated_recurrence", "recurrence_blocks": 4, "recurrence_values": 3}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -71,6 +72,11 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "attention and scan, factors": {"layer": {**BOTH, **SCALES, "scan_norm": "first"}},
     "attention and scan, biases": {
         "layer": {**BOTH, **SCALES, "bias": "all", "ffn_bias": "all", "scan_bias": True, "scan_out_bias": "no"}
+    },
+    "gated recurrence": {"layer": RECURRENCE},
+    "gated recurrence and attention": {
+        "recurrence": {**RECURRENCE, "conv_bias": False, "conv_width": 2},
+        "layer": {"mixer": "sliding_window", "window": 3},
     },
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
@@ -143,7 +149,9 @@ def test_experts_behind_a_scan_are_divided() -> None:
     assert_same(some.run(dp=2, tp=2, ep=2), whole.run())
 
 
-@pytest.mark.parametrize("name", ["usual", "delta rule", "selective scan", "taps of more tokens than there are"])
+@pytest.mark.parametrize(
+    "name", ["usual", "delta rule", "selective scan", "gated recurrence", "taps of more tokens than there are"]
+)
 def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
     graph = build_graph(model(name), GraphOptions())
     env, made, rng = environment(graph), example(graph), np.random.default_rng(0)
@@ -316,6 +324,7 @@ def test_ranks_of_a_context_are_refused(kind: str) -> None:
         ("usual", "state_space", "passes its state from token to token"),
         ("delta rule", "gated_delta", "passes its state from token to token"),
         ("selective scan", "selective_scan", "passes its state from token to token"),
+        ("gated recurrence", "gated_recurrence", "passes its state from token to token"),
         ("short convolution", "short_convolution", "reads values of the tokens before its own.*"),
     ):
         with pytest.raises(UsageError, match=f"{mixer}, which {why}: take --cp 1"):
@@ -331,6 +340,9 @@ def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
     sizes = build_graph(dataclasses.replace(model("selective scan"), heads=8, kv_heads=8), GraphOptions()).sizes
     assert plan_for({**words, "tp": 4}, sizes).tp == 4
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 12 channels of the scan: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
+    sizes = build_graph(dataclasses.replace(model("gated recurrence"), heads=8, kv_heads=8), GraphOptions()).sizes
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 blocks of the gated recurrence: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
     sizes = build_graph(dataclasses.replace(model("delta rule"), heads=8, kv_heads=8), GraphOptions()).sizes
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of keys of the delta rule: .* --tp 4"):
@@ -358,6 +370,21 @@ def test_a_token_behind_others_has_no_chunk() -> None:
         assert states["layer.attn.scan.cache"] == env["B"] * state * 4
 
 
+def test_a_gated_recurrence_keeps_its_last_values() -> None:
+    """One fewer than the convolution has taps, and a number for each value: `RecurrentGemmaRecurrentBlock`."""
+    graph = build_graph(model("gated recurrence"), GraphOptions(workflow="decode"))
+    env = {**environment(graph), "S": 1}
+    states = {each.name: evaluate(each.bytes, env) for each in graph.tensors if each.role == "cache"}
+    assert states["layer.attn.conv.cache"] == env["B"] * 12 * 3 * env["e_act"]
+    assert states["layer.attn.scan.cache"] == env["B"] * 12 * 4
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    assert found["layer.attn.input_gate"] == found["layer.attn.decay_gate"] == 2 * env["B"] * 4 * 3 * 3
+    assert found["layer.attn.scan"] == 0
+    trained = build_graph(model("gated recurrence"), GraphOptions())
+    convolved = {op.name: evaluate(flops(op), env) for op in trained.ops}
+    assert convolved["layer.attn.conv.input_gradient"] == 2 * convolved["layer.attn.conv"]
+
+
 def test_recomputing_what_no_layer_has_is_refused() -> None:
     for name in ("short convolution", "delta rule"):
         with pytest.raises(UsageError, match="no attention whose core would run again"):
@@ -376,6 +403,7 @@ def test_words_that_do_not_suit_are_refused() -> None:
         ({**SCAN, "scan_groups": 3}, "scan_heads=8 do not divide into scan_groups=3"),
         ({**DELTA, "delta_key_heads": 3}, "delta_heads=8 do not divide into delta_key_heads=3"),
         ({**SELECTIVE, "scan_norm": "some"}, "scan_norm must be one of none, weighted, unweighted"),
+        ({**RECURRENCE, "conv_width": 1}, "conv_width must be 2 or more with gated_recurrence, not 1"),
         ({**SCAN, "channel_mixer": "none"}, "channel_mixer: none goes with residual: mixer_alone"),
         ({**SCAN, "residual": "mixer_alone"}, "channel_mixer: none goes with residual: mixer_alone"),
         ({"mixer": "none"}, "mixer: none goes with residual: channel_mixer_alone"),

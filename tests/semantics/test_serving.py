@@ -20,7 +20,7 @@ from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import Key
 from tests.semantics.step import positions, weight_shapes
-from tests.semantics.test_scans import BOTH, DELTA, SCALES, SCAN, SELECTIVE, SHORT
+from tests.semantics.test_scans import BOTH, DELTA, RECURRENCE, SCALES, SCAN, SELECTIVE, SHORT
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT
 from tests.symbolic_rows import place_of_value
@@ -46,6 +46,8 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "short convolution": ("llama", SHORT),
     "attention and scan": ("llama", {**BOTH, **SCALES}),
     "short convolution, biases": ("gpt", {**SHORT, "conv_bias": True, "conv_width": 4}),
+    "gated recurrence": ("llama", RECURRENCE),
+    "gated recurrence, two taps": ("gpt", {**RECURRENCE, "conv_width": 2, "conv_bias": False}),
     "chunks": ("llama", {"mixer": "chunked_attention", "chunk": 4}),
 }
 

@@ -6,7 +6,15 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators import compressed, delta_rule, hyper_connections, selective_scan, state_space, token_copies
+from stagedb.ir.operators import (
+    compressed,
+    delta_rule,
+    gated_recurrence,
+    hyper_connections,
+    selective_scan,
+    state_space,
+    token_copies,
+)
 from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
@@ -271,6 +279,7 @@ OPERATORS: dict[str, type[Operator]] = {
         NextTokens,
         *compressed.OPERATORS,
         *delta_rule.OPERATORS,
+        *gated_recurrence.OPERATORS,
         *hyper_connections.OPERATORS,
         *selective_scan.OPERATORS,
         *state_space.OPERATORS,
@@ -433,6 +442,7 @@ __all__ = [
     "compressed",
     "delta_rule",
     "dump",
+    "gated_recurrence",
     "hyper_connections",
     "load",
     "over",

@@ -13,6 +13,7 @@ from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.gated_delta import GATED_DELTA
+from stagedb.models.kinds.gated_recurrence import GATED_RECURRENCE
 from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, NONE
@@ -40,7 +41,7 @@ MIXERS: Mapping[str, LayerPart] = {
     for each in (
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
-        *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, NONE),
+        *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE, NONE),
         *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN),
     )
 }

@@ -136,7 +136,7 @@ def _check(card: Architecture, values: Values) -> None:
 
 def scan_rows(choices: ShardingChoices) -> Table:
     """Ranks of tp have whole groups, or channels, those of sp gather the sequence."""
-    divided = ("scan_groups", "scan_inner", "delta_groups")
+    divided = ("scan_groups", "scan_inner", "delta_groups", "recurrence_blocks")
     return {"scan": {"batch": ("dp",), **dict.fromkeys(divided, ("tp",))}}
 
 
