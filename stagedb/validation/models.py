@@ -32,7 +32,11 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("shared experts", r"shared"),
     ("experts", r"experts"),
     ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer|\bexpert_bias"),
-    ("attention", r"attn|attention|mamba|\.conv\.|mixer\.([qkvo]_proj|(in|out|x|dt)_proj|conv1d|A_log|D$|dt_bias)"),
+    (
+        "attention",
+        r"attn|attention|mamba|temporal_block|\.conv\."
+        r"|mixer\.([qkvo]_proj|(in|out|x|dt)_proj|conv1d|A_log|D$|dt_bias)",
+    ),
     ("feed-forward", r"mlp|mixer|feed_forward|ffn|\.fc\d"),
 )
 """Kinds of parameters, each with the words of its names in model code. The first that is found decides."""

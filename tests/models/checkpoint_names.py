@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.ir.operators import Array
+from tests.models.recurrence_names import recurrence_weight, usual_name
 from tests.models.scan_names import scan_weights
 from tests.models.selective_names import selective_weights
 from tests.models.short_convolution_names import short_convolution_weights
@@ -28,7 +29,7 @@ ENDS = (
     (r"(embed_positions|wpe)\.", "embedding.position"),
     (r"word_embeddings_layernorm\.", "embedding.norm"),
     (r"embedding_norm\.", "head.norm"),
-    (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f|layer_norm)\.", "head.norm"),
+    (r"(norm|norm_f|final_norm|final_layernorm|final_layer_norm|ln_f|layer_norm)\.", "head.norm"),
     (r"lm_head\.", "head.out"),
     (r"hc_head\.hc_fn", "head.streams.fn"),
     (r"hc_head\.hc_base", "head.streams.base"),
@@ -50,6 +51,7 @@ NORMS = (
      ("post_feedforward_layernorm", "ffn_norm")),
     (("self_attn_layer_norm",), ("self_attn_layer_norm", "attn_norm"), ("final_layer_norm", "ffn_norm")),
     (("pre_ff_layernorm",), ("input_layernorm", "attn_norm"), ("pre_ff_layernorm", "ffn_norm")),
+    (("temporal_pre_norm",), ("temporal_pre_norm", "attn_norm"), ("channel_pre_norm", "ffn_norm")),
     (("mixer",), ("norm", "attn_norm")),
     (("operator_norm",), ("operator_norm", "attn_norm"), ("ffn_norm", "ffn_norm")),
     (("feedforward_layernorm",), ("attention_layernorm", "attn_norm"), ("feedforward_layernorm", "ffn_norm")),
@@ -127,7 +129,10 @@ PARTS = (
 AHEAD = {"enorm": "embedding_norm", "hnorm": "hidden_norm", "norm": "norm", "eh_proj": "projection"}
 """Names in layers that predict further tokens."""
 
-ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+ONE_MORE = (
+    *("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+    "recurrent_gemma",
+)
 """Models whose norms scale by one more than their weight."""
 
 PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
@@ -212,6 +217,10 @@ def _with_parts(name: str, blocks: Mapping[int, str], shapes: Shapes) -> str:
 
 def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes, config: Config, key: Key) -> Named:
     """The weights of a layer that one value of the model's own code has. key: the layer's block and place."""
+    if recurrent := recurrence_weight(part):
+        yield recurrent, value
+        return
+    part = usual_name(part)
     biased = part.endswith("bias") and not part.endswith("position_bias")
     head, ending = part.split(".")[0], "bias" if biased else "weight"
     block, place = key

@@ -101,6 +101,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "time_step_init_scheme",
             "time_step_max",
             "time_step_scale",
+            "w_init_variance_scale",
+            "final_w_init_variance_scale",
             "embedding_fraction",
             "learned_pos_emb",
             "verbose",
