@@ -14,6 +14,7 @@ from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate, number
 from stagedb.ir.operators import KEYS, load
+from stagedb.ir.operators.gated_recurrence import BeforeConvolution
 from stagedb.ir.operators.state_space import ChunkedScan, KeepsState
 from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
 from stagedb.models import Card, from_hugging_face
@@ -182,7 +183,8 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
     if op.kind == "convolution":
         batch, channels, tokens, taps = dims
         operator = load(op.semantics)
-        tokens += taps if isinstance(operator, KeepsState) and operator.keeps else 0
+        if isinstance(operator, KeepsState) and operator.keeps:
+            tokens += taps - 1 if isinstance(operator, BeforeConvolution) else taps
         return (("conv", (batch, channels, tokens, channels, 1, taps)),)
     if op.kind == "scan":
         return tuple(_scan(op, dims))
@@ -296,6 +298,13 @@ def _all_experts(ours: Rows, theirs: Rows) -> Rows:
     return made
 
 
+def _multiplied_taps(ours: Rows, theirs: Rows) -> Rows:
+    """Their code has no convolution of one token, whose values it multiplies by their taps and adds."""
+    if any(op == "conv" for op, _ in theirs):
+        return ours
+    return Rows({row: count for row, count in ours.items() if not (row[0] == "conv" and row[1][2] == row[1][5])})
+
+
 WITHOUT_FURTHER = "layers that predict further tokens are left out"
 """The rule for a config that names some: the model's own class has none of them."""
 
@@ -309,6 +318,7 @@ RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "experts have as many slots each": _even_slots,
     "gate and up are two matmuls": _two_halves,
     "projections of one input are one matmul": _joined,
+    "a convolution of one token is element-wise": _multiplied_taps,
 }
 """How their code writes the same work, by name. A rule changes the rows that differ, and is used if they differ."""
 
