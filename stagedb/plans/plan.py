@@ -289,6 +289,7 @@ _SCANNED: Mapping[str, str] = {
     "SG": "groups of heads of the scan",
     "SI": "channels of the scan",
     "LG": "heads of keys of the delta rule",
+    "KH": "heads of Kimi delta attention",
     "SC": "channels of the short convolution",
     "UB": "blocks of the gated recurrence",
 }

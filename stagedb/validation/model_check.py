@@ -198,10 +198,10 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
 
 
 def _scan(op: SymOp, dims: tuple[int, ...]) -> Iterator[Row]:
-    """The matmuls of a scan over chunks."""
+    """The matmuls of a scan over chunks, without those that transformers writes as sums of products."""
     operator = load(op.semantics)
     if isinstance(operator, ChunkedScan):
-        for count, *matmul in operator.matmuls(tuple(map(number, dims))):
+        for count, *matmul in operator.matmuls(tuple(map(number, dims)))[operator.sums :]:
             yield from [("bmm", tuple(evaluate(str(size), {}) for size in matmul))] * evaluate(str(count), {})
 
 

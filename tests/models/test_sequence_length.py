@@ -50,6 +50,7 @@ LENGTHS = {
             "glm-4.5",
             "glm-5",
             "granite-3-8b",
+            "kimi-linear-48b-a3b",
             "phi-3-mini",
             "phi-3.5-moe",
             "qwen3-0.6b",

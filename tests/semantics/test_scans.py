@@ -11,7 +11,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import run_block
-from stagedb.ir.operators import RankPlace, delta_rule, selective_scan
+from stagedb.ir.operators import RankPlace, delta_rule, kimi_delta, selective_scan
 from stagedb.ir.symbolic_graph import Collective
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
@@ -42,6 +42,8 @@ SCALES = {
     "attention_out_scale": 0.7,
 }
 RECURRENCE = {"mixer": "gated_recurrence", "recurrence_blocks": 4, "recurrence_values": 3}
+KIMI = {"mixer": "kimi_delta", "kda_heads": 8, "kda_dim": 3, "kda_chunk": 3, "conv_bias": False}
+NOPE = {"mixer": "latent_attention", "kv_rank": 6, "nope_dim": 4, "rope_dim": 3, "value_dim": 5}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
 KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -78,6 +80,8 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "recurrence": {**RECURRENCE, "conv_bias": False, "conv_width": 2},
         "layer": {"mixer": "sliding_window", "window": 3},
     },
+    "kimi delta": {"layer": KIMI},
+    "kimi delta and latents without positions": {"delta": {**KIMI, "conv_bias": True, "kda_chunk": 64}, "layer": NOPE},
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
 
@@ -86,6 +90,7 @@ def model(name: str, layers: int = 0) -> Card:
     """Layers of each kind in turn."""
     kinds: Any = KINDS[name]
     usual = dataclasses.replace(card("moe" if "experts" in name else "llama"), kv_heads=4)
+    usual = dataclasses.replace(usual, positions="none") if "without positions" in name else usual
     return dataclasses.replace(usual, layers=layers or len(kinds), layer_kinds=kinds, pattern=tuple(kinds))
 
 
@@ -318,6 +323,39 @@ def test_what_a_delta_rule_keeps_solves_its_triangular_systems() -> None:
         np.testing.assert_allclose(y[0, :, 0, head * value : (head + 1) * value], scores @ learnt, rtol=1e-10)
 
 
+def test_kimi_delta_attention_is_its_recurrence_and_its_chunks() -> None:
+    """One head, token by token, as arXiv 2510.26692 has it, and what is kept as its chunk without a state before."""
+    rng, (tokens, dim) = np.random.default_rng(0), (4, 3)
+    qkv, f = rng.normal(size=(1, tokens, 1, 3 * dim)), rng.normal(size=(1, tokens, 1, dim))
+    b, rate, bias = rng.normal(size=(1, tokens, 1)), rng.normal(size=1), rng.normal(size=(1, dim))
+    y, sums, inverse, scores = kimi_delta.KimiDeltaScan(tokens).run(RankPlace({}, {}, {}), [qkv, b, f, rate, bias])
+    q, k, v = np.split(qkv[0, :, 0], 3, axis=-1)
+    q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + 1e-6) for each in (q, k))
+    decays = -np.exp(rate) * np.log1p(np.exp(f[0, :, 0] + bias))
+    beta, state = 1 / (1 + np.exp(-b[0, :, 0])), np.zeros((dim, dim))
+    for token in range(tokens):
+        state = np.diag(np.exp(decays[token])) @ state
+        state = state + beta[token] * np.outer(k[token], v[token] - state.T @ k[token])
+        np.testing.assert_allclose(y[0, token, 0], state.T @ q[token] / np.sqrt(dim), rtol=1e-10)
+    np.testing.assert_allclose(sums[0, :, 0], np.cumsum(decays, axis=0))
+    learnt = inverse[0, :, 0] @ (beta[:, None] * v)
+    np.testing.assert_allclose(y[0, :, 0], scores[0, :, 0] @ learnt, rtol=1e-10)
+
+
+def test_flops_of_kimi_delta_attention_are_those_of_its_code() -> None:
+    """The rows of `chunk_kimi_delta_attention` of transformers 5.24, and its two sums of products."""
+    graph = build_graph(model("kimi delta"), GraphOptions())
+    env = environment(graph)
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    q, chunks, heads, dim = 3, -(-env["S"] // 3), env["B"] * 8, 3
+    sums = [(heads * chunks, q, q, dim)] * 2
+    once = [(heads * chunks, q, dim, q)] * 2
+    each = [(heads, q, dim, dim)] * 2 + [(heads, q, dim, q), (heads, dim, dim, q)]
+    assert found["layer.attn.scan"] == sum(2 * b * m * n * k for b, m, n, k in sums + once + chunks * each)
+    more = sum(2 * b * m * n * k for b, m, n, k in once + chunks * [each[1], each[3]])
+    assert found["layer.attn.scan.input_gradient"] == 2 * found["layer.attn.scan"] + more
+
+
 @pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
 def test_ranks_of_a_context_are_refused(kind: str) -> None:
     for name, mixer, why in (
@@ -325,6 +363,8 @@ def test_ranks_of_a_context_are_refused(kind: str) -> None:
         ("delta rule", "gated_delta", "passes its state from token to token"),
         ("selective scan", "selective_scan", "passes its state from token to token"),
         ("gated recurrence", "gated_recurrence", "passes its state from token to token"),
+        ("kimi delta", "kimi_delta", "passes its state from token to token"),
+        ("attention and scan", "attention_and_scan", "passes its state from token to token"),
         ("short convolution", "short_convolution", "reads values of the tokens before its own.*"),
     ):
         with pytest.raises(UsageError, match=f"{mixer}, which {why}: take --cp 1"):

@@ -20,7 +20,7 @@ from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import Key
 from tests.semantics.step import positions, weight_shapes
-from tests.semantics.test_scans import BOTH, DELTA, RECURRENCE, SCALES, SCAN, SELECTIVE, SHORT
+from tests.semantics.test_scans import BOTH, DELTA, KIMI, NOPE, RECURRENCE, SCALES, SCAN, SELECTIVE, SHORT
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT
 from tests.symbolic_rows import place_of_value
@@ -44,6 +44,9 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "selective scan": ("llama", {**SELECTIVE, "scan_norm": "weighted"}),
     "selective scan, norms without weights": ("gpt", {**SELECTIVE, "scan_norm": "unweighted", "scan_bias": True}),
     "short convolution": ("llama", SHORT),
+    "kimi delta": ("llama", KIMI),
+    "latent without positions": ("llama", NOPE),
+    "absorbed without positions": ("llama", {**NOPE, "q_rank": 7}),
     "attention and scan": ("llama", {**BOTH, **SCALES}),
     "short convolution, biases": ("gpt", {**SHORT, "conv_bias": True, "conv_width": 4}),
     "gated recurrence": ("llama", RECURRENCE),
@@ -59,7 +62,8 @@ ABSORBED: Mapping[str, dict[str, Any]] = {name: {"latents": "absorbed"} for name
 def model(name: str) -> Card:
     style, words = CACHES[name]
     kinds: Any = {"layer": dict(words)} if words else {}
-    return dataclasses.replace(card(style), layer_kinds=kinds, max_positions=64)
+    positions: Any = {"positions": "none"} if "without positions" in name else {}
+    return dataclasses.replace(card(style), layer_kinds=kinds, max_positions=64, **positions)
 
 
 class Serving:

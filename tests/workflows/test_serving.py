@@ -64,7 +64,7 @@ def pairs(model: Card, queries: int, keys: int) -> int:
     return total
 
 
-SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b", "falcon-h1-7b")
+SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b", "falcon-h1-7b", "kimi-linear-48b-a3b")
 """Models whose scans have other FLOPs in chunks than token by token (`tests/semantics/test_scans.py`)."""
 
 STATES = {
@@ -86,6 +86,14 @@ def test_states_are_as_large_for_every_length(name: str) -> None:
     for tokens in (1_000, 5_000):
         found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
         assert found == 3 * (tokens * keys + layers * (channels * 4 * 2 + states * 4))
+
+
+def test_kimi_delta_attention_keeps_states_next_to_latents() -> None:
+    """Twenty layers with three convolved parts and a state for each of 32 heads, seven with latents of 576."""
+    graph = served(load_card("kimi-linear-48b-a3b"))
+    for tokens in (1_000, 5_000):
+        found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
+        assert found == 3 * (tokens * 576 * 2 * 7 + 20 * (3 * 4096 * 4 * 2 + 32 * 128 * 128 * 4))
 
 
 def test_a_short_convolution_keeps_its_taps_of_gated_values() -> None:

@@ -62,6 +62,7 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "HunYuanDenseV1ForCausalLM": {"head_dim": 128},
     "HunYuanMoEV1ForCausalLM": {"head_dim": 128},
     "JambaForCausalLM": {"attn_layer_period": 4, "attn_layer_offset": 2},
+    "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "MinistralForCausalLM": {"head_dim": 128},

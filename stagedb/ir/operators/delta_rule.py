@@ -154,8 +154,8 @@ class DeltaScanGradient(DeltaScan):
         for at in reversed(range(found.v.shape[1])):
             d_state = _one_token(found, made, at, dy[:, at], d_state, states, errors[at])
         dq, dk, dv, d_beta, d_exponent = made
-        dq = _of_norm(dq / np.sqrt(dq.shape[-1]), found.q * np.sqrt(dq.shape[-1]), found.roots[0])
-        dk = _of_norm(dk, found.k, found.roots[1])
+        dq = of_norm(dq / np.sqrt(dq.shape[-1]), found.q * np.sqrt(dq.shape[-1]), found.roots[0])
+        dk = of_norm(dk, found.k, found.roots[1])
         db = d_beta * found.beta * (1 - found.beta)
         da = -d_exponent * np.exp(a_log) / (1 + np.exp(-(a + bias)))
         d_rate = (d_exponent * found.exponent).sum(axis=(0, 1))
@@ -182,7 +182,7 @@ def _one_token(
     return np.asarray(d_kept * decay)
 
 
-def _of_norm(dy: Array, y: Array, root: Array) -> Array:
+def of_norm(dy: Array, y: Array, root: Array) -> Array:
     """The gradient of `x · root`, where root is 1 over the norm of x. y: that product."""
     return np.asarray(root * (dy - y * (y * dy).sum(axis=-1, keepdims=True)))
 

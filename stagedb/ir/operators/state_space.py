@@ -44,6 +44,24 @@ class SplitParts(Operator):
 
 
 @dataclass(frozen=True)
+class JoinParts(Operator):
+    """Three tensors along their last axes `parts`; their gradients are views of that of the whole."""
+
+    parts: tuple[str, ...]
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        name = f"{op.name}.input_gradient"
+        tracer.emit(name, SplitParts(self.parts), (arriving(grads),), *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [np.concatenate(inputs, axis=-1)]
+
+
+@dataclass(frozen=True)
 class ScaledParts(Operator):
     """The parts of the last axis, each times its factor: one kernel with a constant vector.
 
@@ -166,8 +184,9 @@ Matmul = tuple[Expression, Expression, Expression, Expression, Expression]
 class ChunkedScan(KeepsState):
     """A recurrence over a sequence that is computed in chunks, by matmuls, or token by token, as chunks of one.
 
-    `runs`: how often it computes each of its matmuls, in their order; empty: each once. one: the sequence is one token
-    behind others, so that there are no chunks.
+    `runs`: how often it computes each of its matmuls, in their order; empty: each once. `sums`: how many of its first
+    matmuls transformers writes as sums of products, because their operands have decays of their own. one: the sequence
+    is one token behind others, so that there are no chunks.
     """
 
     one: bool
@@ -175,6 +194,7 @@ class ChunkedScan(KeepsState):
     kind: ClassVar[str] = "scan"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     runs: ClassVar[tuple[int, ...]] = ()
+    sums: ClassVar[int] = 0
 
     def matmuls(self, dims: tuple[Expression, ...]) -> tuple[Matmul, ...]:
         """The matmuls of the forward. dims: those of the operator."""
@@ -310,12 +330,14 @@ class GatedNorm(Operator):
     """An RMSNorm of gated values, in one kernel: `norm(x · silu(gate))` over the last axis; outputs it and 1/rms.
 
     The weight has a row for each group. by_head: `norm(x) · silu(gate)`, head by head in the last axis, with one weight
-    of the size of a head (Qwen3-Next). first: `norm(x) · silu(gate)` over the last axis.
+    of the size of a head (Qwen3-Next). first: `norm(x) · silu(gate)` over the last axis. function:
+    what gates pass in place of silu, one of `ACTIVATIONS`.
     """
 
     by_head: bool = False
     eps: float = 1e-5
     first: bool = False
+    function: str = "silu"
 
     kind: ClassVar[str] = "norm"
 
@@ -323,13 +345,13 @@ class GatedNorm(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
         reads = (arriving(grads), *op.inputs, op.outputs[1])
         name = f"{op.name}.input_gradient"
-        operator = GatedNormGradient(self.by_head, first=self.first)
+        operator = GatedNormGradient(self.by_head, first=self.first, function=self.function)
         tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, gate, weight = self._by_head(inputs[0], inputs[2]), self._by_head(inputs[1], inputs[2]), inputs[2]
-        open_ = ACTIVATIONS["silu"][0](gate)
+        open_ = ACTIVATIONS[self.function][0](gate)
         normed = x if self._late else x * open_
         rstd = 1 / np.sqrt((normed**2).mean(axis=-1) + self.eps)
         y = normed * rstd[..., None] * weight
@@ -351,7 +373,7 @@ class GatedNormGradient(GatedNorm):
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         *values, weight, rstd = inputs
         dy, x, gate = (self._by_head(each, weight) for each in values)
-        value, slope = ACTIVATIONS["silu"]
+        value, slope = ACTIVATIONS[self.function]
         open_ = value(gate)
         normed = (x if self._late else x * open_) * rstd[..., None]
         into = dy * open_ if self._late else dy
@@ -365,6 +387,7 @@ class GatedNormGradient(GatedNorm):
 OPERATORS: tuple[type[Operator], ...] = (
     GatedNorm,
     GatedNormGradient,
+    JoinParts,
     ScaledParts,
     ShortConvolution,
     ShortConvolutionGradient,

@@ -15,6 +15,7 @@ from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.gated_delta import GATED_DELTA
 from stagedb.models.kinds.gated_recurrence import GATED_RECURRENCE
 from stagedb.models.kinds.hyper_connections import SEVERAL
+from stagedb.models.kinds.kimi_delta import KIMI_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, NONE
 from stagedb.models.kinds.own import OwnBlock, part_of
@@ -42,7 +43,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE, NONE),
-        *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN),
+        *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN, KIMI_DELTA),
     )
 }
 """Mixers by the name that a card uses."""

@@ -48,7 +48,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
         t.enter("attention")
         weight = t.weight("attn.wkv_b.weight", UP, 2)
         chosen = key_index.chosen_keys(t, values, x, latent) if values["index_heads"] else ()
-        context = _absorbed(t, values, weight, (q, narrow, rope), chosen)
+        context = _absorbed(t, values, weight, (q, narrow, rope), chosen, _turns(card))
         return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "value_dim"), bias)
     k, v = _keys_values(t, style, narrow, rope)
     chosen = key_index.chosen_keys(t, values, x, latent) if values["index_heads"] else ()
@@ -73,7 +73,7 @@ def _queries(
         source = shared.norm(t, card, style, "attn.q_a_norm", source)
     t.enter("attention")
     q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, fp8=style.fp8)
-    if style.absorbs:
+    if style.absorbs or not _turns(card):
         return q, source
     turned = t.activation("attn.rotary_q", HEADS.query)
     t.emit("attn.rotary_q", ops.Rotary(size=int(values["rope_dim"]), last=True), (q,), turned)
@@ -87,11 +87,18 @@ def _latents(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias:
     latent, key = t.activation("attn.latent", ("batch", "seq", "kv_rank")), t.activation("attn.k_rope", ROPE)
     split = ops.SplitLastViews if style.latent_views else ops.SplitLast
     t.emit("attn.latent", split("kv_rank", "rope_dim"), (both,), latent, key)
-    t.enter("attention")
-    turned = t.activation("attn.rotary_k", ROPE)
-    t.emit("attn.rotary_k", ops.Rotary(), (key,), turned)
+    if _turns(card):
+        t.enter("attention")
+        turned = t.activation("attn.rotary_k", ROPE)
+        t.emit("attn.rotary_k", ops.Rotary(), (key,), turned)
+        key = turned
     t.enter(style.latents)
-    return shared.norm(t, card, style, "attn.kv_a_norm", latent), turned
+    return shared.norm(t, card, style, "attn.kv_a_norm", latent), key
+
+
+def _turns(card: Architecture) -> bool:
+    """Whether queries and keys have rotary positions. Without them the part that all heads share is left as it is."""
+    return card.positions == "rotary"
 
 
 def _keys_values(t: "Tracer", style: "Style", latent: "Tensor", turned: "Tensor") -> "tuple[Tensor, Tensor]":
@@ -115,6 +122,7 @@ def _absorbed(
     weight: "Tensor",
     parts: "tuple[Tensor, Tensor, Tensor]",
     chosen: "tuple[Tensor, ...]",
+    turns: bool,
 ) -> "Tensor":
     """The context of queries that read latents from the cache.
 
@@ -122,7 +130,7 @@ def _absorbed(
     applied to the few queries, not to the keys of all positions (DeepSeek-AI 2024, appendix C).
 
     weight: the matrices of keys and values. parts: queries, latents, and the part of keys that heads share. chosen: the
-    scores and places of an indexer's keys.
+    scores and places of an indexer's keys. turns: whether queries have rotary positions.
     """
     q, latent, rope = parts
     t.enter("attention")
@@ -132,11 +140,13 @@ def _absorbed(
     t.emit("attn.wkv_b", ops.PartViews(1, "nope_dim"), (weight,), *up)
     own, part = (t.activation(f"attn.q.{word}", (*HEADS.query[:-1], f"{word}_dim")) for word in ("nope", "rope"))
     t.emit("attn.q.parts", ops.PartViews(3, "nope_dim"), (q,), own, part)
-    turned = t.activation("attn.rotary_q", part.axes)
-    t.emit("attn.rotary_q", ops.Rotary(), (part,), turned)
+    if turns:
+        turned = t.activation("attn.rotary_q", part.axes)
+        t.emit("attn.rotary_q", ops.Rotary(), (part,), turned)
+        part = turned
     narrow = _projected(t, "attn.q.latent", own, up[0], "kv_rank")
     query, keys = t.activation("attn.q.joined", NARROW), t.activation("attn.keys", ("batch", "seq", "kv_a"))
-    t.emit("attn.q.joined", ops.JoinLast(), (narrow, turned), query)
+    t.emit("attn.q.joined", ops.JoinLast(), (narrow, part), query)
     t.emit("attn.keys", ops.JoinLast(), (latent, rope), keys)
     t.enter("attention_core", Tag.ATTENTION_CORE)
     scale = float(values["scale"]) or (int(values["nope_dim"]) + int(values["rope_dim"])) ** -0.5
@@ -167,16 +177,20 @@ def _parameters(card: Architecture, values: Values) -> int:
 
 
 def _check(card: Architecture, values: Values) -> None:
-    if int(values["rope_dim"]) % 2:
+    if card.positions not in ("rotary", "none") or (values["index_heads"] and not _turns(card)):
+        raise UsageError(
+            f"{card.name}: latent attention has rotary positions, or none and no indexer, and positions is "
+            f"{card.positions}"
+        )
+    if int(values["rope_dim"]) % 2 and _turns(card):
         raise UsageError(f"{card.name}: rotary positions want an even rope_dim, not {values['rope_dim']}")
-    if card.positions != "rotary":
-        raise UsageError(f"{card.name}: latent attention has rotary positions, and positions is {card.positions}")
     key_index.check(card, values)
 
 
 def _buffers(card: Architecture, style: "Style") -> Buffers:
     held = [(tensors.Tensor("stage.positions", ("seq",), "int64", "buffer"), "attention")]
-    held.append((tensors.Tensor("stage.rotary", ("seq", "rope_dim"), "act", "buffer"), "attention"))
+    if _turns(card):
+        held.append((tensors.Tensor("stage.rotary", ("seq", "rope_dim"), "act", "buffer"), "attention"))
     if style.attention == "math" or style.explicit_mask:
         held.append((tensors.Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"), "attention_core"))
     return tuple(held)

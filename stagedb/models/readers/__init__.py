@@ -11,6 +11,7 @@ from stagedb.models.readers import (
     first_decoders,
     gated_decoders,
     head_decoders,
+    kimi_linear,
     latent_decoders,
     nemotron_h,
     older_decoders,
@@ -39,6 +40,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **delta_decoders.READERS,
     **short_convolutions.READERS,
     **falcon_h1.READERS,
+    **kimi_linear.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

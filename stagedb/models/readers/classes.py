@@ -49,9 +49,15 @@ _OF_ALL = (
     *("hybrid_override_pattern", "sliding_window_size", "swa_num_attention_heads", "swa_num_key_value_heads"),
     *("swa_head_dim", "swa_v_head_dim", "add_swa_attention_sink_bias", "add_full_attention_sink_bias"),
     "num_hash_layers",
-    *("block_ff_dim", "tie_embedding"),
 )
 """Keys that classes turn into others, those of rotary positions, and words that the code of publishers reads."""
+
+_TURNED: Mapping[str, tuple[str, ...]] = {
+    "kimi_linear": ("linear_attn_config", "first_k_dense_replace"),
+    "lfm2": ("block_ff_dim", "tie_embedding"),
+    "lfm2_moe": ("tie_embedding",),
+}
+"""Keys of publishers' files that a class turns into its own, by `model_type`."""
 
 NO_CLASS = ConfigClass()
 """For files whose class the package does not have: readers have the defaults of its publication."""
@@ -82,7 +88,9 @@ def _table() -> Mapping[str, Any]:
 def class_of(model_type: str) -> ConfigClass:
     """The class of a `model_type`; `NO_CLASS` if there is none."""
     found = _table()["classes"].get(model_type)
-    return NO_CLASS if found is None else ConfigClass(**found)
+    if found is None:
+        return NO_CLASS
+    return ConfigClass(**{**found, "of_code": (*found["of_code"], *_TURNED.get(model_type, ()))})
 
 
 def inner_class(architecture: str, model_type: str) -> ConfigClass:

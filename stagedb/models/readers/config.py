@@ -186,6 +186,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "seq_length",
             "is_causal",
             "use_expert_bias",
+            "use_grouped_topk",
         ),
         "which experts are chosen, and constants of element-wise operations",
     ),

@@ -20,7 +20,7 @@ def deepseek_v2(config: Config, name: str) -> Card:
     """DeepSeek V2: a softmax over all experts, whose chosen scores may be divided by their sum; not the defaults of its
     class, which have no num_experts_per_tok and do not run."""
     config.only("scoring_func", "softmax", "DeepSeek V2 has a softmax")
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
     words |= mlp_biases(config, config.count("n_shared_experts", default=2, least=0))
     factor = config.number("routed_scaling_factor", default=1.0)
@@ -33,19 +33,19 @@ def deepseek_v2(config: Config, name: str) -> Card:
 
 def deepseek_v3(config: Config, name: str) -> Card:
     """DeepSeek V3 and R1, Kimi K2: sigmoid scores."""
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
 def glm4_moe_lite(config: Config, name: str) -> Card:
     """GLM-4.7 Flash: DeepSeek V3's attention with GLM's experts, the first layer dense."""
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=1.8), 1, 1))
 
 
 def mistral4(config: Config, name: str) -> Card:
     """Mistral 4: DeepSeek V3's attention, a softmax over all experts."""
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     if rotary(config).get("partial_rotary_factor") == config["qk_rope_head_dim"] / card.head_dim:
         config.uses("partial_rotary_factor")
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob", default=True)}
@@ -59,7 +59,7 @@ def minicpm3(config: Config, name: str) -> Card:
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     value = config.count("v_head_dim", default=hidden // heads)
     tied = config.flag("tie_word_embeddings", default=True)
-    card, usual = _latent(config.changed(v_head_dim=value), name)
+    card, usual = latent_card(config.changed(v_head_dim=value), name)
     depth = config.number("scale_depth", default=math.sqrt(card.layers))
     base = config.number("dim_model_base", default=hidden)
     factors: dict[str, Any] = {"embedding_scale": config.number("scale_emb", default=1.0)}
@@ -70,7 +70,7 @@ def minicpm3(config: Config, name: str) -> Card:
 def axk1(config: Config, name: str) -> Card:
     """A.X K1: DeepSeek V3 with a norm after the experts."""
     config.count("q_lora_rank")
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     words = {**usual, **sigmoid_scores(config, factor=2.5)}
     return further(config, _laid_out(config, card, words, 1, 1, {"residual": "serial_ffn_post_norm"}))
 
@@ -79,7 +79,7 @@ def youtu(config: Config, name: str) -> Card:
     """Youtu-LLM: DeepSeek V3's attention, dense."""
     config.only("mlp_bias", False, "feed-forwards have no biases here")
     tied = config.flag("tie_word_embeddings", default=True)
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     return with_layers(replace(card, tied=tied), [Layer()] * card.layers, usual)
 
 
@@ -99,7 +99,7 @@ def sparse(config: Config, name: str) -> Card:
         "index_top": config.count("index_topk"),
     }
     config.uses("index_skip_topk_offset")
-    card, usual = _latent(config, name)
+    card, usual = latent_card(config, name)
     return further(config, _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
@@ -110,7 +110,7 @@ def _listed(found: object) -> list[object]:
     return found
 
 
-def _latent(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
+def latent_card(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
     """A card without experts yet, and the words of its attention."""
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
     heads = config.count("num_attention_heads")
