@@ -68,7 +68,7 @@ class KimiDeltaScan(ChunkedScan):
         yield from fused_gradient(tracer, op, KimiDeltaScanGradient(self.chunk), grads[:1], op.inputs)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        found = _Delta.of(inputs)
+        found = _ChannelDelta.of(inputs)
         y, state = np.zeros_like(found.v), inputs[5] if len(inputs) > 5 else np.zeros(found.state)
         for at in range(found.v.shape[1]):
             state, _ = found.learned(at, state)
@@ -77,7 +77,7 @@ class KimiDeltaScan(ChunkedScan):
 
 
 @dataclass(frozen=True)
-class _Delta:
+class _ChannelDelta:
     """q, k: (batch, seq, heads, dim), normalised. v: alike. beta: (batch, seq, heads). exponent: of α, as k.
 
     roots: 1 over the norms of queries and of keys.
@@ -91,7 +91,7 @@ class _Delta:
     roots: tuple[Array, Array]
 
     @classmethod
-    def of(cls, inputs: list[Array]) -> "_Delta":
+    def of(cls, inputs: list[Array]) -> "_ChannelDelta":
         qkv, b, f, a_log, bias = inputs[:5]
         q, k, v = np.split(qkv, 3, axis=-1)
         roots = tuple(1 / np.sqrt((each**2).sum(axis=-1, keepdims=True) + UNDER_ROOT) for each in (q, k))
@@ -139,7 +139,7 @@ class KimiDeltaScanGradient(KimiDeltaScan):
     runs: ClassVar[tuple[int, ...]] = (2, 2, 3, 3, 2, 3, 2, 3)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        found = _Delta.of(inputs[1:6])
+        found = _ChannelDelta.of(inputs[1:6])
         dy, (_, _, f, a_log, bias) = inputs[0], inputs[1:6]
         states, errors = [np.zeros(found.state)], []
         for at in range(found.v.shape[1]):
@@ -160,7 +160,7 @@ class KimiDeltaScanGradient(KimiDeltaScan):
 
 
 def _one_token(
-    found: _Delta, made: list[Array], at: int, dy: Array, d_state: Array, states: list[Array], left: Array
+    found: _ChannelDelta, made: list[Array], at: int, dy: Array, d_state: Array, states: list[Array], left: Array
 ) -> Array:
     """The gradient of the state before a token, from that of the state behind it. made: gets those of its operands."""
     dq, dk, dv, d_beta, d_exponent = made
