@@ -3,6 +3,7 @@
 The file has a Hugging Face config, a record with one (`config`, `name`, `batch`, `seq`), or a list of either. With `-`
 each line of standard input is one, and each line of output its record, or `{"error": ...}`. `stagedb validate --models
 FILE` compares records with graphs. The model's own code is that of the package `transformers`; nothing is fetched.
+`--decode` records a step of decoding too, and the bytes of its cache.
 
 `--step` records one training step at the sizes of a config instead, which must be tiny: the loss and gradients
 (`scripts.recording.under_torch.model_step`). `tests/models/steps.json` has such records. With
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--batch", type=int, default=2, help="sequences of the forward (2)")
     parser.add_argument("--seq", type=int, default=256, help="tokens of a sequence (256)")
+    parser.add_argument("--decode", action="store_true", help="a step that adds a token, and the bytes of its cache")
     parser.add_argument("--step", action="store_true", help="a training step of a tiny model: loss and gradients")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (standard output)")
     parser.add_argument("--draw", action="store_true", help="configs of every class that is read, one key changed")
@@ -41,18 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawing = importlib.import_module("scripts._draw_models")
         drawing.write(drawing.draw(given.only) if given.draw else drawing.classes(), given.output)
         return 0
+    if given.decode and (given.step or given.draw or given.classes):
+        parser.error("--decode goes without --step, --draw and --classes")
     if given.only or not given.configs:
         parser.error("give a file of configs, or --draw (with --only) or --classes")
     module = "model_step" if given.step else "model_code"
     record = importlib.import_module(f"scripts.recording.under_torch.{module}").record
+    decode = {"decode": True} if given.decode else {}
     if given.configs == "-":
         for line in sys.stdin:
-            found = recorded(record, asked(json.loads(line), given.batch, given.seq))
+            found = recorded(record, asked(json.loads(line), given.batch, given.seq) | decode)
             print(json.dumps({"error": str(found)} if isinstance(found, Exception) else found), flush=True)
         return 0
     records, failed = [], 0
     for each in read(Path(given.configs)):
-        wanted = asked(each, given.batch, given.seq)
+        wanted = asked(each, given.batch, given.seq) | decode
         found = recorded(record, wanted)
         if isinstance(found, Exception):
             failed += 1

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stagedb.validation import check_model
-from stagedb.validation.models import RecordedModel, record_of
+from stagedb.validation.models import RecordedModel, read_models, record_of
 
 pytestmark = pytest.mark.transformers
 ROOT = Path(__file__).parents[2]
@@ -44,6 +44,24 @@ def recorder() -> Iterator[Recorder]:
 
         yield ask
         asked.close()
+
+
+def test_a_step_of_decoding_and_its_cache_are_those_of_the_graph(tmp_path: Path) -> None:
+    recorded = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
+    names = ("lfm2-1.2b", "falcon-h1-x", "mamba2-2.7b")
+    chosen = [{word: each[word] for word in ("name", "config", "seq")} for each in recorded if each["name"] in names]
+    configs, found = tmp_path / "configs.json", tmp_path / "found.json"
+    configs.write_text(json.dumps(chosen), encoding="utf-8")
+    made = subprocess.run(
+        [ROOT / "scripts" / "record_models", "--decode", configs, "-o", found], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    models = read_models(found)
+    assert len(models) == len(names)
+    for model in models:
+        assert model.decode
+        assert model.cache
+        assert check_model(model).agrees
 
 
 @st.composite

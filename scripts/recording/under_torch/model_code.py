@@ -7,7 +7,7 @@ import copy
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -55,8 +55,11 @@ def matmuls(func: Any, args: Any) -> list[tuple[str, tuple[Any, ...]]]:
     return []
 
 
-def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) -> dict[str, Any]:
-    """The record of a config in the format of `tests/validation/models.json`."""
+def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64, decode: bool = False) -> dict[str, Any]:
+    """The record of a config in the format of `tests/validation/models.json`.
+
+    decode: it has the matmuls of a step that adds a token to each sequence too, and the bytes of their cache.
+    """
     known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(dict(config)))
     made = class_of(config["architectures"][0], known)
     with torch.device("meta"):
@@ -64,6 +67,7 @@ def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) 
         tokens = torch.zeros(batch, seq, dtype=torch.int64)
         with torch.no_grad(), Matmuls() as counted:
             model(input_ids=tokens, use_cache=False)
+        further = decoded(model, tokens) if decode else {}
     named = parameters(model)
     return {
         "name": name,
@@ -74,8 +78,44 @@ def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) 
         "config": dict(config),
         "batch": batch,
         "seq": seq,
-        "forward": [{"op": op, "dims": list(dims), "count": count} for (op, dims), count in counted.rows.items()],
+        "forward": listed(counted),
+        **further,
     }
+
+
+def listed(counted: Matmuls) -> list[dict[str, Any]]:
+    """The matmuls as rows of a record."""
+    return [{"op": op, "dims": list(dims), "count": count} for (op, dims), count in counted.rows.items()]
+
+
+def decoded(model: Any, tokens: Any) -> dict[str, Any]:
+    """The matmuls of a step behind a prefill of these tokens, and the bytes of their cache."""
+    with torch.no_grad(), Matmuls():
+        made = model(input_ids=tokens, use_cache=True)
+    word = "cache" if hasattr(made, "cache") else "past_key_values"
+    cache = getattr(made, word)
+    held = {id(each): each for each in tensors(cache)}
+    kept = sum(each.numel() * each.element_size() for each in held.values() if each.is_floating_point())
+    with torch.no_grad(), Matmuls() as counted:
+        model(input_ids=tokens[:, :1], use_cache=True, **{word: cache})
+    return {"decode": listed(counted), "kv_cache_bytes": kept}
+
+
+def tensors(held: Any) -> Iterator[Any]:
+    """The tensors with more than one element of a cache, of its layers and of their lists of states."""
+    if isinstance(held, torch.Tensor):
+        if held.numel() > 1:
+            yield held
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(held, dict):
+        parts = held.values()
+    elif isinstance(held, list | tuple):
+        parts = held
+    elif type(held).__module__ == "transformers.cache_utils":
+        parts = vars(held).values()
+    for part in parts:
+        yield from tensors(part)
 
 
 def class_of(architecture: str, known: Any) -> Any:
