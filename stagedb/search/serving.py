@@ -299,7 +299,7 @@ class _ServingSearch:
         if traffic.concurrency is not None:
             places = max(self._count(number, layout.ranks) for number in self.ranks)
             wanted = {-(-traffic.concurrency // (count * layout.dp)) for count in range(1, places + 1)}
-            most = max(wanted)
+            most = max(wanted, default=0)
         most = most_within(lambda count: steps.peak(steps.words.last_decode(count)), self.room, most)
         most = most_within(lambda count: steps.time(steps.words.decode(count)), traffic.tpot, most)
         if traffic.concurrency is None:

@@ -93,7 +93,7 @@ def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> I
     for tp in _given_or(words, "tp", divisors(sizes["A"])):
         for dp in _given_or(words, "dp", range(1, ranks // (tp * pp) + 1) if experts else [1]):
             world = tp * dp * pp
-            if world > ranks:
+            if world > ranks or dp % words.get("ep", 1):
                 continue
             for own in _of_experts(experts, dp, words):
                 yield EngineLayout({**words, "tp": tp, "dp": dp, **own}, world)

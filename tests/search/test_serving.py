@@ -282,3 +282,17 @@ def test_limits_that_nothing_holds_come_with_what_is_nearest() -> None:
 def test_refusals(call: Callable[[], object], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         call()
+
+
+def test_an_engine_that_no_domains_hold_is_none() -> None:
+    """Twelve ranks of tp take two domains of eight; twelve accelerators have one, and half of another one."""
+    found = searched(12, concurrency=5)
+    assert any(layout.ranks == 12 for layout, _ in found.result.layouts)
+    assert all(engines.layout.ranks < 12 for plan in found.result.plans for engines in plan.engines)
+    assert found.result.best_on(12) is not None
+
+
+def test_experts_that_are_given_are_on_whole_groups_of_ranks() -> None:
+    words = {"ep": 4}
+    found = search_serving("olmoe-1b-7b", [8], "h100", input_len=64, output_len=8, words=words, top=1)
+    assert {layout.words["dp"] for layout, _ in found.result.layouts} == {4, 8}
