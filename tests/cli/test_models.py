@@ -17,8 +17,8 @@ def test_the_nearest_models_come_first(run: Run) -> None:
     assert [row["factor"] for row in rows] == sorted(row["factor"] for row in rows)
     assert rows[0]["factor"] == 1.0
     assert len(rows) == 10
-    experts = [row["name"] for row in models(like="mixtral-8x7b")[:2]]
-    assert experts == ["mixtral-8x7b", "phi-3.5-moe"]
+    experts = [row["name"] for row in models(like="mixtral-8x7b")[:3]]
+    assert experts == ["mixtral-8x7b", "jamba-v0.1", "phi-3.5-moe"]
     assert max(map(len, run("models", "--like", "llama3-8b").out.splitlines())) <= 80
     refused = run("models", "llama3-8b", "--like", "llama3-70b")
     assert refused.status == 2
