@@ -179,7 +179,6 @@ def best_engines(
     words: Mapping[str, Any],
     *,
     room: int | None = None,
-    blocking: tuple[str, ...] = (),
     top: int = 5,
     processes: int | None = None,
     progress: Report | None = None,
@@ -187,13 +186,13 @@ def best_engines(
     """The engines that give most tokens a second on each number of accelerators, within the limits of the traffic.
 
     card: the model. sizes: its sizes. ranks: numbers of accelerators. words: those that all plans have. room: bytes of
-    an accelerator; None takes the system's. blocking: mesh axes whose communication a rank waits for. top: plans on
-    each number of ranks, no two with the same layouts of engines. processes: that time steps; None: one on each core.
+    an accelerator; None: the system's. top: plans on each number of ranks, no two with the same layouts. processes:
+    that time steps; None: one on each core. progress: called as layouts are tried.
 
     Raises UsageError for words that no plan may have, and where the model refuses every layout.
     """
     limit = system.accelerator.room if room is None else room
-    trials = Trials(partial(build_graph, card), sizes, system, blocking, processes)
+    trials = Trials(partial(build_graph, card), sizes, system, processes=processes)
     every = list(layouts(sizes, max(ranks), words))
     return _ServingSearch(trials, card.check_tp, traffic, tuple(ranks), every, limit, top, progress).run(card.name)
 
@@ -264,7 +263,7 @@ class _ServingSearch:
             first = steps.time(steps.words.prefill(1))
             decodes = self._decodes(at, steps)
             prefills = self._prefills(at, steps)
-            parts = {each: steps.time(steps.words.mixed(1, each)) for each in chunks_of(traffic)} if decodes else {}
+            parts = {each: steps.time(steps.words.part(each)) for each in chunks_of(traffic)} if decodes else {}
         except UsageError as error:
             return _answer(LayoutOutcome(lack=dict.fromkeys(Role, Lack.REFUSED), reason=error.message))
         lack: dict[str, str] = {}

@@ -95,23 +95,16 @@ def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> I
             world = tp * dp * pp
             if world > ranks or dp % words.get("ep", 1):
                 continue
-            for own in _of_experts(experts, dp, words):
+            given = "ep" in words or "expert_tp" in words
+            if dp == 1 or given or not experts:
+                yield EngineLayout({**words, "tp": tp, "dp": dp}, world)
+            elif experts % dp == 0:
+                own = {"ep": dp, "dispatch": words.get("dispatch", "ranks")}
                 yield EngineLayout({**words, "tp": tp, "dp": dp, **own}, world)
 
 
 def _given_or(words: Mapping[str, Any], word: str, values: Sequence[int]) -> Sequence[int]:
     return [words[word]] if word in words else values
-
-
-def _of_experts(experts: int, dp: int, words: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The words of a layout's experts."""
-    if not experts or "ep" in words or "expert_tp" in words:
-        yield {}
-        return
-    if dp == 1:
-        yield {}
-    elif experts % dp == 0:
-        yield {"ep": dp, "dispatch": words.get("dispatch", "ranks")}
 
 
 @dataclass(frozen=True)
