@@ -26,7 +26,8 @@ class BlockPlan:
     `loss`: its result is the loss, whose gradient starts the backward; otherwise the block passes its result on and
     waits for the gradient of it. `recomputed`: the parts of the forward that the backward runs again, each on its own.
     `cut_gradients`: where a weight is sharded and its gradient is made whole, the gradient is cut at once; otherwise
-    the step cuts it. `layers`: as in `BlockSpec`.
+    the step cuts it. `layers`: as in `BlockSpec`. `trains`: whether a weight of this name has a gradient; others are
+    frozen. `below`: whether something before the block is trained, so that its input has a gradient.
     """
 
     name: str
@@ -37,6 +38,16 @@ class BlockPlan:
     recomputed: tuple[RecomputedPart, ...] = ()
     cut_gradients: bool = True
     layers: tuple[int, ...] | None = None
+    trains: Callable[[str], bool] = lambda name: True
+    below: bool = True
+
+    def wanted(self, tracer: Tracer, port: Tensor) -> frozenset[str]:
+        """The tensors of the block, once its forward is traced, whose gradients something outside reads.
+
+        port: the tensor that the block is traced with.
+        """
+        of_input = {port.name} if self.input and self.below else set()
+        return frozenset({weight.name for weight in tracer.weights if self.trains(weight.name)} | of_input)
 
 
 @dataclass(frozen=True)
@@ -77,9 +88,10 @@ def lay_out(
     result = plan.trace(tracer, port_tensor)
     x = port_tensor if plan.input else None
     arriving, grads = None, dict[str, Tensor]()
-    if workflow.differentiates:
+    wanted_gradients = plan.wanted(tracer, port_tensor)
+    if workflow.differentiates and wanted_gradients:
         arriving = tracer.gradient(result, f"{result.name}.gradient")
-        grads = differentiate(tracer, {result.name: arriving})
+        grads = differentiate(tracer, {result.name: arriving}, wanted_gradients)
 
     given = _given(tracer)
     layouts, leave = _known_layouts(tracer, given, rules, stored or {}), dict[str, Layout]()

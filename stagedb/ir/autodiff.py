@@ -1,6 +1,7 @@
 """The backward of a block, derived from its forward: gradient rules in reverse order, sums where paths meet."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 
 from stagedb.ir.operators.elementwise import Add
 from stagedb.ir.tags import Tag
@@ -8,13 +9,18 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
 
-def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def differentiate(
+    tracer: Tracer, seeds: Mapping[str, Tensor], wanted: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """Append the backward of all operations that `tracer` has recorded.
 
-    seeds: the gradient that arrives for a tensor, by the tensor's name. Returns the gradient of every tensor that has
-    one, weights and the block's inputs included. Gradients that meet are added as soon as both are there, as autograd
-    engines do. The sum belongs to the region of the tensor whose gradient it is. If a gradient from there is first,
-    those from another region are added to each other before: a part that reads the stream itself gives it one gradient.
+    seeds: the gradient that arrives for a tensor, by the tensor's name. wanted: the tensors whose gradients something
+    outside reads (weights that are trained, the block's input); None: all that have some. Operations that lead to none
+    of them are left out, as autograd engines do not run the backward of what needs no gradient. Returns the gradient
+    of every tensor that has one, weights and the block's inputs included. Gradients that meet are added as soon as both
+    are there, as autograd engines do. The sum belongs to the region of the tensor whose gradient it is. If a gradient
+    from there is first, those from another region are added to each other before: a part that reads the stream itself
+    gives it one gradient.
     """
     forward = list(tracer.operations)
     sums = _Sums(tracer, forward, dict(seeds))
@@ -26,7 +32,30 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
             sums.add(op.inputs[index], grad, op)
     for tensor in [each for op in forward for each in op.inputs]:
         sums.total(tensor)
-    return sums.grads
+    if wanted is None:
+        return sums.grads
+    _prune(tracer, len(forward), {sums.grads[name].name for name in wanted if name in sums.grads})
+    made = {tensor.name for op in tracer.operations for tensor in op.outputs} | {grad.name for grad in seeds.values()}
+    return {name: grad for name, grad in sums.grads.items() if grad.name in made}
+
+
+def _prune(tracer: Tracer, forward: int, live: set[str]) -> None:
+    """Leave out operations of the backward that nothing live reads. forward: how many operations come before it.
+
+    live: the names of the gradients that are read outside. A kernel that makes several results makes all of them where
+    one is read, unless it can leave some out (`Operator.masks`).
+    """
+    kept = []
+    for op in reversed(tracer.operations[forward:]):
+        read = tuple(place for place, tensor in enumerate(op.outputs) if tensor.name in live)
+        if not read:
+            continue
+        if op.operator.masks and len(read) < len(op.outputs):
+            operator = dataclasses.replace(op.operator, only=read)
+            op = dataclasses.replace(op, operator=operator, outputs=tuple(op.outputs[place] for place in read))
+        kept.append(op)
+        live |= {tensor.name for tensor in op.inputs}
+    tracer.operations[forward:] = reversed(kept)
 
 
 class _Sums:

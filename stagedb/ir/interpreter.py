@@ -154,6 +154,7 @@ class Interpreter:
         except (LookupError, TypeError, ValueError) as error:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(op.reads, inputs, strict=False))
             raise ValueError(f"{op.name} fails on {shapes}: {type(error).__name__}: {error}") from error
+        made = [made[place] for place in operator.only] if operator.only else made
         if len(made) != len(op.writes):
             raise ValueError(f"{op.name} makes {len(made)} arrays for {', '.join(op.writes) or 'no tensors'}")
         return made

@@ -70,7 +70,8 @@ class Tracer:
 
     caches: what operations read of all positions of a sequence (keys, values, latents) is read from a cache, to which
     an operation before them adds that of the new positions. cached: the caches, by the tensor that is added. cast: the
-    copies in fp8 of inputs of matmuls, by the input, where several matmuls of a block may read one.
+    copies in fp8 of inputs of matmuls, by the input, where several matmuls of a block may read one. adapts: whether a
+    linear layer of this name in the block has an adapter.
     """
 
     block: str
@@ -87,6 +88,7 @@ class Tracer:
     caches: bool = False
     cached: dict[str, Tensor] = field(default_factory=dict)
     cast: dict[str, Tensor] = field(default_factory=dict)
+    adapts: Callable[[str], bool] = lambda name: False
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:

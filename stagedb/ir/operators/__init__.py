@@ -292,7 +292,10 @@ OPERATORS: dict[str, type[Operator]] = {
 
 def dump(operator: Operator) -> str:
     """The stored form: JSON of the class's name and its fields."""
-    return json.dumps({"operator": type(operator).__name__, **dataclasses.asdict(operator)}, sort_keys=True)
+    fields = dataclasses.asdict(operator)
+    if not operator.only:
+        del fields["only"]
+    return json.dumps({"operator": type(operator).__name__, **fields}, sort_keys=True)
 
 
 def load(text: str) -> Operator:

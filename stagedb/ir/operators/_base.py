@@ -81,7 +81,11 @@ class Operator:
     `over_requests`: axes that its dims have from requests of one length, where those of a step differ.
     `alike`: why its queries and keys are of the same positions, so that no cache serves it; empty: there may be keys of
     further positions.
+    `masks`: its kernel leaves out results that nothing wants, as those of norms do for frozen weights; others make them
+    all. only: the places of the results that such a kernel makes; empty: all.
     """
+
+    only: tuple[int, ...] = field(default=(), kw_only=True)
 
     kind: ClassVar[str] = "elementwise"
     linear: ClassVar[bool] = False
@@ -99,6 +103,7 @@ class Operator:
     outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
     over_requests: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[str] = ""
+    masks: ClassVar[bool] = False
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]

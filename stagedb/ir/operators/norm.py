@@ -47,6 +47,7 @@ class RMSNormGradient(Operator):
     """dx and dw of an RMSNorm from dy, x, weight and 1/rms."""
 
     kind: ClassVar[str] = "norm"
+    masks: ClassVar[bool] = True
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weight, rstd = inputs
@@ -135,6 +136,7 @@ class LayerNormGradient(Operator):
     biased: bool = True
 
     kind: ClassVar[str] = "norm"
+    masks: ClassVar[bool] = True
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weight, mean, rstd = inputs
