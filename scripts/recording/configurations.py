@@ -67,6 +67,9 @@ DEFAULTS: Config = {
     "orders": [],
     "placement": [],
     "reduce_bf16": False,
+    "lora": [],
+    "lora_rank": 16,
+    "frozen": [],
 }
 """A configuration with nothing special."""
 
@@ -360,6 +363,11 @@ def completed(config: Config) -> Config:
     if config["all_bias"]:
         card["linear_bias"] = True
     plan: Config = {}
+    for word in ("lora", "frozen"):
+        if config[word]:
+            plan[word] = config[word]
+    if config["lora"]:
+        plan["lora_rank"] = config["lora_rank"]
     if config["every"] > 1:
         plan["recompute_every"] = config["every"]
     chunks = 2 if config["pp_schedule"] == "zbv" else config["virtual"]

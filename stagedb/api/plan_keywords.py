@@ -79,6 +79,10 @@ class GraphWords(TypedDict, total=False):
     sends the whole. [no-scatter-gather]"""
     matmul_dtype: Literal["same", "fp8"]
     """Operands of linear layers: in dtype, or cast to fp8. [same]"""
+    lora: Sequence[str] | str
+    """Linear layers with low-rank adapters (LoRA), such as q_proj,v_proj or all. Nothing else is trained."""
+    frozen: Sequence[str] | str
+    """Parts that are not trained: embedding, head, or operators of a layer, such as ffn.router."""
 
 
 class PlanWords(GraphWords, total=False):
@@ -153,6 +157,8 @@ class PlanWords(GraphWords, total=False):
     """Copies of what is sharded, each on dp / N neighbouring ranks. [1]"""
     recompute_every: int
     """Recompute only in every K-th layer of a stage. [1]"""
+    lora_rank: int
+    """Rank of the adapters that lora names. [16]"""
     dtype: Literal["bf16", "fp16", "fp32"]
     """Activations, and every format without an option of its own. [bf16]"""
     param_dtype: Literal["bf16", "fp16", "fp32"]

@@ -186,10 +186,11 @@ def _parameters(
         layout = layouts[weight.name]
         shape = sizes.local_shape(weight, layout)
         shard = shard_elements(shape, block.rows[weight.name], layout, reduction_rules.columns)
+        updated = reduction_rules.sharded or weight.name in block.gradients
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
             "shard": str(shard),
-            "gathers": tuple(bucket.name for bucket in reduction_rules.parameters if bucket.takes(layout)),
+            "gathers": tuple(bucket.name for bucket in reduction_rules.parameters if updated and bucket.takes(layout)),
             "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
         }
         found[weight.name] = Parameter(
@@ -232,12 +233,12 @@ def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[li
 
     Blocks read `cut.recv_…` and leave `cut.send_…`. Both are whole, even if messages are scattered.
     """
-    source = blocks[0]
     tensors: list[SymTensor] = []
     ops: list[SymOp] = []
-    for word, tensor, template in (
-        ("forward", source.output, FORWARD),
-        ("backward", source.output_gradient, INPUT_GRADIENT),
+    backward = next((block for block in blocks if block.output_gradient is not None), blocks[0])
+    for word, source, tensor, template in (
+        ("forward", blocks[0], blocks[0].output, FORWARD),
+        ("backward", backward, backward.output_gradient, INPUT_GRADIENT),
     ):
         if tensor is None:
             continue

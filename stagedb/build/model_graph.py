@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -14,9 +14,10 @@ from stagedb.build.costs import Sizes, request_axes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
-from stagedb.build.recompute_modules import check_modules, has_core, in_layer, is_under, module_parts
+from stagedb.build.recompute_modules import check_modules, has_core, in_layer, module_parts
 from stagedb.build.sharing import of_experts
 from stagedb.build.strategy_support import axes_by_region, check_named, check_synced, tied_alike
+from stagedb.build.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
 from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
 from stagedb.expressions import ceiling, parse, symbol
@@ -29,6 +30,7 @@ from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.mentions import Word
 from stagedb.models import blocks
+from stagedb.models.adapters import is_under
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind, hyper_connections
 from stagedb.models.kinds.experts import dealers
@@ -100,7 +102,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
     texts |= {"last": "last", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts |= request_axes(find_workflow(options.workflow))
-    texts |= {"embedded": "HE", **hyper_connections.AXES}
+    texts |= {"lora": "LR"} | {"embedded": "HE", **hyper_connections.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
@@ -108,12 +110,12 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in card.parts for axis in part.replicable))
 
 
-def _own_sizes(card: Card, usual: Sizes) -> dict[str, Sizes]:
-    """The sizes of axes in blocks whose heads differ from the card's, by the block's name."""
+def _own_sizes(card: Card, usual: Sizes, layers: Iterable[LayerBlock]) -> dict[str, Sizes]:
+    """The sizes of axes in blocks whose heads differ from the card's, by the block's name. layers: those of layers."""
     found = {}
     last = card.kinds[card.sequence[-1]]
-    blocks = {**card.kinds, **({"head": last} if card.multi_token_prediction else {})}
-    for name, kind in blocks.items():
+    parts = {part.name: part.kind for part in layers}
+    for name, kind in {**parts, **({"head": last} if card.multi_token_prediction else {})}.items():
         if axes := own_axes(card, kind):
             without = frozenset() if repeats_heads(card, kind) else frozenset({"kv_heads"})
             made = {axis: parse(text) for axis, text in axes.items()}
@@ -143,35 +145,17 @@ def _recomputed(card: Card, kind: LayerKind, options: GraphOptions, framework: F
     return () if found is None else (found,)
 
 
-def _trace_layer(card: Card, style: Style, kind: LayerKind, t: Tracer, x: Tensor) -> Tensor:
+def _trace_layer(card: Card, style: Style, trained: Trained, kind: LayerKind, t: Tracer, x: Tensor) -> Tensor:
+    t.adapts = trained.adapts
     return blocks.layer(t, card, style, kind, x)
 
 
-def _repeat(card: Card, kind: LayerKind) -> str:
-    """How many layers are of a kind. Without a pattern the layers of a kind are consecutive, and it is a symbol."""
-    if len(card.kinds) == 1:
-        return "L"
-    if card.pattern:
-        return str(card.sequence.count(kind.name))
-    return "L - LD" if kind.routes else "LD"
-
-
-def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
-    """The numbers of a kind's layers, where kinds may alternate."""
-    if not card.pattern or len(card.kinds) == 1:
-        return None
-    return tuple(number for number, name in enumerate(card.sequence) if name == kind.name)
-
-
-def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
-    style = _style(card, options, framework)
-    check_modules(card, options.recompute_modules)
-    if options.recompute == "core" and not any(has_core(card, kind) for kind in card.kinds.values()):
-        raise UsageError(
-            f"{card.name} has no attention whose core would run again: take {Word('recompute', 'full')} or "
-            f"{Word('recompute', 'none')}"
-        )
-    plans = (
+def _block_plans(
+    card: Card, options: GraphOptions, framework: Framework, trained: Trained, layers: Iterable[LayerBlock]
+) -> tuple[BlockPlan, ...]:
+    """How each block of a model is traced, in the order of the forward."""
+    style, last = _style(card, options, framework), card.kinds[card.sequence[-1]]
+    return (
         BlockPlan(
             name="embedding",
             repeat="1",
@@ -179,32 +163,49 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             input=False,
             loss=False,
             cut_gradients=_tie(card) is not None or options.zero >= 2,
+            trains=trained.trains,
         ),
         *(
             BlockPlan(
-                name=kind.name,
-                repeat=_repeat(card, kind),
-                trace=partial(_trace_layer, card, style, kind),
+                name=part.name,
+                repeat=part.repeat,
+                trace=partial(_trace_layer, card, style, trained, part.kind),
                 input=True,
                 loss=False,
-                recomputed=_recomputed(card, kind, options, framework),
-                layers=_layers(card, kind),
+                recomputed=_recomputed(card, part.kind, options, framework),
+                layers=part.layers,
+                trains=trained.trains,
+                below=part.below,
             )
-            for kind in card.kinds.values()
+            for part in layers
         ),
         BlockPlan(
             name="head",
             repeat="1",
-            trace=lambda t, x: blocks.head(t, card, style, card.kinds[card.sequence[-1]], x),
+            trace=lambda t, x: blocks.head(t, card, style, last, x),
             input=True,
             loss=True,
             recomputed=tuple(
                 replace(part, again=_both(part.again, recomputed_with(depth)))
-                for part in _recomputed(card, card.kinds[card.sequence[-1]], options, framework)
+                for part in _recomputed(card, last, options, framework)
                 for depth in range(1, card.multi_token_prediction + 1)
             ),
+            trains=trained.trains,
+            below=any(part.leads for part in layers),
         ),
     )
+
+
+def _lay_out_blocks(
+    card: Card, options: GraphOptions, framework: Framework, trained: Trained, layers: Iterable[LayerBlock]
+) -> tuple[LaidOut, ...]:
+    check_modules(card, options.recompute_modules)
+    if options.recompute == "core" and not any(has_core(card, kind) for kind in card.kinds.values()):
+        raise UsageError(
+            f"{card.name} has no attention whose core would run again: take {Word('recompute', 'full')} or "
+            f"{Word('recompute', 'none')}"
+        )
+    plans = _block_plans(card, options, framework, trained, layers)
     matching = Matching(
         options.shared_input,
         framework.regather,
@@ -226,7 +227,17 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
 
 def weight_axes(card: Card, options: GraphOptions) -> dict[str, frozenset[str]]:
     """The regions of a model's graph, each with the axes of its weights as a strategy calls them."""
-    return axes_by_region(_lay_out_blocks(card, options, options.framework))
+    trained = Trained.of(options)
+    layers = layer_blocks(card, options.framework, trained, partial(_traced, card, options))
+    return axes_by_region(_lay_out_blocks(card, options, options.framework, trained, layers))
+
+
+def _traced(card: Card, options: GraphOptions, kind: LayerKind) -> Tracer:
+    """The forward of a layer, for the names of its linear layers and weights."""
+    tracer = Tracer(kind.name)
+    x = tracer.tensor("input", blocks.stream(card), "act", "activation")
+    _trace_layer(card, _style(card, options, options.framework), Trained.of(options), kind, tracer, x)
+    return tracer
 
 
 def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:
@@ -321,10 +332,13 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     check_blocks(card, options)
     _check_context(card, options)
     _check_latents(card, options)
-    laid_out = _lay_out_blocks(card, options, framework)
+    trained = Trained.of(options)
+    layers = layer_blocks(card, framework, trained, partial(_traced, card, options))
+    laid_out = _lay_out_blocks(card, options, framework, trained, layers)
     _check_units(card, options, laid_out)
     _check_cached(card, options, laid_out)
     tie = _tie(card)
+    check_trained(card, options, layers, laid_out, tie)
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
     table = rules(options, parts=card.parts)
@@ -332,7 +346,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     shared = reduction_rules(options, framework, card.routes)
     sizes = _sizes(card, framework, options)
-    rows = assemble(laid_out, sizes, _own_sizes(card, sizes), shared, tie, buffers, options.scatter_gather)
+    rows = assemble(laid_out, sizes, _own_sizes(card, sizes, layers), shared, tie, buffers, options.scatter_gather)
     if card.routes and not options.ep_sync and options.cp_kind != "none":
         check_synced(rows.ops, chain.from_iterable(shared.alone.values()))
     return SymGraph(

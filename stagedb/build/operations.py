@@ -41,7 +41,7 @@ def sym_op(
         "loop": _loop(block, op),
     }
     if reduction_rules.optimizer and (reduction_rules.sharded or isinstance(move, AdamW)) and op.template.once:
-        rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
+        rows = {**block.rows, **{grad.name: block.rows[name] for name, grad in block.gradients.items()}}
         sizes = OfShards(sizes.axes, sizes.replicable, rows, reduction_rules.columns)
     if isinstance(move, Exchange):
         return _exchange(op, move, sizes, layouts, common)

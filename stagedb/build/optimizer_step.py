@@ -32,19 +32,21 @@ def step(
     """The once-a-step operations of a block: reductions of single gradients, then the optimizer.
 
     Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes. Without
-    gradients there are no operations. repeats: ranks may hold copies of the heads of keys and values.
+    gradients there are no operations, and frozen weights have none. repeats: ranks may hold copies of the heads of
+    keys and values.
     """
     if not block.gradients:
         return [], [], dict(block.layouts), {weight.name: [] for weight in block.weights}
     layouts = dict(block.layouts)
     step: list[Operation] = []
     states: list[Tensor] = []
-    buckets: dict[str, list[str]] = {}
+    buckets: dict[str, list[str]] = {weight.name: [] for weight in block.weights}
     ready: list[Tensor] = []
-    for weight in block.weights:
+    trained = [weight for weight in block.weights if weight.name in block.gradients]
+    for weight in trained:
         grad = block.gradients[weight.name]
         partial = layouts[grad.name].partials()
-        names = buckets.setdefault(weight.name, [])
+        names = buckets[weight.name]
         early = any(not bucket.template.once for bucket in reduction_rules.partial)
         if "tp" in partial and early:
             names += [bucket.name for bucket in reduction_rules.partial]
@@ -66,13 +68,13 @@ def step(
             state = Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
             layouts[state.name] = layouts[weight.name]
             states.append(state)
-    if block.weights:
+    if trained:
         step.append(
             Operation(
                 f"{block.plan.name}.optimizer",
                 AdamW(),
-                (*block.weights, *ready, *states),
-                (*block.weights, *states),
+                (*trained, *ready, *states),
+                (*trained, *states),
                 "step",
                 STEP,
                 f"{block.plan.name}.optimizer",

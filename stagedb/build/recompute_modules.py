@@ -18,6 +18,7 @@ from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation
 from stagedb.mentions import Word
+from stagedb.models.adapters import is_under
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind
 from stagedb.models.kinds.gated_delta import GATED_DELTA
@@ -158,8 +159,3 @@ def _of(names: Sequence[str], without: Sequence[str], discards: bool) -> Callabl
 def in_layer(name: str) -> str:
     """An operation's name without the name of its block."""
     return name_in_layer(name).partition(".")[2]
-
-
-def is_under(name: str, operators: Sequence[str]) -> bool:
-    """Whether a name inside a layer is one of these operators, or a part of one of them."""
-    return any(f"{name}.".startswith(f"{operator}.") for operator in operators)

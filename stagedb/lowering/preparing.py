@@ -52,6 +52,7 @@ def prepare(stored: GraphRows, plan: Plan) -> Prepared:
     plan.check(stored.sizes)
     _check_fused(stored, plan)
     _check_ends(stored, plan)
+    _check_backward(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     return Prepared(
         instance_id(stored.id, stored.sizes, plan),
@@ -91,6 +92,20 @@ def _check_ends(stored: GraphRows, plan: Plan) -> None:
             f"the embedding and the head of graph {stored.id} are one weight, and this plan has them in chunks of "
             f"stages {ends[0]} and {ends[1]}: tied weights need the first and the last stage, so take a schedule with "
             f"its chunks in loops ({Word('schedule', 'interleaved-zb')}) or leave {Word('chunk_placement')} out"
+        )
+
+
+def _check_backward(stored: GraphRows, plan: Plan) -> None:
+    """Raise UsageError for stages if the first layers have no backward, because nothing up to them is trained."""
+    if (
+        plan.pp > 1
+        and plan.workflow.differentiates
+        and any(block.layers and block.output_gradient is None for block in stored.blocks)
+    ):
+        raise UsageError(
+            f"the first layers of graph {stored.id} are frozen and have no backward, so that stages with no others "
+            f"would wait for gradients that nobody sends: take {Word('pp', 1)}, or train a part of all layers (leave "
+            f"it out of {Word('frozen')})"
         )
 
 

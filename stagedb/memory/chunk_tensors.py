@@ -160,6 +160,11 @@ class Chunk:
         return self.program.parts[name] if sharded else self.program.sizes[name]
 
     @cached_property
+    def trained(self) -> frozenset[Key]:
+        """The weights that have a gradient."""
+        return frozenset(self.program.gradients.values())
+
+    @cached_property
     def begins(self) -> Mapping[Key, tuple[TaskKind, int, Item]]:
         """The item that makes each storage."""
         found: dict[Key, tuple[TaskKind, int, Item]] = {}

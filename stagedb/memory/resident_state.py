@@ -51,7 +51,9 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
     role = chunk.program.tensors[name].role
     if role == "weight":
         yield State(name, layer, chunk.owned(name, chunk.sharded), Category.PARAMETERS)
-        if chunk.held.gradient_buffer and chunk.program.backwards:
+        if key not in chunk.trained:
+            return
+        if chunk.held.gradient_buffer:
             elements = chunk.owned(name, chunk.sharded) // chunk.width("param")
             yield State(f"{name}.main_gradient", layer, elements * chunk.width("grad"), Category.GRADIENTS)
         if chunk.held.optimizer_scalar and chunk.plan.workflow.optimizes:

@@ -24,6 +24,7 @@ from stagedb.ir.operators import (
 )
 from stagedb.ir.operators.state_space import ScaledParts
 from stagedb.ir.tensors import Tensor, Tracer
+from stagedb.models.adapters import DOWN, SCALE, UP
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
 from stagedb.models.style import Style
 
@@ -48,7 +49,35 @@ def linear(
     weights: tuple[Tensor, ...] = (t.weight(f"{name}.weight", weight_axes, len(batch or features), stored),)
     if bias:
         weights = (*weights, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
-    return projected(t, name, x, weights, out, fp8)
+    y = projected(t, name, x, weights, out, fp8)
+    return _adapted(t, name, x, weight_axes, y) if t.adapts(f"{t.part}{name}") else y
+
+
+def _adapted(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], y: Tensor) -> Tensor:
+    """The result `y` of a linear layer plus that of its adapter: `y + scale · B(A(x))`.
+
+    name: the layer's. x: its input. weight_axes: the axes of its weight, of which A has those of the input, and B those
+    of the result. Where the result is a part of the stream between layers, B and the sum are there too: ranks of tp
+    then add the narrow result of A over their parts of the input, not the wide one of B.
+    """
+    inputs = tuple(axis for axis in weight_axes if axis in x.axes and axis not in y.axes)
+    batch = tuple(axis for axis in weight_axes if axis in x.axes and axis in y.axes)
+    outputs = tuple(axis for axis in weight_axes if axis not in x.axes)
+    down = t.weight(f"{name}.{DOWN}.weight", (*batch, "lora", *inputs), len(batch) or 1)
+    up = t.weight(f"{name}.{UP}.weight", (*batch, *outputs, "lora"), len(batch or outputs))
+    read = over(KEYS, x.axes) if KEYS in y.axes else x.axes
+    narrow = t.activation(f"{name}.{DOWN}", (*(axis for axis in read if axis not in inputs), "lora"))
+    t.emit(f"{name}.{DOWN}", Einsum(read, down.axes, narrow.axes), (x, down), narrow)
+    region, marks = t.region, t.marks
+    if y.axes == HIDDEN:
+        t.enter("between")
+    wide = t.activation(f"{name}.{UP}", y.axes)
+    t.emit(f"{name}.{UP}", Einsum(narrow.axes, up.axes, y.axes), (narrow, up), wide)
+    scaled, total = t.activation(f"{name}.lora_scale", y.axes), t.activation(f"{name}.lora_sum", y.axes)
+    t.emit(f"{name}.lora_scale", Multiple(SCALE), (wide,), scaled)
+    t.emit(f"{name}.lora_sum", Add(), (y, scaled), total)
+    t.enter(region, *marks)
+    return total
 
 
 def projected(

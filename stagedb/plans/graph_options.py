@@ -8,6 +8,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
 from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
+from stagedb.models.adapters import ALIASES
 from stagedb.plans.aspects import GRAPH_WORDS, GraphAspects, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
@@ -43,6 +44,7 @@ class GraphOptions(GraphAspects):
         self._check_sharding()
         self._check_messages()
         self._check_clipping()
+        self._check_trained()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
             raise UsageError(
@@ -259,6 +261,16 @@ class GraphOptions(GraphAspects):
             raise UsageError(
                 f"the {self.recipe} recipe has no clipping of gradients: {Word('clip_norm', True)} needs "
                 f"{recipes_with(lambda other: other.clips)}, or leave it out"
+            )
+
+    def _check_trained(self) -> None:
+        """One word for the same weights. Raises UsageError for adapters and frozen parts together."""
+        targets = {ALIASES.get(name, name) for name in self.lora}
+        object.__setattr__(self, "lora", tuple(sorted(targets)))
+        object.__setattr__(self, "frozen", tuple(sorted(set(self.frozen))))
+        if self.lora and self.frozen:
+            raise UsageError(
+                f"with {Word('lora')} all weights but those of adapters are frozen: leave {Word('frozen')} out"
             )
 
     def _check_messages(self) -> None:

@@ -34,7 +34,18 @@ def environment(
         load = load or (1,) * graph.sizes["E"]
         ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
         loads = {"load_all": sum(load), "load_most": max(load), "load_here": ranks[ep_rank] + 1}
-    fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "SK": SEQ, "cp_rank": 1, "step": 1}
+    fixed = {
+        "LR": 3,
+        "copies": 1,
+        "runs": 2,
+        "capacity": 1,
+        "per": 1,
+        "B": BATCH,
+        "S": SEQ,
+        "SK": SEQ,
+        "cp_rank": 1,
+        "step": 1,
+    }
     fixed |= {"last": 1, **dict(zip(MEAN_SYMBOLS, (BATCH, SEQ, SEQ), strict=True))}
     shards, own = edp // hsdp, graph.sizes.get("E", ep) // ep
     divided = ep * (tp if options.experts_over_tp else 1) > 1

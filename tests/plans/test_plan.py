@@ -118,6 +118,7 @@ def test_environment() -> None:
         "capacity": 1,
         "per": 1,
         "hsdp": 1,
+        "LR": 16,
         "e_act": 2,
         "e_param": 2,
         "e_grad": 4,

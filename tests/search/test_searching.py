@@ -144,6 +144,17 @@ def test_no_plan_of_a_framework_is_better_than_its_bounds(framework: str, model:
     check_bounds(card, space, as_used_by(H100, profile), framework, profile.hiding.blocking)
 
 
+@pytest.mark.parametrize("chosen", [{"lora": ("all",)}, {"frozen": ("embedding", "attn")}], ids=["lora", "frozen"])
+@pytest.mark.parametrize(("model", "recipe"), [("llama3-8b", "torch"), ("qwen3-30b-a3b", "megatron")])
+def test_no_plan_that_trains_some_weights_is_better_than_its_bounds(
+    model: str, recipe: str, chosen: Mapping[str, Any]
+) -> None:
+    card = small(model, 8)
+    words = {"global_batch_size": 32, "seq_len": 1024, "recipe": recipe, **chosen}
+    space = spaces_of(asked(card, 16, ALL, words=words), card)[0]
+    check_bounds(card, space, H100, f"{model} {recipe}")
+
+
 def check_bounds(
     card: Card, space: Space, system: System, seed: str, blocking: tuple[str, ...] = (), only: str = "recipe"
 ) -> None:

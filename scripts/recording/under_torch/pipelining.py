@@ -12,6 +12,7 @@ from torch.distributed.pipelining._utils import InferenceMode
 from scripts.recording.under_torch.model import Model, loss_of
 from scripts.recording.under_torch.observer import Observer
 from scripts.recording.under_torch.saving import Saved
+from scripts.recording.under_torch.trained import trained
 from scripts.recording.under_torch.training import DTYPES, Job, default
 
 SCHEDULES: Mapping[str, Callable[..., Any]] = {
@@ -82,7 +83,8 @@ class PipelineJob(Job):
             for place, stage in enumerate(self.stages):
                 last = stage == len(bounds) - 1
                 before = sum(len(bounds[each]) for each in self.stages[:place])
-                models.append(Model(self.context, bounds[stage], stage == 0, last, before))
+                model = Model(self.context, bounds[stage], stage == 0, last, before)
+                models.append(trained(model, config))
         self.whole = sum(each.numel() for model in models for each in model.parameters())
         return models
 

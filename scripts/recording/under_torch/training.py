@@ -20,6 +20,7 @@ from scripts.recording.under_torch.model import Context, Model, Tables, loss_of
 from scripts.recording.under_torch.observer import Observer, local
 from scripts.recording.under_torch.parallel import Ranks, parallel
 from scripts.recording.under_torch.saving import Saved
+from scripts.recording.under_torch.trained import trained
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _aten = torch.ops.aten
@@ -68,7 +69,7 @@ class Job:
         """The chunks of the model that this rank has."""
         self.whole = 0
         with default(self.dtype):
-            model = Model(self.context, range(self.config["layers"]), True, True)
+            model = trained(Model(self.context, range(self.config["layers"]), True, True), self.config)
         self.whole += sum(each.numel() for each in model.parameters())
         return [model]
 
@@ -216,7 +217,7 @@ def unsharded(models: list[Model]) -> Iterator[torch.Tensor]:
 
 def groups(models: list[Model]) -> list[dict[str, Any]]:
     """Groups of parameters: an update of several tensors takes distributed ones or others."""
-    seen = {id(each): each for model in models for each in model.parameters()}
+    seen = {id(each): each for model in models for each in model.parameters() if each.requires_grad}
     kinds: dict[bool, list[nn.Parameter]] = {}
     for each in seen.values():
         kinds.setdefault(isinstance(each, DTensor), []).append(each)

@@ -8,6 +8,7 @@ the Python API. The command line, plan files, refusals of unknown values, the st
 from collections.abc import Mapping
 from typing import Any
 
+from stagedb.plans.aspects.adapters import Adapters, TrainedOptions
 from stagedb.plans.aspects.batch import Batch
 from stagedb.plans.aspects.context import Context, ContextOptions
 from stagedb.plans.aspects.degrees import Degrees, World
@@ -42,12 +43,13 @@ class GraphAspects(
     ExpertOptions,
     PipelineOptions,
     PrecisionOptions,
+    TrainedOptions,
 ):
     """Every word that changes the structure of a graph."""
 
 
 @aspect
-class LayoutAspects(Degrees, Batch, Pipeline, Context, Experts, Sharding, Recompute):
+class LayoutAspects(Degrees, Batch, Pipeline, Context, Experts, Sharding, Recompute, Adapters):
     """Every word that lays a graph out over ranks, except the formats."""
 
 

@@ -1,0 +1,190 @@
+"""Which weights of a model are trained, and how far down its layers their gradients lead."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from stagedb.build.block import LaidOut
+from stagedb.build.optimizer_step import Tie
+from stagedb.build.recompute_modules import in_layer
+from stagedb.errors import UsageError
+from stagedb.frameworks import Framework
+from stagedb.inputs import shown
+from stagedb.ir.operators import Einsum
+from stagedb.ir.tensors import Tracer
+from stagedb.mentions import Word
+from stagedb.models.adapters import ALL, is_adapted, is_adapter, is_under
+from stagedb.models.card import Card
+from stagedb.models.kinds import LayerKind
+from stagedb.plans.graph_options import GraphOptions
+
+WITHOUT_BELOW = "first_"
+"""What the name of a block begins with whose layers have the input's gradient left out."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The weights that a step trains.
+
+    lora: the linear layers of a layer that have adapters, which are all that is trained then; empty: no adapters.
+    frozen: the parts that are not trained: `embedding`, `head`, or names inside a layer.
+    inputs: a function that recomputes a layer wants the gradient of its input, whether or not anything reads it.
+    """
+
+    lora: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    inputs: bool = False
+
+    @classmethod
+    def of(cls, options: GraphOptions) -> "Trained":
+        """The weights that a graph's options train.
+
+        Megatron-LM's checkpoint has a backward only where an input needs a gradient, so that Megatron-Bridge asks for
+        that of the first layer where layers with adapters are recomputed.
+        """
+        checkpointed = options.recompute == "full" and not options.framework.early_stop
+        return cls(options.lora, options.frozen, checkpointed and bool(options.lora))
+
+    @property
+    def everything(self) -> bool:
+        """Whether all weights are trained."""
+        return not self.lora and not self.frozen
+
+    def adapts(self, name: str) -> bool:
+        """Whether the linear layer of this name inside a layer has an adapter."""
+        return bool(self.lora) and is_adapted(name, self.lora)
+
+    def trains(self, name: str) -> bool:
+        """Whether the weight of this name in a graph is trained."""
+        if self.lora:
+            return is_adapter(name)
+        return not is_under(name, self.frozen) and not is_under(in_layer(name), self.frozen)
+
+
+@dataclass(frozen=True)
+class LayerBlock:
+    """The layers of a kind that have the same backward, as one block of a graph.
+
+    repeat: how many they are, as an expression. layers: their numbers, from 0; None where those of a kind follow each
+    other. below: their input has a gradient. leads: so has their result.
+    """
+
+    name: str
+    kind: LayerKind
+    repeat: str
+    layers: tuple[int, ...] | None
+    below: bool = True
+    leads: bool = True
+
+
+def layer_blocks(
+    card: Card, framework: Framework, trained: Trained, traced: Callable[[LayerKind], Tracer]
+) -> tuple[LayerBlock, ...]:
+    """The blocks of a model's layers: one for each kind, and one more for layers below which nothing is trained.
+
+    traced: the forward of a layer of a kind. Raises UsageError for names that match nothing.
+    """
+    if trained.everything:
+        return tuple(
+            LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values()
+        )
+    tracers = {name: traced(kind) for name, kind in card.kinds.items()}
+    check_frozen(card, trained, tracers.values())
+    has = {name: any(trained.trains(w.name) for w in tracer.weights) for name, tracer in tracers.items()}
+    below = trained.inputs or (trained.trains("embedding.word.weight") and not trained.lora)
+    if below:
+        return tuple(
+            LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values()
+        )
+    numbers: dict[tuple[str, bool], list[int]] = {}
+    for number, name in enumerate(card.sequence):
+        numbers.setdefault((name, below), []).append(number)
+        below = below or has[name]
+    return tuple(
+        LayerBlock(
+            name if under else WITHOUT_BELOW + name,
+            card.kinds[name],
+            str(len(of_block)),
+            tuple(of_block),
+            under,
+            under or has[name],
+        )
+        for (name, under), of_block in numbers.items()
+    )
+
+
+def _repeat(card: Card, kind: LayerKind) -> str:
+    """How many layers are of a kind. Without a pattern the layers of a kind are consecutive, and it is a symbol."""
+    if len(card.kinds) == 1:
+        return "L"
+    if card.pattern:
+        return str(card.sequence.count(kind.name))
+    return "L - LD" if kind.routes else "LD"
+
+
+def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
+    """The numbers of a kind's layers, where kinds may alternate."""
+    if not card.pattern or len(card.kinds) == 1:
+        return None
+    return tuple(number for number, name in enumerate(card.sequence) if name == kind.name)
+
+
+def check_frozen(card: Card, trained: Trained, tracers: Iterable[Tracer]) -> None:
+    """Raise UsageError for names of adapters or of frozen parts that match nothing in a model."""
+    tracers = tuple(tracers)
+    if card.multi_token_prediction:
+        word = "lora" if trained.lora else "frozen"
+        raise UsageError(
+            f"{card.name} predicts further tokens by layers of its last stage, whose weights stagedb trains with all "
+            f"others: {Word(word)} needs a card with multi_token_prediction: 0"
+        )
+    weights = [in_layer(weight.name) for tracer in tracers for weight in tracer.weights]
+    if trained.lora:
+        matmuls = (op for tracer in tracers for op in tracer.operations if isinstance(op.operator, Einsum))
+        names = sorted({in_layer(op.inputs[1].name).removesuffix(".weight") for op in matmuls})
+        linear = [name for name in names if f"{name}.weight" in weights and not is_adapter(f"{name}.weight")]
+        having = {name.removesuffix(".lora_a.weight") for name in weights if is_adapter(name)}
+        _check_named(
+            "lora", [t for t in trained.lora if t != ALL and not any(is_under(n, [t]) for n in having)], linear
+        )
+    else:
+        known = ["embedding", "head", *dict.fromkeys(name.rpartition(".")[0] for name in weights)]
+        ends = ("embedding", "head")
+        lacking = [
+            f for f in trained.frozen if not any(is_under(n, [f]) for n in weights) and f.split(".")[0] not in ends
+        ]
+        _check_named("frozen", lacking, known)
+
+
+def _check_named(word: str, lacking: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UsageError for the first name that matches nothing. known: names that do."""
+    if not lacking:
+        return
+    near = difflib.get_close_matches(lacking[0], known, n=3, cutoff=0.5)
+    meant = f": did you mean {' or '.join(near)}?" if near else ":"
+    what = "linear layer that can have an adapter" if word == "lora" else "part with weights"
+    raise UsageError(f"the model has no {what} {shown(lacking[0])}{meant} {Word(word)} takes {', '.join(known)}")
+
+
+def check_trained(
+    card: Card, options: GraphOptions, layers: Iterable[LayerBlock], blocks: Sequence[LaidOut], tie: Tie | None
+) -> None:
+    """Raise UsageError where nothing is trained, one end of a tied weight alone, or layers that are gathered have no
+    backward."""
+    if Trained.of(options).everything:
+        return
+    made = {name for block in blocks for name in block.gradients}
+    if not made:
+        raise UsageError(
+            f"nothing of {card.name} is trained: leave a part out of {Word('frozen')}, or take "
+            f"{Word('workflow', 'forward-only')}, which has no backward"
+        )
+    if tie is not None and len({tie.first, tie.second} & made) == 1:
+        raise UsageError(
+            f"the embedding and the head of {card.name} are one weight: give both to {Word('frozen')}, or neither"
+        )
+    if options.zero >= 2 and not all(part.leads for part in layers):
+        raise UsageError(
+            f"the first layers of {card.name} have no backward, and stagedb does not know when it would gather their "
+            f"parameters there and free them: {Word('frozen')} of whole layers needs {Word('zero', 0)} or 1"
+        )
