@@ -93,6 +93,14 @@ EXACT = {
     "jamba-v0.1": 51_570_323_328,
     "jamba-1.5-large": 398_555_145_696,
     "nemotron-h-8b": 8_100_852_736,
+    "nemotron-h-56b": 56_324_350_464,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344,
+    "nemotron-3-super-120b-a12b": 120_668_687_360,
+    "nemotron-3-ultra-550b-a55b": 549_308_968_960,
+    "qwen3.5-27b": 26_895_998_464,
+    "qwen3.5-35b-a3b": 34_660_610_688,
+    "qwen3.5-122b-a10b": 122_111_526_912,
+    "qwen3.5-397b-a17b": 396_346_350_336,
     "lfm2-1.2b": 1_170_340_608,
     "kimi-linear-48b-a3b": 49_122_675_072,
     "falcon-h1-7b": 7_585_513_568,
@@ -137,6 +145,7 @@ PRINTED = {
     "llama4-maverick-text": (400e9, 1e9),
     "nemotron4-340b": (341.0e9, 0.1e9),  # 9.4 of embeddings and 331.6 of layers
     "qwen3-next-80b-a3b": (80e9, 0.5e9),
+    "qwen3-coder-480b-a35b": (480e9, 0.5e9),
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""

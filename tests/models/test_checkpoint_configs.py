@@ -75,3 +75,18 @@ def test_layers_of_hunyuan_that_differ_are_refused(key: str) -> None:
     assert (alike.top_k, alike.expert_ffn, alike.shared_ffn) == (2, 128, 128)
     with pytest.raises(UsageError, match=key):
         from_hugging_face({**config, key: [1, 2]}, name="hunyuan")
+
+
+def test_layers_that_predict_further_tokens_may_be_left_out_of_a_file() -> None:
+    config = CONFIGS["nemotron-3-super-120b-a12b"]["config"]
+    with pytest.raises(UsageError, match="not built; 0 leaves them out"):
+        from_hugging_face({**config, "num_nextn_predict_layers": 1}, name="super")
+
+
+def test_sampling_has_no_effect_with_the_values_of_every_old_file() -> None:
+    config = CONFIGS["qwen3-coder-480b-a35b"]["config"]
+    assert from_hugging_face({**config, "top_k": 50, "num_beams": 1}, name="coder").top_k == 8
+    with pytest.raises(UsageError, match="top_k=2"):
+        from_hugging_face({**config, "top_k": 2}, name="coder")
+    with pytest.raises(UsageError, match="use_qk_norm False"):
+        from_hugging_face({**config, "use_qk_norm": False}, name="coder")

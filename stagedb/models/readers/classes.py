@@ -56,6 +56,7 @@ _TURNED: Mapping[str, tuple[str, ...]] = {
     "kimi_linear": ("linear_attn_config", "first_k_dense_replace"),
     "lfm2": ("block_ff_dim", "tie_embedding"),
     "lfm2_moe": ("tie_embedding",),
+    "nemotron_h": ("attention_head_dim", "time_step_rank"),
 }
 """Keys of publishers' files that a class turns into its own, by `model_type`."""
 

@@ -61,6 +61,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "decoder_start_token_id",
             "image_token_index",
             "image_token_id",
+            "ignore_index",
+            "media_placeholder_token_id",
             "pad_token_id",
             "sep_token_id",
             "unk_token_id",
@@ -142,6 +144,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "attn_scale",
             "attn_temperature_tuning",
             "floor_scale",
+            "indexer_rope_interleave",
             "initial_context_length",
             "max_window_layers",
             "rope_interleave",
@@ -246,6 +249,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "spatial_pool_mode",
             "spatial_pool_stride",
             "timestamp_token_id",
+            "use_unified_vision_chunk",
+            "video_placeholder",
             "token_classification_bias",
             "video_end_token_id",
             "video_seq_length",
@@ -282,6 +287,14 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """The keys that change no shape, no FLOPs and no memory of a training step, each with the reason."""
 
+SAMPLING: Mapping[str, float] = {
+    **dict.fromkeys(("length_penalty", "repetition_penalty", "temperature", "top_p", "typical_p"), 1.0),
+    **dict.fromkeys(("num_beam_groups", "num_beams", "num_return_sequences"), 1),
+    "max_length": 20,
+    "top_k": 50,
+}
+"""Choices of sampling with the values that transformers 4 wrote into every config. Others may mean something else."""
+
 OF_STATES = (
     *("ssm_state_size", "mamba_num_heads", "mamba_head_dim", "mamba_hidden_act", "n_groups", "conv_kernel", "expand"),
     *("time_step_min", "time_step_limit", "use_conv_bias", "use_bias", "chunk_size", "mamba_proj_bias"),
@@ -300,6 +313,7 @@ UNUSED_WHERE: Mapping[str, str] = {
     "_sliding_window_pattern": "layer_types names the type of each layer",
     "attention_types": "attention_layers names the type of each layer",
     "block_multiple_of": "widths are in whole blocks of this size already (LFM2)",
+    "full_attention_interval": "layer_types names the type of each layer",
     "first_k_dense_replace": "mlp_layer_types names the layers with experts",
     "global_attn_every_n_layers": "layer_types names the type of each layer",
     "interleave_moe_layer_step": "moe_layers names the layers with experts",
@@ -467,9 +481,11 @@ class Config(Mapping[str, Any]):
         return key in self._read
 
     def unread(self) -> Iterator[str]:
-        """The keys with a meaning that no reader has asked for: neither null nor false nor empty."""
+        """The keys with a meaning that no reader has asked for: neither null nor false nor empty, nor of sampling."""
         for key, value in self._content.items():
-            if key not in self._read and key not in WITHOUT_EFFECT and value not in (None, False, "", [], {}, ()):
+            if key in self._read or key in WITHOUT_EFFECT or value in (None, False, "", [], {}, ()):
+                continue
+            if key not in SAMPLING or value != SAMPLING[key]:
                 yield key
 
 

@@ -10,7 +10,7 @@ from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import with_experts
-from stagedb.models.readers.parts import decoder
+from stagedb.models.readers.parts import decoder, without_further
 
 _TYPES = {
     "sliding_attention": "window",
@@ -31,7 +31,7 @@ def deepseek_v4(config: Config, name: str) -> Card:
         config.only(key, False, "its projections have no biases")
     config.only("n_shared_experts", 1, "its code has one shared expert")
     config.only("norm_topk_prob", True, "its code divides the scores of a token's experts by their sum")
-    config.only("num_nextn_predict_layers", 0, "layers that predict further tokens from several streams are not built")
+    without_further(config, "from several streams")
     # No axis of the graph has heads of keys: each rank of tp has the one.
     config = config.changed(num_key_value_heads=config.count("num_attention_heads"))
     card = with_experts(config, decoder(config, name, "deepseek", ffn=width), width, width)

@@ -46,6 +46,7 @@ def _laid_out(
 ) -> Card:
     """The card with the mixer of each layer. dense: whether it has a feed-forward where others have experts."""
     config.only("attn_output_gate", True, "its attention has gates")
+    config.uses("full_attention_interval")
     types = layer_types(config, card.layers, _TYPES) or _in_turn(config, card.layers)
     delta = _delta_words(config, projections)
     usual: dict[str, Value] = {"gated": True, **turned(config, card, 0.25), **(words or {})}

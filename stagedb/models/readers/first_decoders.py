@@ -86,6 +86,7 @@ def mixtral(config: Config, name: str) -> Card:
 
 def qwen3_moe(config: Config, name: str) -> Card:
     """Qwen 3 with experts."""
+    config.only("use_qk_norm", True, "its attention has norms of queries and keys")
     card, usual = _gated(config, name, "qwen3", qk_norm=True)
     card = _experts(config, card, ("num_experts", "num_local_experts"), config.need("moe_intermediate_size"))
     return _laid_out(_used(config), card, usual | softmax_scores(config, True))

@@ -16,7 +16,7 @@ from stagedb.models.kinds.part import FAR
 from stagedb.models.readers.config import OF_STATES, Config
 from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, taken, with_layers
-from stagedb.models.readers.parts import activation, decoder
+from stagedb.models.readers.parts import activation, decoder, without_further
 from stagedb.models.readers.state_space import MIXER, OF_NEMOTRON_H, scan_words
 
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -32,10 +32,12 @@ def nemotron_h(config: Config, name: str) -> Card:
     """Nemotron-H and Nemotron 3: scans (Mamba-2), attention without positions, feed-forwards, plain and latent experts,
     a norm before each."""
     types = _types(config)
-    config.uses("sliding_window", *OF_STATES)
+    if config.given("attention_head_dim") is not None:  # the word of its first files
+        config = config.changed(head_dim=config.get("head_dim", "attention_head_dim"))
+    config.uses("sliding_window", "partial_rotary_factor", "time_step_rank", *OF_STATES)
     config.only("attention_bias", False, "its attention has no biases")
     config.only("tie_word_embeddings", False, "its own code does not tie the tables")
-    config.only("num_nextn_predict_layers", 0, "layers that predict further tokens of this architecture are not built")
+    without_further(config, "of this architecture")
     config.uses("mtp_layers_block_type", "mtp_hybrid_override_pattern")
     pairs, experts = _are_pairs(types), _EXPERTS in types
     bias = config.flag("mlp_bias")

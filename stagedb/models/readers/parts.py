@@ -75,6 +75,15 @@ def further(config: Config, card: Card) -> Card:
     return replace(card, multi_token_prediction=config.count("num_nextn_predict_layers", default=0, least=0))
 
 
+def without_further(config: Config, which: str) -> None:
+    """Raise UsageError for layers that predict further tokens, where those of an architecture are not built."""
+    config.only(
+        "num_nextn_predict_layers",
+        0,
+        f"layers that predict further tokens {which} are not built; 0 leaves them out, as transformers does",
+    )
+
+
 def turned(config: Config, card: Card, default: float = 1.0) -> dict[str, Value]:
     """The word for rotary positions on a part of each head."""
     size = rotary_dim(config, card.head_dim, default)
