@@ -163,7 +163,8 @@ _VALUES: tuple[tuple[str, ...], ...] = (
     *(("instantiate", "card.yaml", f"--{word}", "{}") for word in (
         *("ranks", "tp", "pp", "dp", "cp", "ep", "rank-order", "micro-batch-size", "global-batch-size", "seq-len"),
         *("virtual-stages", "layers-per-stage", "ulysses", "cp-kind", "cp-chunks", "capacity-factor", "hsdp", "zero"),
-        *("recompute", "recompute-every", "recompute-operators", "dtype", "workflow", "recipe", "dropout", "kernels"),
+        *("recompute", "recompute-every", "recompute-first", "recompute-operators", "dtype", "workflow", "recipe"),
+        *("dropout", "kernels"),
         *("recompute-modules", "dispatch", "dispatch-dtype", "node-ranks", "routing"),
     )),
     *(("ls", "--store", "{}"), ("store", "status", "--store", "{}"), ("store", "{}")),

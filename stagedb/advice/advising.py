@@ -158,16 +158,17 @@ class _Further:
         options = self.plan.options
         if self.room is None or (options.recompute == "none" and peak <= self.room):
             return
-        deepest = max(self.plan.chunk_layers(self.trials.sizes["L"])) * self.plan.virtual_stages
+        deepest, first = max(self.plan.chunk_layers(self.trials.sizes["L"])), self.plan.recompute_first
+        if first is None:
+            numbers = ("recompute_every", self.plan.recompute_every, range(deepest * self.plan.virtual_stages, 1, -1))
+        else:
+            numbers = ("recompute_first", first, range(1, deepest + 1))
+        word, own, fewest_first = numbers
         for kind in (*(each for each in SPARED if each != options.recompute), options.recompute):
             if kind == "none":
                 continue
             change = recomputing(self.plan, kind) if kind != options.recompute else {}
-            asked = [
-                {**change, "recompute_every": every}
-                for every in range(deepest, 1, -1)
-                if every != self.plan.recompute_every or change
-            ]
+            asked = [{**change, word: number} for number in fewest_first if number != own or change]
             may = (one for one in asked if self._bound(one) is not None)
             for one in islice(may, TRIES):
                 found = self._tried([one])

@@ -53,9 +53,11 @@ def _structure(plan: Plan) -> Iterator[Words]:
     for kind in PLAN_WORDS["recompute"].choices:
         # The operators and modules to compute again are a choice of the user's.
         if kind not in (options.recompute, "operators", "modules"):
-            every = {"recompute_every": None} if kind == "none" and plan.recompute_every > 1 else {}
+            which: dict[str, Any] = {}
+            if kind == "none" and not plan.recomputes_all:
+                which = {"recompute_every" if plan.recompute_first is None else "recompute_first": None}
             early = {"early_stop": None} if kind == "none" and options.early_stop is not None else {}
-            yield {**recomputing(plan, kind), **every, **early}
+            yield {**recomputing(plan, kind), **which, **early}
 
 
 def recomputing(plan: Plan, kind: str | int) -> dict[str, Any]:

@@ -157,6 +157,8 @@ class PlanWords(GraphWords, total=False):
     """Copies of what is sharded, each on dp / N neighbouring ranks. [1]"""
     recompute_every: int
     """Recompute only in every K-th layer of a stage. [1]"""
+    recompute_first: int
+    """Recompute only in the first N layers of a stage, or of each of its chunks. [all]"""
     lora_rank: int
     """Rank of the adapters that lora names. [16]"""
     dtype: Literal["bf16", "fp16", "fp32"]

@@ -12,6 +12,9 @@ Words = Mapping[str, Any]
 SILENT = ("dp", "recipe", "recompute_modules")
 """Words without a setting of their own: dp follows from the world, and modules are in the setting of `recompute`."""
 
+METHOD = "{method}"
+"""What a setting of `recompute` has that can recompute the first layers of each chunk alone (`recompute_first`)."""
+
 OPTION = "--"
 """What settings begin with that are options of a training script."""
 
@@ -42,7 +45,9 @@ class SettingNames:
     def settings(self, words: Words, chosen: Words) -> FrameworkSettings:
         """A plan in these settings. words: all that it has. chosen: those whose absence must be named."""
         modules = words.get("recompute_modules") or ()
+        first = words.get("recompute_first")
         texts = {"tp": 1, **words, "modules": " ".join(modules), "modules_listed": ",".join(modules)}
+        texts |= {"method": "uniform", "layers": 1} if first is None else {"method": "block", "layers": first}
         known: list[str] = []
         found: list[str] = []
         for word, setting in self.numbers.items():
@@ -53,7 +58,9 @@ class SettingNames:
         for word, settings in self.values.items():
             if word in words and words[word] in settings:
                 known.append(word)
-                found += [setting.format(**texts) for setting in settings[words[word]]]
+                own = settings[words[word]]
+                found += [setting.format(**texts) for setting in own]
+                known += ["recompute_first"] if any(METHOD in setting for setting in own) else []
         without = [word for word in chosen if word not in known and word not in SILENT]
         return FrameworkSettings(" ".join(self.prefix + setting for setting in found), tuple(without))
 
@@ -103,8 +110,8 @@ MEGATRON_LM = SettingNames(
             "none": (),
             "full": (
                 "recompute-granularity full",
-                "recompute-method uniform",
-                "recompute-num-layers 1",
+                "recompute-method {method}",
+                "recompute-num-layers {layers}",
             ),
             "core": (
                 "recompute-granularity selective",
@@ -190,8 +197,8 @@ NEMO = SettingNames(
             "none": (),
             "full": (
                 "model.activations_checkpoint_granularity=full",
-                "model.activations_checkpoint_method=uniform",
-                "model.activations_checkpoint_num_layers=1",
+                "model.activations_checkpoint_method={method}",
+                "model.activations_checkpoint_num_layers={layers}",
             ),
             "core": ("model.activations_checkpoint_granularity=selective",),
         },
@@ -228,8 +235,8 @@ MEGATRON_BRIDGE = SettingNames(
             "none": (),
             "full": (
                 "model.recompute_granularity=full",
-                "model.recompute_method=uniform",
-                "model.recompute_num_layers=1",
+                "model.recompute_method={method}",
+                "model.recompute_num_layers={layers}",
             ),
             "core": (
                 "model.recompute_granularity=selective",

@@ -160,7 +160,7 @@ def _variants(
     maps: list[Mapping[str, int]] = []
     envs: list[Mapping[str, int]] = []
     variants = {}
-    for again in (False, True) if plan.recompute_every > 1 else (True,):
+    for again in (True,) if plan.recomputes_all else (False, True):
         for member in apart:
             ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
             for step in range(max(turns, 1)):

@@ -125,8 +125,8 @@ def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[Ran
     room = 1 + evaluated.turns * evaluated.width
     for member in sorted({member for _, member, _ in evaluated.variants}):
 
-        def variants(layer: int, member: Member = member) -> tuple[int, ...]:
-            again = plan.recomputes(layer)
+        def variants(layer: int, of_chunk: int, member: Member = member) -> tuple[int, ...]:
+            again = plan.recomputes(layer, of_chunk)
             return tuple(evaluated.variants[again, member, step] for step in range(max(evaluated.turns, 1)))
 
         layers = plan.chunk_layers(stored.sizes["L"])
@@ -134,7 +134,11 @@ def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[Ran
         for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, placement):
             # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
             # chunks.
-            again = [each.position for each in number.places if each.layer is not None and plan.recomputes(each.layer)]
+            again = [
+                each.position
+                for each in number.places
+                if each.layer is not None and plan.recomputes(each.layer, each.layer - number.counted)
+            ]
             buckets, order = fill(
                 number,
                 evaluated.weights,

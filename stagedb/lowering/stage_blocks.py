@@ -99,10 +99,14 @@ class IssueOrder:
         return (self.positions - position + 1) * self.stride
 
 
+Variants = Callable[[int, int], tuple[int, ...]]
+"""The variants of a layer, by its number among the layers of its stage and among those of its chunk, from 0."""
+
+
 def lay_out(
     blocks: Sequence[Block],
     stage_layers: Sequence[int],
-    variants: Callable[[int], tuple[int, ...]] = lambda layer: (0,),
+    variants: Variants = lambda layer, of_chunk: (0,),
     loops: Collection[str] = (),
     chunks: int = 1,
     placement: ChunkPlacement = LOOP,
@@ -111,8 +115,8 @@ def lay_out(
 
     With several chunks a stage, the layers of a stage are counted on from chunk to chunk. Blocks before the first layer
     go to the first number, blocks after the last layer to the last number, and blocks between layers to the number of
-    the layer that follows. placement: the numbers of each stage. variants: those of a layer, by its number on its
-    stage, one for each turn of its loops if its block is one of `loops`; the first is its own.
+    the layer that follows. placement: the numbers of each stage. variants: those of a layer, one for each turn of its
+    loops if its block is one of `loops`; the first is its own.
     """
     units = _in_forward_order([block for block in blocks if block.name not in PSEUDO_BLOCKS])
     layers = sum(is_layer for _, is_layer in units)
@@ -172,13 +176,13 @@ def _before(numbers: Sequence[int], index: int, stages: int, placement: ChunkPla
 
 
 def _places(
-    row: Sequence[tuple[str, bool]], variants: Callable[[int], tuple[int, ...]], loops: Collection[str], layer: int
+    row: Sequence[tuple[str, bool]], variants: Variants, loops: Collection[str], counted: int
 ) -> tuple[Place, ...]:
-    places = []
+    places, layer = [], counted
     for position, (name, is_layer) in enumerate(row):
         place = Place(position, name)
         if is_layer:
-            own = variants(layer)
+            own = variants(layer, layer - counted)
             place = dataclasses.replace(place, layer=layer, variant=own[0], steps=own if name in loops else ())
         places.append(place)
         layer += is_layer

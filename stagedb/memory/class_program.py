@@ -286,7 +286,10 @@ class _Making:
         )
 
     def recomputes(self, place: BlockPlace) -> bool:
-        return place.layer is None or self.plan.recomputes(place.layer)
+        if place.layer is None:
+            return self.plan.recomputes_all
+        first = next(each.layer for each in self.places if each.layer is not None)
+        return self.plan.recomputes(place.layer, place.layer - first)
 
     def value(self, text: str) -> int:
         if text not in self.values:

@@ -34,6 +34,7 @@ from stagedb.plans.order_files import ENDINGS, read_schedule_file
 from stagedb.plans.overlap_checks import check_overlap
 from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.recompute_checks import check_recomputed_layers, check_recomputed_of
 from stagedb.plans.request_lists import read_requests, request_words
 from stagedb.plans.schedule_checks import (
     check_messages,
@@ -91,11 +92,7 @@ class Plan(PlanFields):
         check_parts(self)
         check_units(self)
         check_clipping(self)
-        if self.recompute_every > 1 and self.options.recompute == "none":
-            raise UsageError(
-                f"{Word('recompute_every', self.recompute_every)} has nothing to recompute: choose it with "
-                f"{Word('recompute')}, or leave {Word('recompute_every')} out"
-            )
+        check_recomputed_layers(self)
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
                 f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
@@ -199,13 +196,7 @@ class Plan(PlanFields):
             self._check_model(sizes)
 
     def _check_model(self, sizes: Mapping[str, int]) -> None:
-        self.chunk_layers(sizes["L"])
-        most = max(self.stage_layers(sizes["L"]))
-        if self.recompute_every > most:
-            raise UsageError(
-                f"no stage has more than {most} layers, so that no layer is the {self.recompute_every}th: "
-                f"{Word('recompute_every')} takes at most {most}"
-            )
+        check_recomputed_of(self, self.chunk_layers(sizes["L"]), self.stage_layers(sizes["L"]))
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
         if broken is not None:

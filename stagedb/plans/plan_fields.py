@@ -146,6 +146,15 @@ class PlanFields(LayoutAspects, _Structure):
         other = self.pp > 1 and self.schedule not in framework.single_schedules
         return framework.posts_ahead and (self.virtual_stages > 1 or other)
 
-    def recomputes(self, layer: int) -> bool:
-        """Whether a layer, counted from 0 on its stage, recomputes the operators that the options choose."""
-        return (layer + 1) % self.recompute_every == 0
+    @property
+    def recomputes_all(self) -> bool:
+        """Whether every layer recomputes what the options choose. What is outside layers recomputes only then."""
+        return self.recompute_every == 1 and self.recompute_first is None
+
+    def recomputes(self, layer: int, of_chunk: int) -> bool:
+        """Whether a layer recomputes the operators that the options choose.
+
+        layer: its number among the layers of its stage, from 0. of_chunk: among those of its chunk.
+        """
+        within = self.recompute_first is None or of_chunk < self.recompute_first
+        return within and (layer + 1) % self.recompute_every == 0

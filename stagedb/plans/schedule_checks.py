@@ -174,7 +174,7 @@ def check_recomputed_halves(plan: PlanFields) -> None:
     what, framework = plan.options.recompute, plan.options.framework
     if what == "none" or framework.splits_recomputed or not any(map(splits, plan.tasks())):
         return
-    nothing: Change = {"recompute": "none", "recompute_every": 1, "early_stop": None}
+    nothing: Change = {"recompute": "none", "recompute_every": 1, "recompute_first": None, "early_stop": None}
     without = Way({**nothing, "recompute_operators": (), "recompute_modules": ()}, str(Word("recompute", "none")))
     raise Misfit(
         f"schedule {plan.schedule} splits the backward, and under {framework.title} the second half of a backward "

@@ -254,15 +254,14 @@ class Bounds:
 
     def _ordered(self, plan: Plan) -> tuple[tuple[Part, ...], ...]:
         """The parts of each chunk in their order."""
-        stages = self._laid_out(
-            plan, plan.chunk_layers(self.sizes["L"]), 1 if plan.options.recompute == "none" else plan.recompute_every
-        )
+        stages = self._laid_out(plan, plan.chunk_layers(self.sizes["L"]), plan.recompute_every)
         return tuple(tuple(_parts_of(stage)) for stage in stages)
 
     def _stage_miniature(self, plan: Plan) -> StageMiniature:
         """The maps of a plan's layers, from chunks as deep as its own, or so deep that they have all neighbours."""
         # All neighbours are there: of three layers in a row where some are gathered during others, otherwise of two.
         depth = 2 * ahead_of(plan) + (1 if plan.recompute_every < 3 else 4)
+        depth = depth if plan.recompute_first is None else 2 * _neighbours(plan)
         # No chunk is deeper than the plan's: one that is has larger buckets of gradients.
         depth *= layer_kinds(self.graph(plan.options))
         layers = plan.chunk_layers(self.sizes["L"])
@@ -313,20 +312,21 @@ class Bounds:
         graph = self._graph(plan.options, 0).graph
         number = 1 if plan.options.recompute == "none" else every or plan.recompute_every
         layers = plan.chunk_layers(self.sizes["L"])
-        key = (graph.blocks, layers, plan.virtual_stages, plan.placement, number)
+        key = (graph.blocks, layers, plan.virtual_stages, plan.placement, number, plan.recompute_first)
         if key not in self._chunks:
             self._chunks[key] = tuple(map(_chunk_of, self._laid_out(plan, layers, number)))
         return self._chunks[key]
 
     def _laid_out(self, plan: Plan, layers: Sequence[int], number: int) -> Sequence[Stage]:
-        """The layers of each chunk, of which every so many-th of a stage recomputes."""
+        """The layers of each chunk, of which every so many-th of a stage recomputes, or the first ones of a chunk."""
         blocks = [
             Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
             for each in self._graph(plan.options, 0).graph.blocks
         ]
 
-        def variants(layer: int) -> tuple[int, ...]:
-            return (int((layer + 1) % number == 0),)
+        def variants(layer: int, of_chunk: int) -> tuple[int, ...]:
+            within = plan.recompute_first is None or of_chunk < plan.recompute_first
+            return (int(within and (layer + 1) % number == 0),)
 
         return lay_out(blocks, layers, variants, (), plan.virtual_stages, plan.placement)
 
@@ -334,7 +334,7 @@ class Bounds:
         """The values of `recompute_every` that give each chunk equally many layers that recompute, with its parts."""
         found: dict[Chunks, tuple[int, ...]] = {}
         layers = plan.chunk_layers(self.sizes["L"])
-        key = (plan.options, layers, plan.virtual_stages, plan.placement, tuple(numbers))
+        key = (plan.options, layers, plan.virtual_stages, plan.placement, tuple(numbers), plan.recompute_first)
         if key not in self._recomputing:
             for number in numbers:
                 chunks = self.chunks(plan, number)
@@ -356,7 +356,8 @@ class Bounds:
 
     def _miniature(self, plan: Plan, timed: bool) -> Miniature:
         degrees = (plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks)
-        mine = (plan.micro_batch_size, min(plan.recompute_every, 2)) if timed else (plan.dp, plan.hsdp)
+        some = 1 if plan.recomputes_all else 2
+        mine = (plan.micro_batch_size, some) if timed else (plan.dp, plan.hsdp)
         key = (timed, plan.options, plan.dtypes, degrees, mine)
         if key not in self._miniatures:
             # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share the timed one.
@@ -538,7 +539,14 @@ OF_STAGES = frozenset(
 _SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync", "clip_norm")
 """Words of a plan that are about the ranks of dp."""
 
-_RECOMPUTING = ("recompute", "recompute_every", "recompute_operators", "recompute_modules", "early_stop")
+_RECOMPUTING = (
+    "recompute",
+    "recompute_every",
+    "recompute_first",
+    "recompute_operators",
+    "recompute_modules",
+    "early_stop",
+)
 """Words of a plan that are about what is computed again."""
 
 
@@ -546,7 +554,8 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
     """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
     out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and few sequences."""
     words = {word: value for word, value in plan.to_dict().items() if word not in OF_STAGES}
-    words |= {"scatter_gather": False, "recompute_every": min(plan.recompute_every, 2)}
+    # Every second layer recomputes for all plans in which some do: a miniature has layers of both.
+    words |= {"scatter_gather": False, "recompute_every": 1 if plan.recomputes_all else 2, "recompute_first": None}
     if timed:
         # What dp shards changes neither what a layer computes nor what it saves.
         words = {word: value for word, value in words.items() if word not in _SHARDING}
@@ -562,6 +571,11 @@ def small_plan(plan: Plan, timed: bool) -> Plan:
 def ahead_of(plan: Plan) -> int:
     """The number of later layers for which a layer issues something: parameters are gathered up to two ahead."""
     return 2 if plan.options.zero > 1 else 1
+
+
+def _neighbours(plan: Plan) -> int:
+    """The number of equal layers in a row of which each kind of neighbourhood is among them."""
+    return 2 * ahead_of(plan) + 1
 
 
 def stage_plan(plan: Plan, depth: int, layers: Sequence[int]) -> Plan:
@@ -584,6 +598,10 @@ def stage_plan(plan: Plan, depth: int, layers: Sequence[int]) -> Plan:
         "global_batch_size": 6 * plan.dp * plan.micro_batch_size,
         "recompute_every": min(plan.recompute_every, ahead_of(plan) + 3, depth * chunks),
     }
+    if plan.recompute_first is not None:
+        # As many layers of a chunk as have all neighbours, or all of those that do not recompute.
+        others = max(layers) - plan.recompute_first
+        words |= {"recompute_first": min(plan.recompute_first, max(_neighbours(plan), depth - others), depth)}
     count = words["pp"] * chunks
     if not min(layers[0], layers[-1]):
         first, last = (depth if each else 0 for each in (layers[0], layers[-1]))

@@ -318,8 +318,11 @@ class SearchPlace:
 
 def _of_one_stage(words: Words, space: Space, **change: Any) -> Plan:
     """The plan of a group or a cell with all layers on one stage."""
-    left_out = {*OF_STAGES, "scatter_gather", "recompute_every", "ranks"}
+    which = {"recompute_every", "recompute_first"}
+    left_out = {*OF_STAGES, *which, "scatter_gather", "ranks"}
     small = {word: value for word, value in words.items() if word not in left_out}
     if small.get("recompute", "none") != "none":
-        change |= {"recompute_every": 2}
+        # Its figures have layers of both kinds. Fewer may recompute where a search chooses them, or a word does.
+        few = space.is_open("recompute_every", "recompute") or words.keys() & which
+        change |= {"recompute_every": space.sizes["L"] + 1 if few else 2}
     return Plan.from_mapping({**small, **change})

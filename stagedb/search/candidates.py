@@ -85,7 +85,9 @@ class Candidate:
 
 def layout_of(system: str, ranks: int, words: Mapping[str, Any]) -> str:
     """What the plans of a system and a world share that differ only in what recomputes."""
-    others = {word: value for word, value in words.items() if word not in ("recompute", "recompute_every")}
+    others = {
+        word: value for word, value in words.items() if word not in ("recompute", "recompute_every", "recompute_first")
+    }
     return json.dumps([system, ranks, others], sort_keys=True)
 
 

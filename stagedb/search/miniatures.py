@@ -205,10 +205,7 @@ def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniatu
     columns = program.workload.classes[0]
     carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in program.carried[columns.number].items()}
     made = programs(program.graph, plan, columns, carried)[0]
-    parts = {
-        position: (block, made.layers[position] is not None and plan.recomputes(made.layers[position] or 0))
-        for position, block in made.places
-    }
+    parts = {position: (block, position in made.recomputing) for position, block in made.places}
     times = {} if system is None else _times(program, plan, system, parts)
     held = _held(Chunk(made, plan, plan.options.framework.memory))
     sent, members = _sent(program, plan, parts), members_of(program.workload, columns)
@@ -425,10 +422,14 @@ def _parts(columns: ClassColumns, plan: Plan) -> dict[tuple[int, int], Part]:
     rows = zip(
         columns.ops.chunk.tolist(), origins.position.tolist(), origins.block, origins.layer.tolist(), strict=True
     )
+    found = {(chunk, at): (block, layer) for chunk, at, block, layer in rows if block not in PSEUDO_BLOCKS}
+    first: dict[int, int] = {}
+    for (chunk, _), (_, layer) in found.items():
+        if layer >= 0:
+            first[chunk] = min(layer, first.get(chunk, layer))
     return {
-        (chunk, at): (block, layer >= 0 and plan.recomputes(layer))
-        for chunk, at, block, layer in rows
-        if block not in PSEUDO_BLOCKS
+        (chunk, at): (block, layer >= 0 and plan.recomputes(layer, layer - first[chunk]))
+        for (chunk, at), (block, layer) in found.items()
     }
 
 

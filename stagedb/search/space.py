@@ -312,7 +312,8 @@ def _orders(space: Space, words: Words) -> Iterator[Words]:
 
 def _every(space: Space, words: Words) -> Iterator[Words]:
     yield {}
-    if words.get("recompute", "none") == "none" or not space.is_open("recompute_every", "recompute"):
+    chosen = space.is_open("recompute_every", "recompute") and space.is_open("recompute_first")
+    if words.get("recompute", "none") == "none" or not chosen:
         return
     for number in range(2, -(-space.sizes["L"] // words["pp"]) + 1):
         yield {"recompute_every": number}

@@ -33,6 +33,7 @@ PLAN: dict[str, Any] = {
     "dispatch": "nodes",
     "recompute_every": 1,
 }
+BLOCK: dict[str, Any] = {"recipe": "megatron", "tp": 4, "recompute": "full", "recompute_first": 3}
 
 
 def test_frameworks_of_megatron_have_settings_and_others_none() -> None:
@@ -63,6 +64,45 @@ def test_the_words_of_megatron_core() -> None:
         "expert-tensor-parallel-size 1",
         "moe-token-dispatcher-type flex",
     ]
+
+
+@pytest.mark.parametrize(
+    ("framework", "expected"),
+    [
+        (
+            "megatron-core",
+            "--tensor-model-parallel-size 4 --recompute-granularity full --recompute-method block "
+            "--recompute-num-layers 3",
+        ),
+        (
+            "nemo",
+            "model.tensor_model_parallel_size=4 model.activations_checkpoint_granularity=full "
+            "model.activations_checkpoint_method=block model.activations_checkpoint_num_layers=3",
+        ),
+        (
+            "megatron-bridge",
+            "model.tensor_model_parallel_size=4 model.recompute_granularity=full model.recompute_method=block "
+            "model.recompute_num_layers=3",
+        ),
+    ],
+)
+def test_the_first_layers_are_the_method_block(framework: str, expected: str) -> None:
+    settings = find_profile(framework).settings
+    assert settings is not None
+    found = settings.settings(BLOCK, BLOCK)
+    assert (found.text, found.without) == (expected, ())
+    uniform = settings.settings({**BLOCK, "recompute_first": None}, {})
+    assert uniform.text == expected.replace("block", "uniform").replace("3", "1")
+    # Megatron has no such choice of what it recomputes in part.
+    selective = {**BLOCK, "recompute": "core"}
+    assert settings.settings(selective, selective).without == ("recompute_first",)
+
+
+@pytest.mark.parametrize("framework", ["megatron-2021", "megatron-deepspeed"])
+def test_frameworks_without_a_setting_for_the_first_layers_name_the_word(framework: str) -> None:
+    settings = find_profile(framework).settings
+    assert settings is not None
+    assert settings.settings(BLOCK, BLOCK).without == ("recompute_first",)
 
 
 @pytest.mark.parametrize("framework", MEGATRON)

@@ -21,6 +21,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "recipe": ("torch", "torch", "megatron"),
     "recompute": ("none", "none", "full", "core"),
     "recompute_every": (1, 1, 2),
+    "recompute_first": (None, None, 1),
     "virtual_stages": (1, 1, 2),
     "schedule": (None, None, "gpipe", "zb-h1", "zb-v", "interleaved-zb", "breadth-first"),
     "hsdp": (1, 1, 2),
@@ -51,7 +52,7 @@ def drawn_plan(seed: int) -> Drawn:
         words = {word: rng.choice(values) for word, values in CHOICES.items()}
         experts = style in ("moe", "deepseek")
         needed = {"cp_kind": words["cp"] > 1, "ep": experts, "dispatch": experts}
-        needed["recompute_every"] = words["recompute"] != "none"
+        needed |= dict.fromkeys(("recompute_every", "recompute_first"), words["recompute"] != "none")
         words = {word: value for word, value in words.items() if value is not None and needed.get(word, True)}
         words |= {"seq_len": 16, "global_batch_size": words["dp"] * rng.choice((4, 8))}
         model = card(style, layers=rng.choice((4, 5, 8)), tied=rng.random() < 0.3)

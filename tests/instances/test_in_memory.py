@@ -39,6 +39,11 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"pp": 2, "virtual_stages": 2, "schedule": "interleaved-zb", "dp": 2, "zero": 3},
     ),
     "sharded": ("llama", {"dp": 4, "zero": 3, "hsdp": 2, "recompute": "full", "recompute_every": 2}),
+    "first layers of chunks": (
+        "llama",
+        {"pp": 2, "virtual_stages": 2, "dp": 2, "zero": 3, "recompute": "full", "recompute_first": 1}
+        | {"global_batch_size": 8},
+    ),
     "a ring": ("llama", {"cp": 4, "dp": 2, "cp_kind": "ring-p2p", "recipe": "megatron", "zero": 1}),
     "a ring of gathers": ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_kind": "ring-allgather"}),
     "heads in a ring": ("llama", {"cp": 4, "ulysses": 2, "cp_kind": "ulysses-ring"}),

@@ -27,6 +27,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "one stage": ("llama", {"dp": 2, "tp": 2}),
     "stages that hold both, recomputed": ("llama", {"pp": 2, "zero": 3, "dp": 2, "recompute": "full"}),
     "every second layer recomputed": ("llama", {"pp": 2, "recompute": "full", "recompute_every": 2}),
+    "first layers recomputed": ("llama", {"pp": 2, "recompute": "full", "recompute_first": 2}),
     "virtual stages": ("moe", {"pp": 2, "virtual_stages": 3, "schedule": "interleaved", "dp": 2, "ep": 2, "zero": 3}),
     "megatron, buffers": ("moe", {"recipe": "megatron", "pp": 2, "dp": 2, "tp": 2, "sp": True, "zero": 1, "ep": 2}),
     "rings": ("llama", {"cp": 2, "cp_kind": "ring-alltoall", "pp": 3}),

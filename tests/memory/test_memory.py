@@ -104,6 +104,44 @@ def test_a_recomputed_layer_keeps_its_input_alone() -> None:
     assert levels[-1] == 0
 
 
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+@pytest.mark.parametrize("degrees", [{}, {"tp": 2, "sp": True}, {"dp": 2, "zero": 3}], ids=str)
+def test_the_first_layers_alone_give_up_what_each_of_them_saves(recipe: str, degrees: dict[str, Any]) -> None:
+    """`--recompute-method block`: N layers keep their input, the others all that they save."""
+    words = {"recipe": recipe, **degrees}
+    plain, full = (memory(tiny(), recompute=kind, **words)[0] for kind in ("none", "full"))
+    ends = [held(found, "forward_end")["activations"] for found in (plain, full)]
+    each, rest = divmod(ends[0] - ends[1], tiny().layers)
+    assert each > 0 and not rest
+    for first in range(1, tiny().layers + 1):
+        (some,) = memory(tiny(), recompute="full", recompute_first=first, **words)
+        assert held(some, "forward_end")["activations"] == ends[0] - first * each
+
+
+def test_each_chunk_of_a_stage_keeps_less_for_its_first_layers() -> None:
+    """A stage keeps a layer's activations for each micro-batch in flight, and the input where it recomputes.
+
+    A llama layer saves 12h + 4·kv·d + 6f + 4A + 8 bytes a token in bf16, of which full recompute keeps 2h.
+    """
+    model, tokens = tiny(), 8
+    saved = 12 * model.hidden + 4 * model.kv_heads * model.head_dim + 6 * model.ffn + 4 * model.heads + 8
+    words: dict[str, Any] = {"pp": 2, "virtual_stages": 2, "global_batch_size": 4}
+    whole = {each.rank_class.stages: each for each in memory(model, **words)}
+    some = {each.rank_class.stages: each for each in memory(model, recompute="full", recompute_first=1, **words)}
+    for stages, each in some.items():
+        usage, plain = each.usage, whole[stages].usage
+        for index, task in enumerate(usage.tasks):
+            point = Point(index, usage.lengths[task.kind, task.chunk])
+            before = Point(index, plain.lengths[task.kind, task.chunk])
+            chunks = sum(one.count for one in plain.alive(before) if one.name == "layer.attn_norm") // 2
+            kept = [
+                sum(one.bytes for one in of.alive(at) if one.category is Category.ACTIVATIONS)
+                for of, at in ((plain, before), (usage, point))
+            ]
+            # A chunk has two layers, and the first one recomputes.
+            assert kept[0] - kept[1] == chunks * tokens * (saved - 2 * model.hidden), (stages, index)
+
+
 def in_flight(usage: Usage, name: str) -> int:
     """The most micro-batches, those of each chunk counted, of which tensors of this name live when a task is over.
 
@@ -340,7 +378,7 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     if recipe == "torch" and zero >= 2:
         words["reduce_dtype"] = draw(st.sampled_from(["bf16", "fp32"]))
     if words["recompute"] != "none":
-        words["recompute_every"] = draw(st.sampled_from([1, 2]))
+        words |= draw(st.sampled_from([{}, {"recompute_every": 2}, {"recompute_first": 1}]))
     return words
 
 

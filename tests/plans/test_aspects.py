@@ -131,7 +131,7 @@ def test_a_word_is_declared_once() -> None:
 COUNTS = ("dp", "tp", "pp", "cp", "ep", "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages")
 
 
-@pytest.mark.parametrize("word", [*COUNTS, "recompute_every"])
+@pytest.mark.parametrize("word", [*COUNTS, "recompute_every", "recompute_first"])
 def test_a_plan_checks_its_counts(word: str) -> None:
     option = word.replace("_", "-")
     with pytest.raises(UsageError, match=rf"^{word} is 0: --{option} takes 1 or more$"):

@@ -139,8 +139,16 @@ def test_environment() -> None:
 
 def test_every_kth_layer_is_counted_from_one() -> None:
     plan = Plan(options=GraphOptions(recompute="full"), recompute_every=3)
-    assert [layer for layer in range(8) if plan.recomputes(layer)] == [2, 5]
+    assert [layer for layer in range(8) if plan.recomputes(layer, layer)] == [2, 5]
     assert Plan.from_mapping(plan.to_dict()) == plan
+
+
+def test_the_first_layers_are_those_of_each_chunk() -> None:
+    plan = Plan(options=GraphOptions(recompute="full"), recompute_first=2)
+    two_chunks = [(layer, layer % 4) for layer in range(8)]
+    assert [layer for layer, of_chunk in two_chunks if plan.recomputes(layer, of_chunk)] == [0, 1, 4, 5]
+    assert Plan.from_mapping(plan.to_dict()) == plan
+    assert plan.digest != Plan(options=GraphOptions(recompute="full")).digest
 
 
 def test_operators_are_a_set() -> None:
@@ -424,6 +432,23 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"recompute_every": 0}, "recompute_every is 0: --recompute-every takes 1 or more"),
         ({"recompute": "full", "recompute_every": 33}, "--recompute-every takes at most 32"),
         ({"recompute": "full", "recompute_every": 9, "pp": 4}, "--recompute-every takes at most 8"),
+        ({"recompute_first": 2}, "choose it with --recompute, or leave --recompute-first out"),
+        ({"recompute_first": 0}, "recompute_first is 0: --recompute-first takes 1 or more"),
+        ({"recompute": "full", "recompute_first": 33}, "no stage has more than 32 layers, so that none has a first 33"),
+        ({"recompute": "full", "recompute_first": 9, "pp": 4}, "--recompute-first takes at most 8"),
+        (
+            {"recompute": "full", "recompute_first": 5, "pp": 4, "virtual_stages": 2, "global_batch_size": 8},
+            "no chunk of a stage has more than 4 layers, so that none has a first 5: --recompute-first takes at most 4",
+        ),
+        (
+            {"recompute": "full", "recompute_first": 3, "recompute_every": 2},
+            "--recompute-every 2 and --recompute-first 3 choose the layers that recompute twice: leave "
+            "--recompute-every out, or leave --recompute-first out",
+        ),
+        (
+            {"recompute": "full", "recompute_first": 2, "pp": 4, "schedule": "zb-h1"},
+            "the second half of a backward cannot read what the first has recomputed (recompute full)",
+        ),
         ({"zero-stage": 1}, "unknown word 'zero-stage' in the plan"),
         ({"tp": 2, "t-p": 2}, "unknown word 't-p'"),
         ({"seq-len": 2, "seq_len": 2}, "the plan has the word 'seq_len' twice"),

@@ -106,6 +106,66 @@ def test_the_best_plans_are_those_of_trying_every_plan(
     assert (found.best.step if found.best else None) == (best[0][0] if best else None)
 
 
+@pytest.mark.parametrize(
+    ("allow", "words"),
+    [
+        ((), {"recompute": "full", "recompute_first": 1}),
+        (("schedule",), {"recompute": "full", "recompute_first": 1}),
+        (("recompute",), {"recompute_first": 1}),
+        ((), {"recompute": "full", "recompute_every": 4}),
+        (("recompute",), {"recompute": "full"}),
+    ],
+    ids=str,
+)
+def test_groups_are_bounded_with_the_layers_that_words_choose(allow: tuple[str, ...], words: dict[str, Any]) -> None:
+    """A group is bounded on one stage, before the number of layers that recompute is known."""
+    for ranks in (1, 4):
+        request = asked(LLAMA, ranks, allow, words={**words, "micro_batch_size": 4, "global_batch_size": 64})
+        (place,) = places_of(request, LLAMA, [H100])
+        trials, tried = place.trials, 0
+        for group in place.groups():
+            bound = place.bounded(group)
+            assert bound.step > 0
+            for plan in (plan for cell in place.space.cells(group.words) for plan in place.space.plans(cell)):
+                assert words.items() <= {**plan, "recompute_every": words.get("recompute_every", 1)}.items()
+                try:
+                    found = trials.outcome(Plan.from_mapping(plan))
+                except UsageError:
+                    continue
+                tried += 1
+                assert bound.step <= found.step and bound.peak <= found.peak, plan
+        assert tried
+        best, (known, *_) = run(request, LLAMA).best, by_trying_all(request, LLAMA)[0]
+        assert best is not None and best.step == known[0]
+
+
+FIRST: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "stages": ("llama3-8b", 8, {"tp": 2, "pp": 2, "dp": 2, "recompute_first": 3, "zero": 1}),
+    "chunks": ("llama3-8b", 8, {"tp": 2, "pp": 2, "dp": 2, "recompute_first": 1, "virtual_stages": 2}),
+    "few of many": ("llama3-8b", 16, {"dp": 4, "recipe": "torch", "zero": 3, "recompute_first": 2}),
+    "half": ("llama3-8b", 16, {"dp": 4, "recipe": "torch", "zero": 3, "recompute_first": 7}),
+    "most": ("llama3-8b", 16, {"dp": 4, "recipe": "torch", "zero": 3, "recompute_first": 14}),
+    "uneven stages": (
+        *("llama3-8b", 14),
+        {"pp": 2, "dp": 4, "recipe": "torch", "zero": 2, "recompute_first": 7, "counted_ends": "loss"},
+    ),
+    "layers of two kinds": ("deepseek-v2-lite", 8, {"tp": 2, "pp": 2, "ep": 2, "dp": 2, "recompute_first": 2}),
+    "alternating kinds": ("gemma-2-9b", 8, {"pp": 2, "dp": 4, "recipe": "torch", "zero": 3, "recompute_first": 1}),
+}
+"""Model, its layers, and words of plans whose first layers recompute."""
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_no_plan_whose_first_layers_recompute_is_better_than_its_bounds(case: str) -> None:
+    model, layers, own = FIRST[case]
+    card = small(model, layers)
+    usual = {"recipe": "megatron", "global_batch_size": 32, "seq_len": 1024, "recompute": "full"}
+    words = {**usual, "sp": own.get("tp", 1) > 1, **own}
+    sizes = model_sizes(card, FRAMEWORKS[words["recipe"]])
+    trials = Trials(lambda options: build_graph(card, options), sizes, H100)
+    assert check_bounds_of(words, trials, Bounds(trials.graph_of, trials.sizes, trials.system))
+
+
 ALL = groups_of(["all"])
 STRATEGIES = ("zero", "hsdp", "sp", "recompute", "schedule", "strategies")
 

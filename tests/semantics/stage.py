@@ -58,13 +58,16 @@ class Stage:
         recompute_every: int = 1,
         stages: int | None = None,
         counted: int = 0,
+        recompute_first: int | None = None,
     ) -> None:
         """`counted`: layers of the stage in its earlier chunks. `microbatches` holds the model's inputs
         (`tokens`, `labels`), whole; `post` is shared by all stages."""
         layers = [place for place, block in places if not mesh.specs[block].once]
-        again = (place for at, place in enumerate(layers, start=counted + 1) if at % recompute_every == 0)
+        chosen = layers if recompute_first is None else layers[:recompute_first]
+        again = (place for at, place in enumerate(chosen, start=counted + 1) if at % recompute_every == 0)
+        every_layer = recompute_every == 1 and recompute_first is None
         # What is outside layers recomputes where all layers do.
-        ends = (place for place, block in places if mesh.specs[block].once and recompute_every == 1)
+        ends = (place for place, block in places if mesh.specs[block].once and every_layer)
         self.recomputing = frozenset((*again, *ends))
         self.layers = len(layers)
         self.stages = stages or mesh.env["pp"]

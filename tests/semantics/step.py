@@ -88,12 +88,14 @@ def run(
     pipeline: Pipeline | None = None,
     recompute_every: int = 1,
     expert_load: tuple[int, ...] = (),
+    recompute_first: int | None = None,
 ) -> Run:
     """One training step on pp stages of dp·cp·tp simulated ranks; the loss is the mean over all micro-batches.
 
     tokens, labels: (micro-batches · B, S), the global micro-batches one after another. pipeline: None is one stage that
     runs one micro-batch. recompute_every: in which layers of a stage, counted from 1, what the graph recomputes is
-    recomputed. expert_load: how many of so many choices of tokens in a row go to each expert; empty: one to each.
+    recomputed. recompute_first: in the first layers of each chunk alone; None: in all. expert_load: how many of so many
+    choices of tokens in a row go to each expert; empty: one to each.
     Raises ValueError where the pipeline does not suit the graph, env or batch, where its orders never end, and where a
     message does not have the layout of the graph; AssertionError where replicas differ.
     """
@@ -112,8 +114,8 @@ def run(
     on = [pipeline.placement.stage(index, pp) for index in range(len(pipeline.positions))]
     for index, (start, end) in enumerate(bounds):
         counted = sum(each.layers for each, stage in zip(stages, on, strict=False) if stage == on[index])
-        more = {"stages": len(pipeline.positions), "counted": counted}
-        stages.append(Stage(mesh, index, places[start:end], weights, batches, post, recompute_every, **more))
+        which = (recompute_every, len(pipeline.positions), counted, recompute_first)
+        stages.append(Stage(mesh, index, places[start:end], weights, batches, post, *which))
     of_stage = [[each for each, its in zip(stages, on, strict=True) if its == stage] for stage in range(pp)]
     _run_in_turn([run_tasks(of_stage[stage], order) for stage, order in enumerate(pipeline.orders)])
     norms = tuple(norm for stage in stages for norm in stage.norms)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Generator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -303,7 +304,19 @@ def test_a_tied_weight_s_ends_must_be_summed(zero: int) -> None:
         alone.run_pipelined(plan(made), 2)
 
 
-def test_recomputed_layers_are_counted_over_the_chunks_of_a_stage() -> None:
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        # Positions: the embedding, then layers 0 1 | 2 | 3 | 4 5 of stages 0, 1, 0, 1; every second of a stage's own.
+        ({"recompute_every": 2}, [(0, 2), (1,), (2,), (3, 5)]),
+        # The first of each chunk.
+        ({"recompute_first": 1}, [(0, 1), (1, 3), (2, 4), (3, 5)]),
+    ],
+    ids=str,
+)
+def test_recomputed_layers_are_counted_over_a_stage_or_in_each_chunk(
+    which: dict[str, Any], expected: list[tuple[int, ...]]
+) -> None:
     made = example(build_graph(card("llama", layers=6), GraphOptions(recompute="full")), microbatches=2)
     chosen = pipeline(made.graph, "interleaved", (2, 1, 1, 2), 2, chunks=2)
     stages: list[Stage] = []
@@ -316,10 +329,9 @@ def test_recomputed_layers_are_counted_over_the_chunks_of_a_stage() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Stage, "step", step)
         env = environment(made.graph, pp=2)
-        part = run(made.graph, env, made.weights, made.tokens, made.labels, chosen, recompute_every=2)
+        part = run(made.graph, env, made.weights, made.tokens, made.labels, chosen, **which)
     agree(part, made.run_whole())
-    # Positions: the embedding, then layers 0 1 | 2 | 3 | 4 5 of stages 0, 1, 0, 1; every second of a stage's own.
-    assert sorted((stage.index, *stage.recomputing) for stage in stages) == [(0, 2), (1,), (2,), (3, 5)]
+    assert sorted((stage.index, *stage.recomputing) for stage in stages) == expected
 
 
 def test_a_weight_gradient_that_reads_what_its_half_does_not_have_is_seen() -> None:

@@ -23,6 +23,18 @@ class Recompute:
         ),
     ] = 1
     """Layers are counted from 1 on their stage (torchtitan's `selective_ac_option`)."""
+    recompute_first: Annotated[
+        int | None,
+        WordSpec(
+            "Recompute only in the first N layers of a stage, or of each of its chunks.",
+            property="recompute only in the first layers of each chunk of a stage; absent: no limit",
+            metavar="N",
+            least=1,
+            unset="all",
+        ),
+    ] = None
+    """Megatron-LM's method block of full recomputation (`recompute_num_layers`): N layers of each chunk, or all of a
+    chunk with fewer."""
 
 
 @aspect
