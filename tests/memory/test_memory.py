@@ -118,6 +118,16 @@ def test_the_first_layers_alone_give_up_what_each_of_them_saves(recipe: str, deg
         assert held(some, "forward_end")["activations"] == ends[0] - first * each
 
 
+@pytest.mark.parametrize("which", [{"recompute_every": 2}, {"recompute_first": 4}], ids=str)
+def test_a_layer_that_predicts_further_tokens_saves_all_where_some_layers_recompute(which: dict[str, Any]) -> None:
+    """Only the layers of the model give up what they save: Megatron skips the others with the method block."""
+    model, tokens = tiny(multi_token_prediction=1), 8
+    saved = 12 * model.hidden + 4 * model.kv_heads * model.head_dim + 6 * model.ffn + 4 * model.heads + 8
+    plain, some = (memory(model, **words)[0] for words in ({}, {"recompute": "full", **which}))
+    ends = [held(found, "forward_end")["activations"] for found in (plain, some)]
+    assert ends[0] - ends[1] == 4 * tokens * (saved - 2 * model.hidden)
+
+
 def test_each_chunk_of_a_stage_keeps_less_for_its_first_layers() -> None:
     """A stage keeps a layer's activations for each micro-batch in flight, and the input where it recomputes.
 
