@@ -370,6 +370,9 @@ def described(each: Candidate, request: SearchRequest) -> str:
     words = _given(each, request)
     chosen = {word: value for word, value in words.items() if word not in (*request.words, *_LISTS)}
     every = chosen.pop("recompute_every", 1)
+    first = chosen.pop("recompute_first", None)
+    if first is not None:
+        chosen["recompute"] = f"{chosen['recompute']} in the first {first} layers of each chunk"
     if every > 1:
         chosen["recompute"] = f"{chosen['recompute']} in every {every}th layer"
     usual = {"tp": 1, "pp": 1, "cp": 1, "dp": 1, "ep": 1, "recompute": "none", "schedule": "1f1b"}

@@ -42,6 +42,10 @@ class SettingNames:
     values: Mapping[str, Mapping[Any, tuple[str, ...]]] = field(default_factory=dict)
     prefix: str = ""
 
+    def recomputes_first(self, kind: str) -> bool:
+        """Whether the first layers of each chunk alone may recompute. kind: what they recompute (`recompute`)."""
+        return any(METHOD in setting for setting in self.values.get("recompute", {}).get(kind, ()))
+
     def settings(self, words: Words, chosen: Words) -> FrameworkSettings:
         """A plan in these settings. words: all that it has. chosen: those whose absence must be named."""
         modules = words.get("recompute_modules") or ()
@@ -60,7 +64,7 @@ class SettingNames:
                 known.append(word)
                 own = settings[words[word]]
                 found += [setting.format(**texts) for setting in own]
-                known += ["recompute_first"] if any(METHOD in setting for setting in own) else []
+        known += ["recompute_first"] if self.recomputes_first(words.get("recompute", "none")) else []
         without = [word for word in chosen if word not in known and word not in SILENT]
         return FrameworkSettings(" ".join(self.prefix + setting for setting in found), tuple(without))
 

@@ -34,6 +34,7 @@ from stagedb.search.miniatures import (
     stage_miniature,
 )
 from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
+from stagedb.search.space import Words
 from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
@@ -61,6 +62,18 @@ Chunks = tuple[ChunkParts, ...]
 
 
 @dataclass(frozen=True)
+class Which:
+    """The layers that recompute: every so many-th of a stage, and the first of a chunk; None: all of a chunk."""
+
+    every: int
+    first: int | None = None
+
+
+ALL, NONE = Which(1), Which(1, 0)
+"""All layers recompute, or none."""
+
+
+@dataclass(frozen=True)
 class PlanBound:
     """Lower bounds of a plan: step [ns], and bytes of the fullest rank. terms: ns of the step by what takes it."""
 
@@ -79,7 +92,7 @@ class Bounds:
     _graphs: dict[object, IndexedGraph] = field(default_factory=dict)
     _miniatures: dict[object, Miniature] = field(default_factory=dict)
     _chunks: dict[object, Chunks] = field(default_factory=dict)
-    _recomputing: dict[object, list[tuple[tuple[int, ...], Chunks]]] = field(default_factory=dict)
+    _recomputing: dict[object, list[tuple[tuple[Words, ...], Chunks]]] = field(default_factory=dict)
     _orders: dict[object, "_Orders"] = field(default_factory=dict)
     _stages: dict[tuple[int, str], StageMiniature] = field(default_factory=dict)
     _rehearsals: dict[object, TaskOrder] = field(default_factory=dict)
@@ -109,7 +122,7 @@ class Bounds:
     def saved(self, plan: Plan) -> int:
         """Bytes that one forward of the whole model saves, if every layer recomputes. plan: one stage."""
         saved = self._miniature(plan, timed=True).saved
-        return sum(saved[part] * count for part, count in self.chunks(plan, 1)[0].parts)
+        return sum(saved[part] * count for part, count in self.chunks(plan, ALL)[0].parts)
 
     def held(self, plan: Plan) -> int:
         """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: one stage."""
@@ -192,7 +205,7 @@ class Bounds:
 
         whole: with what is reduced and gathered once a step.
         """
-        chunk = self.chunks(plan, NEVER_AGAIN)[0]
+        chunk = self.chunks(plan, NONE)[0]
         of_step = self._reduced(plan, chunk) if whole else 0
         return runs * self._sent_in_micro_batch(plan, chunk) + of_step
 
@@ -254,7 +267,7 @@ class Bounds:
 
     def _ordered(self, plan: Plan) -> tuple[tuple[Part, ...], ...]:
         """The parts of each chunk in their order."""
-        stages = self._laid_out(plan, plan.chunk_layers(self.sizes["L"]), plan.recompute_every)
+        stages = self._laid_out(plan, plan.chunk_layers(self.sizes["L"]), _which(plan))
         return tuple(tuple(_parts_of(stage)) for stage in stages)
 
     def _stage_miniature(self, plan: Plan) -> StageMiniature:
@@ -307,39 +320,44 @@ class Bounds:
             self._orders[key] = _Orders.of(plan)
         return self._orders[key]
 
-    def chunks(self, plan: Plan, every: int | None = None) -> Chunks:
-        """The parts of the model in each chunk of a pipeline. every: in place of the plan's `recompute_every`."""
+    def chunks(self, plan: Plan, which: Which | None = None) -> Chunks:
+        """The parts of the model in each chunk of a pipeline. which: layers that recompute, in place of the plan's."""
         graph = self._graph(plan.options, 0).graph
-        number = 1 if plan.options.recompute == "none" else every or plan.recompute_every
+        chosen = ALL if plan.options.recompute == "none" else which or _which(plan)
         layers = plan.chunk_layers(self.sizes["L"])
-        key = (graph.blocks, layers, plan.virtual_stages, plan.placement, number, plan.recompute_first)
+        key = (graph.blocks, layers, plan.virtual_stages, plan.placement, chosen)
         if key not in self._chunks:
-            self._chunks[key] = tuple(map(_chunk_of, self._laid_out(plan, layers, number)))
+            self._chunks[key] = tuple(map(_chunk_of, self._laid_out(plan, layers, chosen)))
         return self._chunks[key]
 
-    def _laid_out(self, plan: Plan, layers: Sequence[int], number: int) -> Sequence[Stage]:
-        """The layers of each chunk, of which every so many-th of a stage recomputes, or the first ones of a chunk."""
+    def _laid_out(self, plan: Plan, layers: Sequence[int], which: Which) -> Sequence[Stage]:
+        """The layers of each chunk, of which some recompute."""
         blocks = [
             Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
             for each in self._graph(plan.options, 0).graph.blocks
         ]
 
         def variants(layer: int, of_chunk: int) -> tuple[int, ...]:
-            within = plan.recompute_first is None or of_chunk < plan.recompute_first
-            return (int(within and (layer + 1) % number == 0),)
+            return (int((which.first is None or of_chunk < which.first) and (layer + 1) % which.every == 0),)
 
         return lay_out(blocks, layers, variants, (), plan.virtual_stages, plan.placement)
 
-    def recomputing(self, plan: Plan, numbers: Sequence[int]) -> list[tuple[tuple[int, ...], Chunks]]:
-        """The values of `recompute_every` that give each chunk equally many layers that recompute, with its parts."""
-        found: dict[Chunks, tuple[int, ...]] = {}
+    def recomputing(self, plan: Plan, choices: Sequence[Words]) -> list[tuple[tuple[Words, ...], Chunks]]:
+        """The choices of layers that give each chunk equally many that recompute, with its parts.
+
+        choices: changes of the plan's words; a single one is the plan's own.
+        """
+        if len(choices) == 1:
+            return [(tuple(choices), self.chunks(plan))]
+        found: dict[Chunks, tuple[Words, ...]] = {}
         layers = plan.chunk_layers(self.sizes["L"])
-        key = (plan.options, layers, plan.virtual_stages, plan.placement, tuple(numbers), plan.recompute_first)
+        of_choices = tuple(Which(each.get("recompute_every", 1), each.get("recompute_first")) for each in choices)
+        key = (plan.options, layers, plan.virtual_stages, plan.placement, of_choices)
         if key not in self._recomputing:
-            for number in numbers:
-                chunks = self.chunks(plan, number)
-                found[chunks] = (*found.get(chunks, ()), number)
-            self._recomputing[key] = [(every, chunks) for chunks, every in found.items()]
+            for choice, which in zip(choices, of_choices, strict=True):
+                chunks = self.chunks(plan, which)
+                found[chunks] = (*found.get(chunks, ()), choice)
+            self._recomputing[key] = [(own, chunks) for chunks, own in found.items()]
         return self._recomputing[key]
 
     def graph(self, options: GraphOptions) -> SymGraph:
@@ -525,9 +543,6 @@ def _terms(
     return {"compute": busy - sum(found.values()), **found, "bubble": bubble}
 
 
-NEVER_AGAIN = 1 << 30
-"""A value of `recompute_every` with which no layer recomputes."""
-
 OF_STAGES = frozenset(
     (
         *("pp", "schedule", "virtual_stages", "chunk_placement", "task_order", "layers_per_stage", "layers_per_chunk"),
@@ -607,6 +622,10 @@ def stage_plan(plan: Plan, depth: int, layers: Sequence[int]) -> Plan:
         first, last = (depth if each else 0 for each in (layers[0], layers[-1]))
         words |= {"layers_per_chunk": [first, *[depth] * (count - 2), last]}
     return Plan.from_mapping(words)
+
+
+def _which(plan: Plan) -> Which:
+    return Which(plan.recompute_every, plan.recompute_first)
 
 
 def _parts_of(stage: Stage) -> list[Part]:

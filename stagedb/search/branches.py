@@ -11,10 +11,10 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.strategy_checks import check_strategy
-from stagedb.search.bounds import NEVER_AGAIN, OF_STAGES, Bounds, PlanBound
+from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, PlanBound
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
 from stagedb.search.conditions import Condition
-from stagedb.search.space import Space, Words
+from stagedb.search.space import CHOOSE_LAYERS, Space, Words
 from stagedb.systems import System
 from stagedb.timing.sent_bytes import most_sent
 
@@ -34,8 +34,8 @@ class PlanSet:
     """Plans that share words, with lower bounds of their step [ns], peak and bytes that a rank sends.
 
     place: the index of the system and the world in a search. plans: how many. terms: ns of the step's bound. alike:
-    values of `recompute_every` with which the plan of the branch is no faster. sent: None if the search does not ask
-    for it, and the plan is not timed.
+    other choices of layers that recompute, with which the plan of the branch is no faster. sent: None if the search
+    does not ask for it, and the plan is not timed.
     """
 
     place: int
@@ -45,7 +45,7 @@ class PlanSet:
     step: int = 0
     peak: int = 0
     terms: Mapping[str, int] = field(default_factory=dict)
-    alike: tuple[int, ...] = ()
+    alike: tuple[Words, ...] = ()
     sent: int | None = None
 
 
@@ -225,18 +225,16 @@ class SearchPlace:
         """The plans of a cell by the order of their tasks: those that differ only in which layers recompute are one."""
         large: list[PlanSet] = []
         for words in self.space.orders(cell.words):
-            numbers = list(self.space.numbers(words))
-            one = replace(cell, level=SetKind.ORDER, words=words, plans=len(numbers))
+            choices = self.space.choices(words)
+            one = replace(cell, level=SetKind.ORDER, words=words, plans=len(choices))
             if not self.may_hold({**self._usual, **words}):
                 yield self.set_of(one, Fate.FILTERED)
                 continue
             try:
-                plan = self._of_some_layers(words, numbers)
+                plan = _of_some_layers(words, choices)
                 plan.check(self.space.sizes)
                 # No layer recomputes in the bound of the step, and every layer in that of the peak.
-                least, most = (self.bounds.chunks(plan, every) for every in (NEVER_AGAIN, 1))
-                if len(numbers) == 1:
-                    least = most
+                least, most = (self.bounds.chunks(plan, each if choices[1:] else None) for each in (NONE, ALL))
                 bound = self.bounds.bound(plan, least, most)
                 step, peak = max(one.step, bound.step), max(one.peak, bound.peak)
                 one = replace(one, step=step, peak=peak, terms=bound.terms)
@@ -257,27 +255,25 @@ class SearchPlace:
         fewest: of plans that may fit, the one in which fewest layers recompute is the best. The others are in `alike`:
         they are tried if it does not fit.
         """
-        numbers = list(self.space.numbers(order.words))
-        plan = self._of_some_layers(order.words, numbers)
-        fit: list[PlanSet] = []
+        choices = self.space.choices(order.words)
+        plan = _of_some_layers(order.words, choices)
+        fit: list[tuple[PlanSet, tuple[Words, ...]]] = []
         large: list[PlanSet] = []
-        for every, chunks in self.bounds.recomputing(plan, numbers):
+        for own, chunks in self.bounds.recomputing(plan, choices):
             peak = max(order.peak, self.bounds.peak(plan, chunks))
-            words = {**order.words, **({"recompute_every": every[0]} if every[0] > 1 else {})}
-            one = replace(order, level=SetKind.PLAN, words=words, plans=len(every), alike=every[1:], peak=peak)
-            (fit if self.room is None or peak <= self.room else large).append(one)
+            words = {**order.words, **own[0]}
+            one = replace(order, level=SetKind.PLAN, words=words, plans=len(own), alike=own[1:], peak=peak)
+            if self.room is None or peak <= self.room:
+                fit.append((one, own))
+            else:
+                large.append(one)
         yield from self._too_large(order, large)
         if fewest and fit:
-            values = [(each.words.get("recompute_every", 1), *each.alike) for each in fit]
-            first, *others = sorted((value for own in values for value in own), reverse=True)
-            one = next(each for each, own in zip(fit, values, strict=True) if first in own)
-            words = {**order.words, **({"recompute_every": first} if first > 1 else {})}
-            fit = [replace(one, words=words, plans=1 + len(others), alike=tuple(others))]
-        yield from map(self._rehearsed, fit)
-
-    def _of_some_layers(self, words: Words, numbers: Sequence[int]) -> Plan:
-        """A plan of which some layers recompute and others do not, so that its figures have both."""
-        return Plan.from_mapping({**words, "recompute_every": numbers[min(1, len(numbers) - 1)]})
+            first, *others = sorted((each for _, own in fit for each in own), key=choices.index, reverse=True)
+            one = next(each for each, own in fit if first in own)
+            words = {**order.words, **first}
+            fit = [(replace(one, words=words, plans=1 + len(others), alike=tuple(others)), ())]
+        yield from (self._rehearsed(each) for each, _ in fit)
 
     def _too_large(self, of: PlanSet, large: Sequence[PlanSet]) -> Iterator[Candidate]:
         """Plans that do not fit, as one set. of: the set to which they belong."""
@@ -298,7 +294,7 @@ class SearchPlace:
     @property
     def _usual(self) -> Words:
         """The defaults of words that the condition reads, but for those that are chosen last."""
-        names = () if self.condition is None else self.condition.names & PLAN_WORDS.keys() - {"recompute_every"}
+        names = () if self.condition is None else self.condition.names & PLAN_WORDS.keys() - {*CHOOSE_LAYERS}
         return {name: PLAN_WORDS[name].default for name in names}
 
     def _that_fits(self, branch: PlanSet) -> Iterator[PlanSet | Candidate]:
@@ -316,13 +312,17 @@ class SearchPlace:
         return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why, sent=branch.sent)
 
 
+def _of_some_layers(words: Words, choices: Sequence[Words]) -> Plan:
+    """A plan of which some layers recompute and others do not, so that its figures have both."""
+    return Plan.from_mapping({**words, **choices[min(1, len(choices) - 1)]})
+
+
 def _of_one_stage(words: Words, space: Space, **change: Any) -> Plan:
     """The plan of a group or a cell with all layers on one stage."""
-    which = {"recompute_every", "recompute_first"}
-    left_out = {*OF_STAGES, *which, "scatter_gather", "ranks"}
+    left_out = {*OF_STAGES, *CHOOSE_LAYERS, "scatter_gather", "ranks"}
     small = {word: value for word, value in words.items() if word not in left_out}
     if small.get("recompute", "none") != "none":
         # Its figures have layers of both kinds. Fewer may recompute where a search chooses them, or a word does.
-        few = space.is_open("recompute_every", "recompute") or words.keys() & which
+        few = "recompute" in space.allow or words.keys() & {*CHOOSE_LAYERS}
         change |= {"recompute_every": space.sizes["L"] + 1 if few else 2}
     return Plan.from_mapping({**small, **change})

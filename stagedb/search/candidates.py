@@ -7,8 +7,13 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from stagedb.search.space import CHOOSE_LAYERS
+
 FORMAT = 3
 """Version of what a search covers and how it counts; part of its id."""
+
+OWN_LAYERS = 4
+"""The version of searches with a framework that choose which layers recompute: as the framework can choose them."""
 
 BEST_OF_ALL = 2
 """The version before, in which a search over several numbers of ranks had the best plans of all of them alone. On one
@@ -85,9 +90,7 @@ class Candidate:
 
 def layout_of(system: str, ranks: int, words: Mapping[str, Any]) -> str:
     """What the plans of a system and a world share that differ only in what recomputes."""
-    others = {
-        word: value for word, value in words.items() if word not in ("recompute", "recompute_every", "recompute_first")
-    }
+    others = {word: value for word, value in words.items() if word not in ("recompute", *CHOOSE_LAYERS)}
     return json.dumps([system, ranks, others], sort_keys=True)
 
 
@@ -142,12 +145,14 @@ class SearchRequest:
     @property
     def id(self) -> str:
         """The digest of what is asked: the same search on two machines has one id."""
+        if self.framework and "recompute" in self.allow:
+            return self._id_in(OWN_LAYERS)
         return self._id_in(FORMAT if len(self.ranks) > 1 else BEST_OF_ALL)
 
     @property
-    def ids(self) -> tuple[str, str]:
-        """Its id, and the one that it has in a store where the version before searched it."""
-        return self.id, self._id_in(BEST_OF_ALL)
+    def ids(self) -> tuple[str, ...]:
+        """Its id, and those that it has in a store where a version before searched it."""
+        return self.id, self._id_in(FORMAT), self._id_in(BEST_OF_ALL)
 
     def _id_in(self, version: int) -> str:
         content = json.dumps({"format": version, **asdict(self)}, sort_keys=True, separators=(",", ":"))

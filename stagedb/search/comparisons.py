@@ -17,7 +17,7 @@ from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.search.branches import SearchPlace
 from stagedb.search.candidates import Candidate, Fate, SearchRequest, SearchResult, Worth
 from stagedb.search.losses import explain
-from stagedb.search.space import Space, Words
+from stagedb.search.space import CHOOSE_LAYERS, Space, Words
 from stagedb.timing.sent_bytes import most_sent
 
 DRAWN = 100
@@ -136,7 +136,7 @@ def _one_of(space: Space, of: Candidate, chance: random.Random) -> Words:
     """A plan of a set, which is a group, a cell, an order or a plan (`space`)."""
     if of.plans == 1:
         return of.words
-    words = {word: value for word, value in of.words.items() if word != "recompute_every" or word in space.words}
+    words = {word: value for word, value in of.words.items() if word not in CHOOSE_LAYERS or word in space.words}
     chosen = "recompute" if space.is_open("recompute", "recompute") else "zero"
     if chosen in words or not space.is_open(chosen, chosen):
         cell = words
@@ -145,8 +145,7 @@ def _one_of(space: Space, of: Candidate, chance: random.Random) -> Words:
         cell = chance.choices(cells, list(map(space.count, cells)))[0]
     if "schedule" not in cell or "schedule" in space.words:
         return chance.choice(list(space.plans(cell)))
-    every = chance.choice(list(space.numbers(cell)))
-    return {**cell, "recompute_every": every} if every > 1 else cell
+    return {**cell, **chance.choice(space.choices(cell))}
 
 
 def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:

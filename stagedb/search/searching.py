@@ -24,7 +24,7 @@ from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest,
 from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
 from stagedb.search.region_choices import Regions
-from stagedb.search.space import Space, framework_of
+from stagedb.search.space import CHOOSE_LAYERS, Space, framework_of
 from stagedb.systems import System
 
 LOST = "so that the search ended; the plans that were timed before are kept, if a store keeps them"
@@ -363,10 +363,9 @@ class _Search:
         """The plans that are no faster than one that was tried."""
         step = max(branch.step, first.step)
         sent = None if branch.sent is None else max(branch.sent, first.sent or 0)
-        others = {word: value for word, value in branch.words.items() if word != "recompute_every"}
-        for every in branch.alike:
-            words = {**others, **({"recompute_every": every} if every > 1 else {})}
-            self._push(replace(branch, words=words, plans=1, alike=(), step=step, sent=sent))
+        others = {word: value for word, value in branch.words.items() if word not in CHOOSE_LAYERS}
+        for choice in branch.alike:
+            self._push(replace(branch, words={**others, **choice}, plans=1, alike=(), step=step, sent=sent))
 
     def _settle(self, candidate: Candidate) -> None:
         self.settled.append(candidate)

@@ -115,9 +115,9 @@ class Space:
         """The words of each plan of a cell, but for the layers that recompute."""
         return self._product(cell, _PLAN_AXES[:-1])
 
-    def numbers(self, words: Words) -> Iterator[int]:
-        """The values of `recompute_every` of plans with these words."""
-        return (int({**words, **change}.get("recompute_every", 1)) for change in _every(self, words))
+    def choices(self, words: Words) -> list[Words]:
+        """The changes of these words that choose the layers which recompute, from those of all layers on."""
+        return list(_which(self, words))
 
     def count(self, cell: Words) -> int:
         """The number of plans of a cell."""
@@ -151,6 +151,9 @@ class Space:
         """Whether the search chooses a word."""
         return word not in self.words and (not group or group in self.allow)
 
+
+CHOOSE_LAYERS = ("recompute_every", "recompute_first")
+"""The words of a plan that choose which layers recompute."""
 
 _Axis = Callable[[Space, Words], Iterator[Words]]
 """A function of a space and the words so far, which gives the changes that may follow."""
@@ -277,10 +280,10 @@ def _recomputing(space: Space, words: Words) -> Iterator[Words]:
 
 
 def _kinds_of(framework: FrameworkProfile) -> Iterator[Words]:
-    """What a framework can compute again, but in every K-th layer, which a search has for each of its kinds."""
+    """What a framework can compute again, but in some layers alone, which a search has for each of its kinds."""
     found: list[Words] = []
     for words in framework.recompute.values():
-        kind = {word: value for word, value in words.items() if word != "recompute_every"}
+        kind = {word: value for word, value in words.items() if word not in CHOOSE_LAYERS}
         if kind and kind not in found:
             found.append(kind)
             yield kind
@@ -310,10 +313,16 @@ def _orders(space: Space, words: Words) -> Iterator[Words]:
             yield {"rank_order": [*order, *alone]}
 
 
-def _every(space: Space, words: Words) -> Iterator[Words]:
+def _which(space: Space, words: Words) -> Iterator[Words]:
+    """Which layers recompute, of fewer and fewer: every K-th, or the first ones where the framework has these alone."""
     yield {}
-    chosen = space.is_open("recompute_every", "recompute") and space.is_open("recompute_first")
-    if words.get("recompute", "none") == "none" or not chosen:
+    kind = words.get("recompute", "none")
+    if kind == "none" or not all(space.is_open(word, "recompute") for word in CHOOSE_LAYERS):
+        return
+    settings = space.framework.settings if space.framework is not None else None
+    if settings is not None and settings.recomputes_first(kind):
+        deepest = -(-space.sizes["L"] // (words["pp"] * words.get("virtual_stages", 1)))
+        yield from ({"recompute_first": number} for number in range(deepest - 1, 0, -1))
         return
     for number in range(2, -(-space.sizes["L"] // words["pp"]) + 1):
         yield {"recompute_every": number}
@@ -364,4 +373,4 @@ _GROUP_AXES: tuple[_Axis, ...] = (
     *(_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences, _strategies, _implied),
 )
 _CELL_AXES: tuple[_Axis, ...] = (_sharding, _implied, _recomputing, _messages, _orders)
-_PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _every)
+_PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _which)

@@ -68,6 +68,20 @@ def test_bounds_change_nothing() -> None:
     assert best[0] == best[1]
 
 
+def test_no_more_first_layers_recompute_than_the_memory_asks_for() -> None:
+    words = {"pp": 2, "dp": 4, "micro_batch_size": 4, "recompute": "full", "recompute_first": 4, "seq_len": 8192}
+    trials, plan, found = advised(words, bounded=True)
+    room = H100.accelerator.room
+    assert room is not None and found.fits
+    (fewest,) = [each for each in found.changes if set(each.change) == {"recompute_first"}]
+    first = fewest.change["recompute_first"]
+    assert fewest.fits and fewest.saving > 0
+    fewer = [trials.outcome(Plan.from_mapping({**plan.to_dict(), "recompute_first": each})) for each in range(1, first)]
+    assert all(each.peak > room or each.step >= fewest.outcome.step for each in fewer)
+    without = [each for each in found.changes if each.words.get("recompute") == "none"]
+    assert all("recompute_first" not in each.words for each in without)
+
+
 def test_no_more_layers_recompute_than_the_memory_asks_for() -> None:
     words = {"pp": 2, "dp": 4, "micro_batch_size": 4, "recompute": "full", "seq_len": 8192}
     trials, plan, found = advised(words, bounded=True)

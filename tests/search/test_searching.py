@@ -508,3 +508,49 @@ def test_a_kind_of_context_parallelism_leaves_plans_without_it() -> None:
     found = run(asked(LLAMA, 4, ("cp",), words={"cp_kind": "allgather-kv"}), LLAMA)
     assert {each.words["cp"] for each in found.candidates if each.fate is not Fate.REFUSED} >= {1, 2}
     assert not any("ranks that share a sequence" in each.why for each in found.candidates)
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan"])
+def test_layers_recompute_as_the_framework_can_choose_them(framework: str) -> None:
+    """Megatron has no choice but the first layers of each chunk (`recompute_method` block), for whole layers alone."""
+    profile = find_profile(framework)
+    words = profile.plan_words({"global_batch_size": 16, "seq_len": 2048})
+    space = Space(model_sizes(LLAMA, FRAMEWORKS[profile.recipe]), words, 4, ("recompute", "schedule"), profile)
+    plans = every_plan(space)
+    found: dict[tuple[str, int, int], set[str]] = {}
+    for plan in plans:
+        chosen = {f"{word[10:]} {plan[word]}" for word in ("recompute_every", "recompute_first") if word in plan}
+        key = plan["recompute"], plan["pp"], plan.get("virtual_stages", 1)
+        found.setdefault(key, set()).update(chosen or {"all"})
+    whole = {each: found["full", *each] for each in ((1, 1), (2, 1), (4, 1))}
+    if framework == "torchtitan":
+        assert whole == {(1, 1): {"all", "every 2", "every 3", "every 4"}, (2, 1): {"all", "every 2"}, (4, 1): {"all"}}
+        return
+    assert whole == {(1, 1): {"all", "first 1", "first 2", "first 3"}, (2, 1): {"all", "first 1"}, (4, 1): {"all"}}
+    assert found["full", 2, 2] == {"all"}
+    assert not any("recompute_first" in plan for plan in plans if plan["recompute"] != "full")
+    assert profile.settings is not None
+    for plan in (plan for plan in plans if "recompute_first" in plan):
+        assert "recompute_first" not in profile.settings.settings(plan, plan).without
+
+
+def test_a_search_finds_the_first_layers_that_fit() -> None:
+    """With room for less than all activations, the fewest layers that are enough are those of trying every number."""
+    profile = find_profile("megatron-core")
+    words = profile.plan_words({"global_batch_size": 16, "seq_len": 4096, "micro_batch_size": 4, "tp": 1, "pp": 1})
+    space = Space(model_sizes(LLAMA, FRAMEWORKS["megatron"]), words, 2, ("recompute",), profile)
+    trials = Trials(lambda options: build_graph(LLAMA, options), space.sizes, as_used_by(H100, profile))
+    outcomes = {
+        plan.get("recompute_first", 4): trials.outcome(Plan.from_mapping(plan))
+        for plan in every_plan(space)
+        if plan["recompute"] == "full"
+    }
+    assert outcomes.keys() == {1, 2, 3, 4}
+    peaks, steps = ([getattr(outcomes[first], name) for first in (1, 2, 3, 4)] for name in ("peak", "step"))
+    assert peaks == sorted(set(peaks), reverse=True) and steps == sorted(set(steps))
+    for first in (1, 2, 3):
+        request = asked(LLAMA, 2, ("recompute",), words=words, room=outcomes[first].peak, framework="megatron-core")
+        found = run(request, LLAMA, as_used_by(H100, profile))
+        full = [each for each in found.timed if each.words.get("recompute") == "full"]
+        assert full[0].words["recompute_first"] == first and full[0].step == outcomes[first].step
+        assert found.covered and sum(each.plans for each in found.candidates) == found.size == len(every_plan(space))

@@ -22,6 +22,7 @@
 // column strategy: string? — sharding rules of the regions, as JSON
 // column recompute: string? — what the backward computes again
 // column recompute_every: integer? — which layers recompute: every n-th
+// column recompute_first: integer? — which layers recompute: so many at the beginning of each chunk
 // column schedule: string? — pipeline schedule
 // column virtual_stages: integer? — chunks of a stage
 // column instance: string? — id of the instance of this plan, if the store has it
@@ -31,6 +32,6 @@ OPTIONAL MATCH (b)-[:MADE]->(i:Instance {state: 'ready'})
 RETURN b.place AS place, b.step AS step, b.peak AS peak, b.sent AS sent, b.code AS code, b.why AS why,
   b.system AS system, b.ranks AS ranks, b.tp AS tp, b.pp AS pp, b.cp AS cp, b.dp AS dp, b.ep AS ep,
   b.micro_batch_size AS micro_batch_size, b.zero AS zero, b.hsdp AS hsdp, b.sp AS sp, b.strategy AS strategy,
-  b.recompute AS recompute, b.recompute_every AS recompute_every, b.schedule AS schedule,
-  b.virtual_stages AS virtual_stages, i.id AS instance
+  b.recompute AS recompute, b.recompute_every AS recompute_every, b.recompute_first AS recompute_first,
+  b.schedule AS schedule, b.virtual_stages AS virtual_stages, i.id AS instance
 ORDER BY place

@@ -17,6 +17,7 @@
 // column zero: integer? — ZeRO stage
 // column recompute: string? — what the backward computes again
 // column recompute_every: integer? — which layers recompute: every n-th
+// column recompute_first: integer? — which layers recompute: so many at the beginning of each chunk
 // column schedule: string? — pipeline schedule
 // column virtual_stages: integer? — chunks of a stage
 // keep: step, peak, tp, pp, dp, micro_batch_size, zero, recompute
@@ -28,6 +29,6 @@ WITH b, [o IN others
 WHERE size(better) = 0
 RETURN b.place AS place, b.step AS step, b.peak AS peak, b.system AS system, b.ranks AS ranks, b.tp AS tp, b.pp AS pp,
   b.cp AS cp, b.dp AS dp, b.ep AS ep, b.micro_batch_size AS micro_batch_size, b.zero AS zero,
-  b.recompute AS recompute, b.recompute_every AS recompute_every, b.schedule AS schedule,
-  b.virtual_stages AS virtual_stages
+  b.recompute AS recompute, b.recompute_every AS recompute_every, b.recompute_first AS recompute_first,
+  b.schedule AS schedule, b.virtual_stages AS virtual_stages
 ORDER BY step, place

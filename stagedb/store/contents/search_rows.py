@@ -34,7 +34,7 @@ _ORDER = (
         "rank_order",
         "counted_ends",
     ),
-    *("schedule", "virtual_stages", "layers_per_chunk", "overlap_experts", "recompute_every"),
+    *("schedule", "virtual_stages", "layers_per_chunk", "overlap_experts", "recompute_every", "recompute_first"),
 )
 """Words in the order in which a search chooses them; stores keep no order of properties."""
 
