@@ -14,7 +14,10 @@ from stagedb.plans import Plan
 
 @dataclass(frozen=True)
 class Job:
-    """A model and a plan, in the letters of the paper: b sequences of s tokens, a heads, t tp, p stages, v chunks."""
+    """A model and a plan, in the letters of the paper: b sequences of s tokens, a heads, t tp, p stages, v chunks.
+
+    first: the layers of each chunk that recompute; None: all.
+    """
 
     card: Card
     s: int = 8
@@ -30,6 +33,7 @@ class Job:
     dp: int = 1
     zero: int = 0
     ep: int = 1
+    first: int | None = None
 
     @property
     def sb(self) -> int:
@@ -87,6 +91,7 @@ class Job:
             "attention": self.attention,
             "recompute": self.recompute,
         }
+        words |= {} if self.first is None else {"recompute_first": self.first}
         return Plan.from_mapping({"recipe": "megatron", "virtual_stages": self.v, **words})
 
     @cached_property

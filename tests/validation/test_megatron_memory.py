@@ -1,6 +1,7 @@
 """The memory of the `megatron` recipe against published forms, as integers: `megatron_forms.py` has the forms."""
 
 import dataclasses
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ def test_activations_are_those_of_the_report_and_the_named_terms(card: Card, wor
     if words["recompute"] == "none":
         job = Job(card, **words, attention="fused", dropout=0.1 if card is GPT else 0.0)
         assert activations(job) == explained(job, "report")
+
+
+@pytest.mark.parametrize("words", [each for each in GRID if each["recompute"] == "full"], ids=str)
+def test_of_some_layers_each_has_the_form_of_its_kind(words: dict[str, Any]) -> None:
+    """`--recompute-method block`: N layers of each chunk are those of full recompute, the others of none."""
+    deep = dataclasses.replace(GPT, layers=12)
+    full, none = Job(deep, **words), Job(deep, **{**words, "recompute": "none"})
+    of_chunk = 12 // (full.p * full.v)
+    for first in range(1, of_chunk + 1):
+        share = Fraction(first, of_chunk)
+        expected = share * explained(full, "paper") + (1 - share) * explained(none, "paper")
+        assert activations(Job(deep, **words, first=first)) == expected
 
 
 @st.composite
