@@ -52,6 +52,16 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         "moe",
         {"dp": 4, "ep": 2, "pp": 2, "zero": 3, "expert_unit": True, "recompute": "full", "global_batch_size": 8},
     ),
+    "first layers with experts": (
+        "moe",
+        {"dp": 4, "ep": 2, "pp": 2, "tp": 2, "sp": True, "recipe": "megatron", "zero": 1, "global_batch_size": 8}
+        | {"recompute": "full", "recompute_first": 1},
+    ),
+    "first layers in a ring": (
+        "llama",
+        {"cp": 2, "cp_kind": "ring-p2p", "tp": 2, "pp": 2, "recipe": "megatron", "recompute": "full"}
+        | {"recompute_first": 1},
+    ),
     "uneven experts": ("deepseek", {"dp": 4, "ep": 4, "expert_load": (3, 1, 2, 2)}),
     "overlapped experts": (
         "moe",
