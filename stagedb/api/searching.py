@@ -372,9 +372,11 @@ def described(each: Candidate, request: SearchRequest) -> str:
     every = chosen.pop("recompute_every", 1)
     first = chosen.pop("recompute_first", None)
     if first is not None:
-        chosen["recompute"] = f"{chosen['recompute']} in the first {first} layers of each chunk"
+        layers = "layer" if first == 1 else f"{first} layers"
+        of = "chunk" if words.get("virtual_stages", 1) > 1 else "stage"
+        chosen["recompute"] = f"{words['recompute']} in the first {layers} of each {of}"
     if every > 1:
-        chosen["recompute"] = f"{chosen['recompute']} in every {every}th layer"
+        chosen["recompute"] = f"{words['recompute']} in every {every}th layer"
     usual = {"tp": 1, "pp": 1, "cp": 1, "dp": 1, "ep": 1, "recompute": "none", "schedule": "1f1b"}
     return ", ".join(_named(word, value) for word, value in chosen.items() if value != usual.get(word)) or "one rank"
 

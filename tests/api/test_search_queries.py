@@ -1,10 +1,12 @@
 """Named queries on candidates: a small search, the question, and the rows."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from stagedb.api import Stagedb
+from stagedb.api.searching import described
 from stagedb.errors import UsageError
 from stagedb.search import Candidate, Fate, Objective, SearchResult
 from stagedb.store import Store
@@ -140,3 +142,24 @@ def test_a_query_takes_the_newest_search_or_the_start_of_an_id(asked: Stagedb) -
 def test_a_store_without_searches_names_the_way(store: Store) -> None:
     with pytest.raises(UsageError, match=r"no search yet: make one with `db\.search\(\)`"):
         Stagedb(store).query("why_plans_lose")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"recompute": "full", "recompute_first": 1}, "recompute full in the first layer of each stage"),
+        ({"recompute": "full", "recompute_first": 3}, "recompute full in the first 3 layers of each stage"),
+        (
+            {"recompute": "full", "recompute_first": 2, "virtual_stages": 2},
+            "recompute full in the first 2 layers of each chunk, chunks 2",
+        ),
+        ({"recompute": "pointwise", "recompute_every": 4}, "recompute pointwise in every 4th layer"),
+    ],
+    ids=str,
+)
+def test_a_plan_is_described_with_its_layers_that_recompute(words: dict[str, Any], text: str) -> None:
+    request = small_request()
+    each = Candidate(words, "h100", 8, Fate.TIMED, 1, 1, 1)
+    assert described(each, request) == text
+    fixed = dataclasses.replace(request, words={**request.words, "recompute": words["recompute"]})
+    assert {*described(each, fixed).split(", ")} == {*text.split(", ")}
