@@ -161,11 +161,12 @@ def architectures() -> str:
 
 def kind_words() -> str:
     """What a layer kind of a card may set, by part."""
-    from stagedb.models.kinds import PARTS
+    from stagedb.models.kinds import PARTS, RESIDUALS, LayerPart, Residual
 
     lines = ["| part | word | default | what it sets |", "|---|---|---|---|"]
     seen: dict[str, object] = {}
-    for part in PARTS:
+    parts: tuple[LayerPart | Residual, ...] = (*PARTS, *RESIDUALS.values())
+    for part in parts:
         for name, word in part.words.items():
             if seen.get(name) == word:
                 continue

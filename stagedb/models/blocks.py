@@ -85,6 +85,7 @@ def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tenso
         lambda normal: mixer.forward(t, card, style, values, normal),
         lambda normal: channel_mixer.forward(t, card, style, values, normal),
         x,
+        values,
     )
 
 

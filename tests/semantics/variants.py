@@ -53,6 +53,12 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "post-norm": ("llama", {"residual": "post_norm"}, {}),
     "sandwich": ("llama", {"residual": "sandwich"}, {}),
     "a norm after the channel mixer": ("llama", {"residual": "serial_ffn_post_norm"}, {}),
+    "a stream of norms": (
+        "llama",
+        {"residual": "normed_stream", "attn_stream_scale": 1.5, "ffn_result_scale": 0.5},
+        {},
+    ),
+    "a stream of norms with biases": ("gpt", {"residual": "normed_stream", "attn_result_scale": 0.8}, {}),
     "sandwich, scaled": ("llama", {"residual": "sandwich_scaled"}, {}),
     "sandwich with biases": ("gpt", {"residual": "sandwich"}, {}),
     "latent": ("llama", LATENT, {}),

@@ -26,6 +26,7 @@ from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
 from stagedb.models.kinds.serial import (
     AFTER_SUM,
     FFN_POST_NORM,
+    NORMED_STREAM,
     POST_NORM,
     SANDWICH,
     SANDWICH_OF_STREAM,
@@ -63,6 +64,7 @@ RESIDUALS: Mapping[str, Residual] = {
         SANDWICH_OF_STREAM,
         AFTER_SUM,
         FFN_POST_NORM,
+        NORMED_STREAM,
         SEVERAL,
         MIXER_ALONE,
         CHANNEL_MIXER_ALONE,
@@ -119,12 +121,12 @@ class LayerKind:
 
     @cached_property
     def words(self) -> Mapping[str, KindWord]:
-        """What its parts take, by name."""
-        return {name: word for part in self.parts for name, word in part.words.items()}
+        """What its parts and its residual take, by name."""
+        return {name: word for part in (*self.parts, RESIDUALS[self.residual]) for name, word in part.words.items()}
 
     @cached_property
     def settings(self) -> Values:
-        """The value of each word of its parts."""
+        """The value of each word of its parts and of its residual."""
         defaults = {name: word.default for name, word in self.words.items() if word.default is not None}
         return {**defaults, **dict(self.values)}
 

@@ -9,7 +9,7 @@ sequence.
 from typing import TYPE_CHECKING
 
 from stagedb.lazy_names import DeferredModule
-from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
+from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, Values
 from stagedb.models.kinds.residual import Part, Residual
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _read(t: "Tracer", name: str, x: "Tensor", weights: "Tensor") -> "Tensor":
 
 
 def _forward(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
         t.enter("between")

@@ -21,13 +21,15 @@ def _no_forward(t: "Tracer", card: Architecture, style: "Style", values: Values,
     raise TypeError("a layer without this part asked for its forward")
 
 
-def _mixer(t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor") -> "Tensor":
+def _mixer(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
+) -> "Tensor":
     t.enter("between")
     return shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
 
 
 def _channel_mixer(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     t.enter("between")
     return shared.residual(t, card, style, "ffn.add", x, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))

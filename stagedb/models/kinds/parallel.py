@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.lazy_names import DeferredModule
-from stagedb.models.kinds.part import Architecture, Branch
+from stagedb.models.kinds.part import Architecture, Branch, Values
 from stagedb.models.kinds.residual import Part, Residual
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ else:
 
 
 def _one_norm(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     """`x + mixer(norm(x)) + channel_mixer(norm(x))` with one norm."""
     t.enter("between")
@@ -29,7 +29,7 @@ def _one_norm(
 
 
 def _two_norms(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     """`x + mixer(norm(x)) + channel_mixer(other_norm(x))`."""
     t.enter("between")

@@ -1,10 +1,10 @@
 """Residuals combine the parts of a layer: the places of norms, and the order of additions to the residual stream."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stagedb.models.kinds.part import Architecture, Branch
+from stagedb.models.kinds.part import Architecture, Branch, KindWord, Values
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
@@ -19,7 +19,8 @@ class Residual:
     """One kind of layer around its parts.
 
     name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
-    with its mixer and its channel mixer, and returns the stream after it. reads_stream: its channel mixer reads the
+    with its mixer and its channel mixer, and returns the stream after it. words: what a layer kind of a card may set
+    for it; their values are forward's last argument. reads_stream: its channel mixer reads the
     stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
     models with several streams, (batch, seq, streams, hidden). without: the part that its layers lack, `mixer` or
     `channel_mixer`, which is `none` then; empty: they have both.
@@ -27,8 +28,9 @@ class Residual:
 
     name: str
     norms: int
-    forward: Callable[["Tracer", Architecture, "Style", Part, Part, "Tensor"], "Tensor"]
+    forward: Callable[["Tracer", Architecture, "Style", Part, Part, "Tensor", Values], "Tensor"]
     reads_stream: bool = False
     parameters: Callable[[Architecture], int] = lambda card: 0
     several: bool = False
     without: str = ""
+    words: Mapping[str, KindWord] = field(default_factory=dict)

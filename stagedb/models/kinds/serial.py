@@ -3,13 +3,13 @@
 A pre-norm layer normalises what its parts read. A post-norm layer normalises their results (OLMo 2), a sandwich both
 (Gemma 2); it may multiply the stream by a number of the layer (Gemma 4). With `serial_ffn_post_norm` the result of the
 channel mixer alone has a norm too (A.X K1). With norms after sums the stream itself is normalised (Vaswani et al.
-2017).
+2017), and in a normed stream what a part reads, which its result is added to, each times a factor (MiniMax-01).
 """
 
 from typing import TYPE_CHECKING
 
 from stagedb.lazy_names import DeferredModule
-from stagedb.models.kinds.part import Architecture, Branch
+from stagedb.models.kinds.part import Architecture, Branch, KindWord, Values
 from stagedb.models.kinds.residual import Part, Residual
 
 if TYPE_CHECKING:
@@ -22,14 +22,16 @@ else:
     shared = DeferredModule("stagedb.models.shared_operations")
 
 
-def _serial(t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor") -> "Tensor":
+def _serial(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
+) -> "Tensor":
     t.enter("between")
     x = shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
     return shared.residual(t, card, style, "ffn.add", x, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
 
 
 def _post_norm(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
         x = shared.residual(t, card, style, f"{word}.add", x, normed_branch(t, card, style, f"{word}_norm", part(x)))
@@ -37,7 +39,7 @@ def _post_norm(
 
 
 def _sandwich(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
         t.enter("between")
@@ -47,7 +49,7 @@ def _sandwich(
 
 
 def _ffn_post_norm(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     t.enter("between")
     x = shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
@@ -56,13 +58,13 @@ def _ffn_post_norm(
 
 
 def _sandwich_scaled(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
-    return _times_scalar(t, _sandwich(t, card, style, mixer, channel_mixer, x))
+    return _times_scalar(t, _sandwich(t, card, style, mixer, channel_mixer, x, values))
 
 
 def _sandwich_of_stream(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     t.enter("between")
     made = mixer(shared.norm(t, card, style, "attn_norm", x))
@@ -87,13 +89,37 @@ def normed_branch(t: "Tracer", card: Architecture, style: "Style", name: str, ma
 
 
 def _after_sum(
-    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
     for word, part in (("attn", mixer), ("ffn", channel_mixer)):
         x = shared.residual(t, card, style, f"{word}.add", x, part(x))
         x = shared.norm(t, card, style, f"{word}_norm", x)
     return x
 
+
+def _normed_stream(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
+) -> "Tensor":
+    for word, part in (("attn", mixer), ("ffn", channel_mixer)):
+        t.enter("between")
+        normal = shared.norm(t, card, style, f"{word}_norm", x)
+        made = part(normal)
+        t.enter("between")
+        result = made.result if made.bias is None else shared.add(t, f"{word}.biased", made.result, made.bias)
+        result = shared.scaled(t, f"{word}.result", result, float(values[f"{word}_result_scale"]))
+        kept = shared.scaled(t, f"{word}.stream", normal, float(values[f"{word}_stream_scale"]))
+        x = shared.residual(t, card, style, f"{word}.add", kept, Branch(result))
+    return x
+
+
+_FACTORS = {
+    f"{word}_{side}_scale": KindWord(f"the factor of {about} (0: none)", 0.0)
+    for word, part in (("attn", "the mixer"), ("ffn", "the channel mixer"))
+    for side, about in (
+        ("stream", f"the normalised stream that {part}'s result is added to"),
+        ("result", f"the result of {part}"),
+    )
+}
 
 SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
@@ -102,3 +128,4 @@ FFN_POST_NORM = Residual("serial_ffn_post_norm", 3, _ffn_post_norm)
 SANDWICH_SCALED = Residual("sandwich_scaled", 4, _sandwich_scaled)
 SANDWICH_OF_STREAM = Residual("sandwich_of_stream", 3, _sandwich_of_stream, reads_stream=True)
 AFTER_SUM = Residual("after_sum", 2, _after_sum)
+NORMED_STREAM = Residual("normed_stream", 2, _normed_stream, words=_FACTORS)

@@ -7,7 +7,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import USUAL, Card
-from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, Value
+from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, Value
 from stagedb.models.readers.config import Config
 
 WINDOW, CHUNK = "local", "chunked"
@@ -75,8 +75,9 @@ def with_layers(card: Card, layers: Sequence[Layer], usual: Mapping[str, Value] 
 
 
 def taken(content: Mapping[str, Value]) -> dict[str, Value]:
-    """The content of a kind without the words that its parts do not take."""
-    parts = (MIXERS[str(content["mixer"])], CHANNEL_MIXERS[str(content["channel_mixer"])])
+    """The content of a kind without the words that its parts and its residual do not take."""
+    residual = RESIDUALS[str(content.get("residual", "serial"))]
+    parts = (MIXERS[str(content["mixer"])], CHANNEL_MIXERS[str(content["channel_mixer"])], residual)
     known = {"mixer", "channel_mixer", "residual", *(word for part in parts for word in part.words)}
     return {word: value for word, value in content.items() if word in known}
 
