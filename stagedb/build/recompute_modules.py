@@ -25,6 +25,7 @@ from stagedb.models.kinds.gated_delta import GATED_DELTA
 from stagedb.models.kinds.gated_recurrence import GATED_RECURRENCE
 from stagedb.models.kinds.kimi_delta import KIMI_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
 from stagedb.models.kinds.one_part import NONE
 from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
 from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
@@ -55,7 +56,7 @@ class Module:
 
 def has_core(card: Card, kind: LayerKind) -> bool:
     """Whether a layer has attention, whose core may run again: scans and short convolutions have none."""
-    scans = (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, KIMI_DELTA, GATED_RECURRENCE)
+    scans = (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, KIMI_DELTA, LIGHTNING_ATTENTION, GATED_RECURRENCE)
     return kind.parts[0] not in (*scans, SHORT_CONVOLUTION, NONE)
 
 

@@ -33,6 +33,7 @@ def run_block(
     inputs: Mapping[str, Array],
     output_gradient: Array | None = None,
     before: Mapping[str, Array] = MappingProxyType({}),
+    layer: int = 0,
 ) -> dict[str, Array]:
     """Run one block for one micro-batch; return all its tensors by name: the given ones and the results of its ops.
 
@@ -40,14 +41,15 @@ def run_block(
     sequence has more keys than queries, which are then those of its last positions: `before` has what an earlier run
     made for the SK - S positions before them, by the names of the tensors of keys and values, in a graph of the forward
     alone. weights, inputs: whole arrays by the names of their tensors. output_gradient: the gradient of the block's
-    output (or of its loss), from which the backward starts; None: run the forward alone. `gradient_names` gives the
+    output (or of its loss), from which the backward starts; None: run the forward alone. layer: the number of the layer
+    in the model, from 0, which decides the constants of some operators. `gradient_names` gives the
     tensors that are gradients of weights and of the block's input. Experts are chosen in turn, each equally often.
     Raises UsageError for an unknown block, a degree above 1, a symbol without a value, ops that share a sequence,
     lengths that a graph cannot have, and an array that is missing, that no op reads, or that has another shape;
     ValueError, naming the op, if the graph cannot be run.
     """
     _spec(graph, block)
-    rank = _OneRank(graph, _bound(graph, env))
+    rank = _OneRank(graph, _bound(graph, env), layer)
     check_lengths(graph, rank.env)
     templates = {op.template for op in graph.ops if not op.template.once}
     ops = rank.ops(block, [each for each in templates if not each.differentiates])
@@ -162,7 +164,9 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class _OneRank(Interpreter):
-    """A rank that is alone on every mesh axis: collectives leave their operands unchanged."""
+    """A rank that is alone on every mesh axis: collectives leave their operands unchanged. layer: of a run's block."""
+
+    layer: int = 0
 
     def execute(self, op: SymOp, inputs: list[Array]) -> list[Array]:
         """Run one op. ValueError if a result does not have the stored shape."""
@@ -179,6 +183,7 @@ class _OneRank(Interpreter):
                 member=dict.fromkeys(MESH_AXES, 0),
                 degrees=self.env,
                 before=self.env["SK"] - self.env["S"],
+                layer=self.layer,
             )
             made = self.apply(op, place, inputs)
         for name, array in zip(op.writes, made, strict=True):

@@ -281,6 +281,7 @@ _SCANNED: Mapping[str, str] = {
     "SI": "channels of the scan",
     "LG": "heads of keys of the delta rule",
     "KH": "heads of Kimi delta attention",
+    "NH": "heads of lightning attention",
     "SC": "channels of the short convolution",
     "UB": "blocks of the gated recurrence",
 }

@@ -32,10 +32,10 @@ def check_requests(plan: PlanFields) -> None:
         _check_one_token(plan)
 
 
-SCANS = ("SG", "SI", "LG", "KH", "SC", "UB")
+SCANS = ("SG", "SI", "LG", "KH", "NH", "SC", "UB")
 """Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of
-keys of a delta rule, heads of Kimi delta attention, channels of a short convolution, and blocks of a gated
-recurrence."""
+keys of a delta rule, heads of Kimi delta attention and of lightning attention, channels of a short convolution, and
+blocks of a gated recurrence."""
 
 
 def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:

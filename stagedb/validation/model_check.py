@@ -202,7 +202,9 @@ def _scan(op: SymOp, dims: tuple[int, ...]) -> Iterator[Row]:
     operator = load(op.semantics)
     if isinstance(operator, ChunkedScan):
         for count, *matmul in operator.matmuls(tuple(map(number, dims)))[operator.sums :]:
-            yield from [("bmm", tuple(evaluate(str(size), {}) for size in matmul))] * evaluate(str(count), {})
+            sizes = tuple(evaluate(str(size), {}) for size in matmul)
+            # Chunks that divide a sequence leave no rest.
+            yield from [("bmm", sizes)] * (evaluate(str(count), {}) if all(sizes) else 0)
 
 
 def _masked_keys(ours: Rows, theirs: Rows) -> Rows:

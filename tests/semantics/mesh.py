@@ -176,8 +176,11 @@ class SimulatedMesh(Interpreter):
         ranks = range(self.env["cp"]) if rank is None else (rank["cp"],)
         return any(evaluate(op.present, {**self.env, "step": step + 1, "cp_rank": cp + 1}) > 0 for cp in ranks)
 
-    def execute(self, op: SymOp, inputs: list[Value], step: int = 0) -> list[Value]:
-        """Run one op of a block on all ranks; a collective that the degrees leave out passes its input on."""
+    def execute(self, op: SymOp, inputs: list[Value], step: int = 0, layer: int = 0) -> list[Value]:
+        """Run one op of a block on all ranks; a collective that the degrees leave out passes its input on.
+
+        layer: the number of the layer, from 0.
+        """
         operator = self.operators[op.name]
         if isinstance(operator, Rotate):
             (value,) = inputs
@@ -194,7 +197,7 @@ class SimulatedMesh(Interpreter):
                 for name, value in zip(op.reads, inputs, strict=True)
             ]
         results = [
-            self.apply(op, self._place(op, rank, step), [value[i] for value in inputs])
+            self.apply(op, self._place(op, rank, step, layer), [value[i] for value in inputs])
             for i, rank in enumerate(self.ranks)
         ]
         return [list(column) for column in zip(*results, strict=True)]
@@ -372,7 +375,7 @@ class SimulatedMesh(Interpreter):
             found.append(Update(weight, path.gradient, buckets, path.reductions, norms))
         return found
 
-    def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> RankPlace:
+    def _place(self, op: SymOp, rank: Mapping[str, int], step: int, layer: int = 0) -> RankPlace:
         starts, lengths = {}, {}
         leader = True
         for name in (*op.reads, *op.writes):
@@ -385,7 +388,7 @@ class SimulatedMesh(Interpreter):
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
         load, share, earlier = self.expert_load, self.loss_share, self.env["SK"] - self.env["S"]
         sizes = self.sizes[op.block]
-        return RankPlace(sizes, starts, lengths, leader, rank, step, self.order, load, self.env, share, earlier)
+        return RankPlace(sizes, starts, lengths, leader, rank, step, self.order, load, self.env, share, earlier, layer)
 
     def _part(self, block: str, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis in a block."""

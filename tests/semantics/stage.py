@@ -228,7 +228,8 @@ class Stage:
                             [each for each in ops if each.loop is not None and each.loop.first == op.loop.first],
                         )
                     continue
-                outputs = self.mesh.execute(op, [values[self.there(name, place), place] for name in op.reads])
+                read = [values[self.there(name, place), place] for name in op.reads]
+                outputs = self.mesh.execute(op, read, layer=place - 1)
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
 
     def loop(self, values: MutableMapping[Key, Value], place: int, ops: Sequence[SymOp]) -> None:

@@ -220,8 +220,8 @@ def test_another_part_of_a_message_is_seen(name: str, monkeypatch: pytest.Monkey
     made = tiny(SCATTERED)
     whole, honest = made.run_whole(), SimulatedMesh.execute
 
-    def execute(self: SimulatedMesh, op: SymOp, inputs: list[Value], step: int = 0) -> list[Value]:
-        found = honest(self, op, inputs, step)
+    def execute(self: SimulatedMesh, op: SymOp, inputs: list[Value], step: int = 0, layer: int = 0) -> list[Value]:
+        found = honest(self, op, inputs, step, layer)
         return [each[::-1] for each in found] if op.name == name else found
 
     monkeypatch.setattr(SimulatedMesh, "execute", execute)

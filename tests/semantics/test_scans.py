@@ -11,7 +11,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import run_block
-from stagedb.ir.operators import RankPlace, delta_rule, kimi_delta, selective_scan
+from stagedb.ir.operators import RankPlace, delta_rule, kimi_delta, lightning, selective_scan
 from stagedb.ir.symbolic_graph import Collective
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
@@ -43,6 +43,7 @@ SCALES = {
 }
 RECURRENCE = {"mixer": "gated_recurrence", "recurrence_blocks": 4, "recurrence_values": 3}
 KIMI = {"mixer": "kimi_delta", "kda_heads": 8, "kda_dim": 3, "kda_chunk": 3, "conv_bias": False}
+LIGHTNING = {"mixer": "lightning_attention", "lightning_heads": 8, "lightning_dim": 3, "lightning_chunk": 3}
 NOPE = {"mixer": "latent_attention", "kv_rank": 6, "nope_dim": 4, "rope_dim": 3, "value_dim": 5}
 AFTER = {"mixer": "none", "residual": "channel_mixer_alone"}
 
@@ -82,6 +83,11 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "kimi delta": {"layer": KIMI},
     "kimi delta and latents without positions": {"delta": {**KIMI, "conv_bias": True, "kda_chunk": 64}, "layer": NOPE},
+    "lightning attention": {"layer": LIGHTNING},
+    "lightning attention and attention": {
+        "lightning": {**LIGHTNING, "lightning_chunk": 64, "residual": "normed_stream", "attn_stream_scale": 1.4},
+        "layer": {"residual": "normed_stream", "ffn_stream_scale": 1.2, "ffn_result_scale": 0.8},
+    },
     "hybrid of experts": {"scan": ALONE, "after": {**AFTER, "channel_mixer": "experts"}},
 }
 
@@ -136,7 +142,8 @@ def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
     """On two stages of ranks, with two micro-batches."""
     options, degrees = MESHES[words]
     if "recompute_operators" in options:
-        again = "attn.conv" if "short" in name else "scan.attn.scan" if "attention and" in name else "attn.scan"
+        again = "scan.attn.scan" if name.startswith("attention and") else "attn.scan"
+        again = "attn.conv" if "short" in name else "attn.qkv" if "lightning" in name else again
         options = {**options, "recompute_operators": (again,)}
     plain = {word: value for word, value in options.items() if word == "recipe"}
     layers = max(2, len(KINDS[name]))
@@ -155,7 +162,15 @@ def test_experts_behind_a_scan_are_divided() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["usual", "delta rule", "selective scan", "gated recurrence", "taps of more tokens than there are"]
+    "name",
+    [
+        "usual",
+        "delta rule",
+        "selective scan",
+        "gated recurrence",
+        "lightning attention",
+        "taps of more tokens than there are",
+    ],
 )
 def test_a_token_reaches_those_behind_it_alone(name: str) -> None:
     graph = build_graph(model(name), GraphOptions())
@@ -356,6 +371,63 @@ def test_flops_of_kimi_delta_attention_are_those_of_its_code() -> None:
     assert found["layer.attn.scan.input_gradient"] == 2 * found["layer.attn.scan"] + more
 
 
+def test_lightning_attention_is_a_sum_over_earlier_tokens() -> None:
+    """Each head of each layer has a decay of its own: `MiniMaxLightningAttention.get_slope_rate`, written out."""
+    rng, (tokens, heads, dim, layers) = np.random.default_rng(0), (5, 4, 3, 6)
+    qkv = rng.normal(size=(1, tokens, heads, 3 * dim))
+    q, k, v = (part[0].swapaxes(0, 1) for part in np.split(qkv, 3, axis=-1))
+    scan = lightning.LightningScan(2, layers)
+    behind = dataclasses.replace(scan, keeps=True)
+    for layer in range(layers):
+        sizes = {"lightning_heads": heads}
+        place = RankPlace(sizes, {"lightning_heads": 1}, {"lightning_heads": 2}, layer=layer)
+        (found,) = scan.run(place, [qkv[:, :, 1:3]])
+        for head in (1, 2):
+            rate = (1 / 2 ** (8 / heads)) ** (head + 1) * (1 - layer / (layers - 1 + 1e-5) + 1e-5)
+            apart = np.arange(tokens)[:, None] - np.arange(tokens)
+            decayed = np.tril(q[head] @ k[head].T * np.exp(-rate * np.maximum(apart, 0)))
+            np.testing.assert_allclose(found[0, :, head - 1], decayed @ v[head], rtol=1e-10)
+        _, state = behind.run(place, [qkv[:, :3, 1:3]])
+        rest, _ = behind.run(place, [qkv[:, 3:, 1:3], state])
+        np.testing.assert_allclose(rest, found[:, 3:], rtol=1e-10)
+
+
+def test_flops_of_lightning_attention_are_those_of_its_code() -> None:
+    """The rows of `MiniMaxLightningAttention.forward` of transformers 5.24, whose last block is not padded."""
+    graph = build_graph(model("lightning attention"), GraphOptions())
+    env = environment(graph)
+    heads, dim = env["B"] * 8, 3
+    rows: list[tuple[int, int, int]] = []
+    for tokens in (3, 3, 2):
+        rows += [(tokens, tokens, dim), (tokens, dim, tokens), (tokens, dim, dim), (dim, dim, tokens)]
+    assert env["S"] == 8
+    found = {op.name: evaluate(flops(op), env) for op in graph.ops}
+    assert found["layer.attn.scan"] == sum(2 * heads * m * n * k for m, n, k in rows)
+    again = sum(2 * heads * m * n * k for at, (m, n, k) in enumerate(rows) if at % 4 in (0, 3))
+    assert found["layer.attn.scan.input_gradient"] == 2 * found["layer.attn.scan"] + again
+    assert found["layer.attn.in_qkv"] == 2 * env["B"] * env["S"] * env["H"] * 3 * 8 * dim
+    divided = {op.name: evaluate(flops(op), {**env, "tp": 2}) for op in graph.ops}
+    assert divided["layer.attn.scan"] * 2 == found["layer.attn.scan"]
+    decode = build_graph(model("lightning attention"), GraphOptions(workflow="decode"))
+    step = {**environment(decode), "S": 1}
+    assert {op.name: evaluate(flops(op), step) for op in decode.ops}["layer.attn.scan"] == 2 * 2 * heads * dim * dim
+    states = {each.name: evaluate(each.bytes, step) for each in decode.tensors if each.role == "cache"}
+    assert states == {"layer.attn.scan.cache": heads * dim * dim * env["e_act"]}
+
+
+def test_ranks_add_the_squares_of_all_heads() -> None:
+    """The norm behind lightning attention: a number a token forward, and one backward."""
+    graph = build_graph(model("lightning attention"), GraphOptions(sp=True))
+    env = {**environment(graph), "tp": 4}
+    found = {
+        op.name: evaluate(op.work.comm_bytes, env)
+        for op in graph.ops
+        if isinstance(op.work, Collective) and op.name.startswith("layer.attn.") and "all_reduce.tp" in op.name
+    }
+    words = ("scan_norm.mean_square", "scan_norm.rstd_gradient")
+    assert found == {f"layer.attn.{word}.all_reduce.tp": env["B"] * env["S"] * 4 for word in words}
+
+
 @pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
 def test_ranks_of_a_context_are_refused(kind: str) -> None:
     for name, mixer, why in (
@@ -363,6 +435,7 @@ def test_ranks_of_a_context_are_refused(kind: str) -> None:
         ("delta rule", "gated_delta", "passes its state from token to token"),
         ("selective scan", "selective_scan", "passes its state from token to token"),
         ("gated recurrence", "gated_recurrence", "passes its state from token to token"),
+        ("lightning attention", "lightning_attention", "passes its state from token to token"),
         ("kimi delta", "kimi_delta", "passes its state from token to token"),
         ("attention and scan", "attention_and_scan", "passes its state from token to token"),
         ("short convolution", "short_convolution", "reads values of the tokens before its own.*"),
@@ -386,6 +459,10 @@ def test_a_tp_that_does_not_divide_groups_is_refused() -> None:
         plan_for({**words, "tp": 8}, sizes)
     sizes = build_graph(dataclasses.replace(model("delta rule"), heads=8, kv_heads=8), GraphOptions()).sizes
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of keys of the delta rule: .* --tp 4"):
+        plan_for({**words, "tp": 8}, sizes)
+    few: Any = {"layer": {**LIGHTNING, "lightning_heads": 4}}
+    sizes = build_graph(dataclasses.replace(model("usual"), heads=8, kv_heads=8, layer_kinds=few), GraphOptions()).sizes
+    with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 heads of lightning attention: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
     narrow = dataclasses.replace(model("short convolution"), hidden=12, heads=8, kv_heads=8)
     sizes = build_graph(narrow, GraphOptions()).sizes
@@ -452,3 +529,6 @@ def test_words_that_do_not_suit_are_refused() -> None:
         kinds: Any = {"layer": words}
         with pytest.raises(UsageError, match=reason):
             dataclasses.replace(card("llama"), layer_kinds=kinds)
+    lit: Any = {"layer": LIGHTNING}
+    with pytest.raises(UsageError, match="clamped_swiglu is for feed-forwards: take another one, such as silu"):
+        dataclasses.replace(card("llama"), activation="clamped_swiglu", layer_kinds=lit)

@@ -20,7 +20,7 @@ from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import Key
 from tests.semantics.step import positions, weight_shapes
-from tests.semantics.test_scans import BOTH, DELTA, KIMI, NOPE, RECURRENCE, SCALES, SCAN, SELECTIVE, SHORT
+from tests.semantics.test_scans import BOTH, DELTA, KIMI, LIGHTNING, NOPE, RECURRENCE, SCALES, SCAN, SELECTIVE, SHORT
 from tests.semantics.test_shared_keys import model as with_shared_keys
 from tests.semantics.variants import LATENT
 from tests.symbolic_rows import place_of_value
@@ -45,6 +45,7 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "selective scan, norms without weights": ("gpt", {**SELECTIVE, "scan_norm": "unweighted", "scan_bias": True}),
     "short convolution": ("llama", SHORT),
     "kimi delta": ("llama", KIMI),
+    "lightning attention": ("llama", {**LIGHTNING, "residual": "normed_stream", "attn_stream_scale": 1.4}),
     "latent without positions": ("llama", NOPE),
     "absorbed without positions": ("llama", {**NOPE, "q_rank": 7}),
     "attention and scan": ("llama", {**BOTH, **SCALES}),
@@ -93,7 +94,7 @@ class Serving:
                 operator, key = mesh.operators.get(op.name), (op.name, place)
                 keeps = isinstance(operator, KeepsState) and operator.keeps
                 held = [self.caches[key]] if keeps and key in self.caches else []
-                outputs = mesh.execute(op, [*(values[name, place] for name in op.reads), *held])
+                outputs = mesh.execute(op, [*(values[name, place] for name in op.reads), *held], layer=place - 1)
                 if keeps:
                     self.caches[key] = outputs[-1]
                 if isinstance(operator, CacheAppend):

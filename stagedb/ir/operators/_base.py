@@ -36,7 +36,8 @@ class RankPlace:
     order in which ranks hold them; None if ranks hold contiguous parts. expert_load: of `sum(expert_load)` consecutive
     choices, how many go to each expert; empty: one each. leader: true on one of the ranks that hold shares of a partial
     result; it adds the values that must be added once. loss_share: the share of a micro-batch in the step's loss.
-    before: the positions of a sequence before its first query, which has keys of its own.
+    before: the positions of a sequence before its first query, which has keys of its own. layer: the number of the
+    layer in the model, from 0, for operators whose constants differ by it.
     """
 
     sizes: dict[str, int]
@@ -50,6 +51,7 @@ class RankPlace:
     degrees: Mapping[str, int] = field(default_factory=dict)
     loss_share: float = 1.0
     before: int = 0
+    layer: int = 0
 
     def positions(self, axis: str = QUERIES) -> Array:
         """The places in the sequence of this rank's part of its queries, or of its keys."""

@@ -17,6 +17,7 @@ from stagedb.models.kinds.gated_recurrence import GATED_RECURRENCE
 from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.kimi_delta import KIMI_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
 from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, NONE
 from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
@@ -44,7 +45,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION),
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE, NONE),
-        *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN, KIMI_DELTA),
+        *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN, KIMI_DELTA, LIGHTNING_ATTENTION),
     )
 }
 """Mixers by the name that a card uses."""
