@@ -11,6 +11,7 @@ import numpy as np
 
 from stagedb.ir.operators import Array
 from tests.models.kimi_names import kimi_weights
+from tests.models.lightning_names import lightning_weight
 from tests.models.recurrence_names import recurrence_weight, usual_name
 from tests.models.scan_names import scan_weights
 from tests.models.selective_names import selective_weights
@@ -225,7 +226,9 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
     biased = part.endswith("bias") and not part.endswith("position_bias")
     head, ending = part.split(".")[0], "bias" if biased else "weight"
     block, place = key
-    if kimi := dict(kimi_weights(part, value, shapes, key)):
+    if lightning := lightning_weight(part, shapes, key):
+        yield lightning, value
+    elif kimi := dict(kimi_weights(part, value, shapes, key)):
         yield from kimi.items()
     elif scan := dict(selective_weights(part, value, shapes, key)) or dict(scan_weights(part, value, shapes, key)):
         yield from scan.items()

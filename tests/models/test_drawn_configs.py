@@ -24,6 +24,7 @@ DRAWN: Mapping[str, Any] = CONTENT["drawn"]
 OF_OTHER_CODE = {
     *("DeepseekForCausalLM", "IQuestCoderForCausalLM", "InternLM3ForCausalLM", "KimiK25ForConditionalGeneration"),
     *("KimiK2ForCausalLM", "MPTForCausalLM", "MiMoForCausalLM", "PhiMoEForCausalLM"),
+    *("MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM"),
 }
 """Architectures that transformers does not have."""
 

@@ -35,6 +35,7 @@ LENGTHS = {
             "falcon-h1-7b",
             "llama4-scout-text",
             "minimax-m2",
+            "minimax-text-01",
             "jamba-v0.1",
             "jamba-1.5-large",
             "nemotron-h-8b",

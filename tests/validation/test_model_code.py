@@ -48,7 +48,7 @@ def recorder() -> Iterator[Recorder]:
 
 def test_a_step_of_decoding_and_its_cache_are_those_of_the_graph(tmp_path: Path) -> None:
     recorded = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
-    names = ("lfm2-1.2b", "falcon-h1-x", "mamba2-2.7b")
+    names = ("lfm2-1.2b", "falcon-h1-x", "mamba2-2.7b", "minimax-x")
     chosen = [{word: each[word] for word in ("name", "config", "seq")} for each in recorded if each["name"] in names]
     configs, found = tmp_path / "configs.json", tmp_path / "found.json"
     configs.write_text(json.dumps(chosen), encoding="utf-8")

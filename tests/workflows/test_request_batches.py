@@ -193,7 +193,10 @@ def test_sums_behind_a_window_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ("nemotron-h-8b", "qwen3-next-80b-a3b", "jamba-v0.1", "lfm2-1.2b", "falcon-h1-7b", "kimi-linear-48b-a3b"),
+    (
+        *("nemotron-h-8b", "qwen3-next-80b-a3b", "jamba-v0.1", "lfm2-1.2b", "falcon-h1-7b", "kimi-linear-48b-a3b"),
+        "minimax-text-01",
+    ),
 )
 def test_scans_take_requests_of_one_length(name: str) -> None:
     with pytest.raises(UsageError, match=r"keep a state for it.*in place of --requests"):

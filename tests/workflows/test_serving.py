@@ -64,7 +64,7 @@ def pairs(model: Card, queries: int, keys: int) -> int:
     return total
 
 
-SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b", "falcon-h1-7b", "kimi-linear-48b-a3b")
+SCANS = ("nemotron-h-8b", "qwen3-next-80b-a3b", "falcon-h1-7b", "kimi-linear-48b-a3b", "minimax-text-01")
 """Models whose scans have other FLOPs in chunks than token by token (`tests/semantics/test_scans.py`)."""
 
 STATES = {
@@ -94,6 +94,14 @@ def test_kimi_delta_attention_keeps_states_next_to_latents() -> None:
     for tokens in (1_000, 5_000):
         found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
         assert found == 3 * (tokens * 576 * 2 * 7 + 20 * (3 * 4096 * 4 * 2 + 32 * 128 * 128 * 4))
+
+
+def test_lightning_attention_keeps_a_matrix_for_each_head() -> None:
+    """MiniMax-Text-01: ten layers with keys and values, seventy with a state of 128 by 128 for each of 64 heads."""
+    graph = served(load_card("minimax-text-01"))
+    for tokens in (1_000, 5_000):
+        found = cache_bytes(graph, on_one_rank(graph, 3, 1, tokens))
+        assert found == 3 * 2 * (tokens * 2 * 8 * 128 * 10 + 70 * 64 * 128 * 128)
 
 
 def test_a_short_convolution_keeps_its_taps_of_gated_values() -> None:

@@ -65,6 +65,7 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "MiniMaxForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "MinistralForCausalLM": {"head_dim": 128},
     "NemotronForCausalLM": {"num_key_value_heads": 8},
     "NemotronHForCausalLM": {"layers_block_type": ["full_attention", "mlp", "full_attention", "moe"]},

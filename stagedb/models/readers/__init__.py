@@ -13,6 +13,7 @@ from stagedb.models.readers import (
     head_decoders,
     kimi_linear,
     latent_decoders,
+    minimax_01,
     nemotron_h,
     older_decoders,
     plain_decoders,
@@ -41,6 +42,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **short_convolutions.READERS,
     **falcon_h1.READERS,
     **kimi_linear.READERS,
+    **minimax_01.READERS,
     **deepseek_v4.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

@@ -72,7 +72,9 @@ _NAMED: Mapping[str, tuple[str, ...]] = {
     "KimiK2ForCausalLM": ("kimi_k2", "deepseek_v3"),
     "MPTForCausalLM": ("mpt",),
     "MiMoForCausalLM": ("mimo",),
+    "MiniMaxM1ForCausalLM": ("minimax_m1",),
     "MiniMaxM2ForCausalLM": ("minimax_m2", "minimax"),
+    "MiniMaxText01ForCausalLM": ("minimax_text_01",),
     "PhiMoEForCausalLM": ("phimoe",),
 }
 """The `model_type` of architectures whose class the package lacks, or whose publisher has another word for it."""
