@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from stagedb.validation import Checked, StepTime
 
 
+ParametersAlone = Annotated[
+    bool, typer.Option("--parameters-alone", help="Compare the parameters of recorded models alone, not their matmuls.")
+]
+
+
 @option_groups
 def validate(
     directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="A directory of traces, of any tool.")] = None,
@@ -36,6 +41,7 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Instead of traces, check parameters and matmuls against recorded models."),
     ] = None,
+    parameters_alone: ParametersAlone = False,
     steps: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Instead of traces, predict published step times: a CSV file of plans."),
@@ -66,9 +72,9 @@ def validate(
     With DIR, checks every rule that simulators rely on. Prints a row for each kind of fault, with its count and first
     places: what hangs a simulator comes first. Broken conventions of stagedb leave a set of another tool sound. With
     --records, compares FLOPs by phase, collectives and messages with their order, and memory of each recorded step.
-    With --models, compares each recorded model's parameters and matmuls. With --steps, predicts the step of each row's
-    plan, and prints the errors by source. With --served, predicts the time a token of each row's engine. With
-    --reference, computes published numbers of training steps again.
+    With --models, compares each recorded model's parameters and matmuls, or parameters alone (records without matmuls).
+    With --steps, predicts the step of each row's plan, and prints the errors by source. With --served, predicts the
+    time a token of each row's engine. With --reference, computes published numbers of training steps again.
     Exits with status 1 if there is a fault or a difference, or if nothing could be compared. With --steps it does so if
     a row has no time, or a larger error than --within allows; without --within it exits with 0.
     """
@@ -76,19 +82,26 @@ def validate(
     if sum(each is not None for each in (directory, *files)) + reference != 1:
         raise UsageError(_ONE)
     _check_needs(directory, steps, every, within, only)
+    _check_alone(parameters_alone, models)
     if reference:
         _check_published(only, output, common)
     if directory is not None:
         _check_traces(directory, replay, every, output, common)
-    _check_files(files, only, output, common, within)
+    _check_files(files, only, output, common, within, parameters_alone)
 
 
 def _check_files(
-    files: Sequence[Path | None], only: str | None, output: Output, common: Common, within: float | None
+    files: Sequence[Path | None],
+    only: str | None,
+    output: Output,
+    common: Common,
+    within: float | None,
+    parameters_alone: bool,
 ) -> None:
     """Check the file that is given: of records, models, steps or engines."""
     check_rows = partial(check_steps, within=within)
-    checks: tuple[Callable[..., None], ...] = (_check_records, _check_models, check_rows, check_served)
+    check_models = partial(_check_models, alone=parameters_alone)
+    checks: tuple[Callable[..., None], ...] = (_check_records, check_models, check_rows, check_served)
     for path, check in zip(files, checks, strict=True):
         if path is not None:
             check(path, only, output, common)
@@ -109,6 +122,11 @@ def _check_needs(
         raise UsageError("--all prints every fault of traces: it needs DIR")
     if within is not None and steps is None:
         raise UsageError("--within is the largest error of a step: it needs --steps FILE")
+
+
+def _check_alone(parameters_alone: bool, models: Path | None) -> None:
+    if parameters_alone and models is None:
+        raise UsageError("--parameters-alone is for recorded models: it needs --models FILE")
 
 
 def _check_traces(directory: Path, replay: bool, every: bool, output: Output, common: Common) -> None:
@@ -183,15 +201,16 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
         raise typer.Exit(1)
 
 
-def _check_models(models: Path, only: str | None, output: Output, common: Common) -> None:
+def _check_models(models: Path, only: str | None, output: Output, common: Common, alone: bool) -> None:
+    """alone: parameters are compared, and nothing else."""
     from stagedb import validation
 
-    found = validation.read_models(models)
+    found = validation.read_models(models, alone)
     chosen = [model for model in found if only is None or fnmatch.fnmatchcase(model.name, only)]
     if not chosen:
         raise UsageError(f"no model of {models} has a name like {shown(only)}: --only takes a pattern such as 'llama*'")
     with progress(common, "checking", "models") as report:
-        checked = list(validation.check_models(chosen, report or _ignore))
+        checked = list(validation.check_models(chosen, report or _ignore, alone))
     rows: list[tuple[Any, ...]] = []
     for each in checked:
         rows += [(each.name, row.quantity, row.theirs, row.ours) for row in each.differences]
@@ -206,7 +225,8 @@ def _check_models(models: Path, only: str | None, output: Output, common: Common
     if differ:
         common.note(f"different: {', '.join(differ)}")
     left = f", {skipped} not compared: no card can describe them yet" if skipped else ""
-    common.note(f"{agree} of {len(checked)} models agree, {len(differ)} differ{left}")
+    what = "the parameters of " if alone else ""
+    common.note(f"{what}{agree} of {len(checked)} models agree, {len(differ)} differ{left}")
     if differ or skipped == len(checked):
         raise typer.Exit(1)
 

@@ -50,12 +50,15 @@ class CheckedModel:
 
 
 def check_models(
-    models: Sequence[RecordedModel], progress: Callable[[int, int], None] = lambda done, of: None
+    models: Sequence[RecordedModel],
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    parameters_alone: bool = False,
 ) -> Iterator[CheckedModel]:
-    """Check recorded models one after another. It needs no store."""
+    """Check recorded models one after another. It needs no store. parameters_alone: nothing else is compared."""
+    check = check_parameters if parameters_alone else check_model
     for done, model in enumerate(models):
         progress(done, len(models))
-        yield check_model(model)
+        yield check(model)
     progress(len(models), len(models))
 
 
@@ -76,6 +79,19 @@ def check_model(model: RecordedModel) -> CheckedModel:
         rules += tuple(rule for rule in _decoded(model, card, decode, differences) if rule not in rules)
     rules = ((WITHOUT_FURTHER,) if read.multi_token_prediction else ()) + rules
     return CheckedModel(model.name, tuple(differences), rules=rules)
+
+
+def check_parameters(model: RecordedModel) -> CheckedModel:
+    """The parameters of one recorded model compared with the graph of its config: in all, and by kind if it has
+    them by name."""
+    try:
+        read = from_hugging_face(model.config, name="recorded")
+        card = replace(read, vocab_multiple=1, multi_token_prediction=0)
+        graph = build_graph(card, GraphOptions())
+    except UsageError as reason:
+        return CheckedModel(model.name, unsupported=str(reason))
+    differences = _counted(model, card, parameters_by_kind(graph, on_one_rank(graph, model.batch, model.seq)))
+    return CheckedModel(model.name, tuple(differences), rules=(WITHOUT_FURTHER,) if read.multi_token_prediction else ())
 
 
 def _decoded(model: RecordedModel, card: Card, graph: SymGraph, differences: list[ModelDifference]) -> tuple[str, ...]:
@@ -347,6 +363,6 @@ def _apart(theirs: Rows, ours: Rows) -> tuple[Rows, Rows]:
 def _counted(model: RecordedModel, card: Card, kinds: Mapping[str, int]) -> list[ModelDifference]:
     found = [("parameters", model.parameters, card.count_parameters())]
     found.append(("weights of the graph", model.parameters, sum(kinds.values())))
-    names = dict.fromkeys([*model.kinds, *kinds])
+    names = dict.fromkeys([*model.kinds, *kinds] if model.kinds else [])
     found += [(f"parameters of {name}", model.kinds.get(name, 0), kinds.get(name, 0)) for name in names]
     return [ModelDifference(*each) for each in found if each[1] != each[2]]

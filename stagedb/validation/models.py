@@ -4,12 +4,13 @@ The format is that of `tests/validation/models.json`: a list of records with `na
 `parameters`, `parameters_by_name` (elements, with layer and expert numbers as `*`), and `forward`, the matmuls of one
 forward of `batch` sequences of `seq` tokens on one rank: `op`, `dims`, `count`. A record may have `decode`, those of a
 step that adds a token to each of these sequences, and `kv_cache_bytes`, the cache of their tokens in 2-byte values.
+Where parameters alone are compared a record needs `config` and `parameters`.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class RecordedModel:
     """A model as its own code has it. parameters: elements by kind. forward, decode: matmuls, each with its count.
 
     decode: empty if no step of decoding was recorded. cache: bytes of the cache of all tokens; None: not recorded.
+    kinds: empty if parameters were not recorded by name.
     """
 
     name: str
@@ -60,37 +62,57 @@ class RecordedModel:
     cache: int | None = None
 
 
-def read_models(path: Path) -> list[RecordedModel]:
-    """The records of a file. UsageError, with the place, for one that is not in the format."""
+def read_models(path: Path, parameters_alone: bool = False) -> list[RecordedModel]:
+    """The records of a file. UsageError, with the place, for one that is not in the format.
+
+    parameters_alone: what else a record has is left out, and need not be there.
+    """
     content = read_document(path, "recorded models", (".json",), LARGEST, str(Word("models")), constants=True)
     if not isinstance(content, list):
         raise UsageError(f"{path}: recorded models are a list, not {shown(content)}")
-    return [record_of(each, f"{path}: record {number}") for number, each in enumerate(content, start=1)]
+    read = parameters_of if parameters_alone else record_of
+    return [read(each, f"{path}: record {number}") for number, each in enumerate(content, start=1)]
 
 
-def record_of(content: object, where: str) -> RecordedModel:
-    """The record in a mapping. where: its place, for errors. UsageError for one that is not in the format."""
-    if not isinstance(content, Mapping):
-        raise UsageError(f"{where} must be a mapping, not {shown(content)}")
-    config, named = content.get("config"), content.get("parameters_by_name")
+def parameters_of(content: object, where: str) -> RecordedModel:
+    """The parameters of the record in a mapping, by name if it has them so. where: its place, for errors.
+
+    UsageError for a record without a config or parameters.
+    """
+    content = _mapping(content, where)
+    config, named = content.get("config"), content.get("parameters_by_name", {})
     if not isinstance(config, Mapping) or not isinstance(named, Mapping):
         raise UsageError(f"{where} lacks a mapping config or parameters_by_name")
     kinds: Counter[str] = Counter()
     for name, elements in named.items():
         kinds[kind_of(str(name))] += _count(elements, f"{where}: parameters of {shown(name)}", 0)
-    forward = _rows(content, "forward", where)
-    cache, name = content.get("kv_cache_bytes"), content.get("name")
-    return RecordedModel(
-        name=name if isinstance(name, str) else where,
-        config=config,
-        parameters=_count(content.get("parameters"), f"{where}: parameters"),
-        kinds=dict(kinds),
+    name, parameters = content.get("name"), _count(content.get("parameters"), f"{where}: parameters")
+    return RecordedModel(name if isinstance(name, str) else where, config, parameters, dict(kinds), {}, 1, 1)
+
+
+def record_of(content: object, where: str) -> RecordedModel:
+    """The record in a mapping. where: its place, for errors. UsageError for one that is not in the format."""
+    content = _mapping(content, where)
+    if "parameters_by_name" not in content:
+        raise UsageError(
+            f"{where} lacks parameters_by_name: without them {Word('parameters_alone')} compares their sum"
+        )
+    made = parameters_of(content, where)
+    forward, cache = _rows(content, "forward", where), content.get("kv_cache_bytes")
+    return replace(
+        made,
         forward=forward,
         batch=_count(content.get("batch"), f"{where}: batch"),
         seq=_count(content.get("seq"), f"{where}: seq"),
         decode=_rows(content, "decode", where) if "decode" in content else {},
         cache=None if cache is None else _count(cache, f"{where}: kv_cache_bytes"),
     )
+
+
+def _mapping(content: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{where} must be a mapping, not {shown(content)}")
+    return content
 
 
 def kind_of(name: str) -> str:
@@ -102,7 +124,10 @@ def _rows(content: Mapping[str, Any], word: str, where: str) -> dict[Row, int]:
     """The matmuls under a word of a record, each with its count."""
     rows = content.get(word)
     if not isinstance(rows, list):
-        raise UsageError(f"{where}: {word} must be a list of matmuls, not {shown(rows)}")
+        raise UsageError(
+            f"{where}: {word} must be a list of matmuls, not {shown(rows)}: without matmuls {Word('parameters_alone')} "
+            "compares the rest"
+        )
     found: Counter[Row] = Counter()
     for row in rows:
         found[_row(row, where)] += _count(row.get("count"), f"{where}: count")

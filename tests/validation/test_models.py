@@ -17,7 +17,7 @@ from stagedb.models import from_hugging_face
 from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
 from stagedb.models.readers.nested_decoders import OTHER_PARTS
 from stagedb.validation import check_model, read_models
-from stagedb.validation.model_check import matched
+from stagedb.validation.model_check import check_parameters, matched
 from stagedb.validation.models import Row
 from tests.sampling import EVERY
 
@@ -52,6 +52,46 @@ def test_the_command_ends_with_how_many_agree(tmp_path: Path) -> None:
     found = CliRunner().invoke(APP, ["validate", "--models", str(changed)])
     assert found.exit_code == 1, "nothing was compared"
     assert "1 not compared" in found.stderr
+
+
+def test_parameters_alone_need_no_matmuls(tmp_path: Path) -> None:
+    """A config with the number of parameters is enough, and matmuls that differ are not seen."""
+    rows = json.loads(FILE.read_text())[:2]
+    changed = tmp_path / "models.json"
+    rows[0]["forward"][0]["count"] += 1
+    rows[1] = {word: rows[1][word] for word in ("name", "config", "parameters")}
+    changed.write_text(json.dumps(rows))
+    command = ["validate", "--models", str(changed)]
+    refused = CliRunner().invoke(APP, command)
+    assert refused.exit_code != 0
+    assert "record 2 lacks parameters_by_name: without them --parameters-alone" in str(refused.exception)
+    found = CliRunner().invoke(APP, [*command, "--parameters-alone"])
+    assert found.exit_code == 0, found.output
+    assert found.stderr.splitlines()[-1] == "the parameters of 2 of 2 models agree, 0 differ"
+    rows[1]["parameters"] += 1
+    named = rows[0]["parameters_by_name"]
+    named[next(name for name in named if "mlp" in name)] += 1
+    changed.write_text(json.dumps(rows))
+    found = CliRunner().invoke(APP, [*command, "--parameters-alone"])
+    assert found.exit_code == 1
+    assert found.stderr.splitlines()[-1] == "the parameters of 0 of 2 models agree, 2 differ"
+    quantities = [
+        (row.quantity, row.theirs - row.ours) for row in check_parameters(read_models(changed, True)[1]).differences
+    ]
+    assert quantities == [("parameters", 1), ("weights of the graph", 1)]
+
+
+def test_parameters_of_published_checkpoints_are_compared_without_their_matmuls() -> None:
+    file = FILE.parents[1] / "models" / "checkpoint_configs.json"
+    found = CliRunner().invoke(APP, ["validate", "--models", str(file), "--parameters-alone"])
+    assert found.exit_code == 0, found.output
+    assert found.stderr.splitlines()[-1] == "the parameters of 38 of 38 models agree, 0 differ"
+
+
+def test_parameters_alone_are_those_of_models() -> None:
+    found = CliRunner().invoke(APP, ["validate", "--reference", "--parameters-alone"])
+    assert found.exit_code != 0
+    assert str(found.exception) == "--parameters-alone is for recorded models: it needs --models FILE"
 
 
 def other(value: Any) -> Any:
@@ -162,8 +202,13 @@ def test_rows_that_are_not_in_the_format_are_named(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     for content, message in (
         ({}, "are a list"),
-        ([{"config": {}}], "record 1 lacks a mapping config or parameters_by_name"),
-        ([{"config": {}, "parameters_by_name": {}, "forward": [{"op": "mm"}]}], "a matmul has op, dims and count"),
+        ([{"config": {}}], "record 1 lacks parameters_by_name: without them --parameters-alone"),
+        ([{"config": 3, "parameters_by_name": {}}], "record 1 lacks a mapping config or parameters_by_name"),
+        ([{"config": {}, "parameters": 1, "parameters_by_name": {}}], "without matmuls --parameters-alone compares"),
+        (
+            [{"config": {}, "parameters": 1, "parameters_by_name": {}, "forward": [{"op": "mm"}]}],
+            "a matmul has op, dims",
+        ),
         ([{"config": {}, "parameters_by_name": {"a": "x"}, "forward": []}], "parameters of 'a' must be a whole number"),
     ):
         path.write_text(json.dumps(content))
