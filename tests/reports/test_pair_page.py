@@ -86,7 +86,8 @@ def test_a_browser_draws_two_steps(embedded_store: Store, browser: str, tmp_path
     assert bool(probed(dom, "hints")) is (size == "500,900")
 
 
-FRAME = """<!doctype html><body><iframe style="width:400px;height:900px" srcdoc="{page}"></iframe><script>
+FRAME = """<!doctype html><meta charset="utf-8"><body>
+<iframe style="width:400px;height:900px" srcdoc="{page}"></iframe><script>
 const frame = document.querySelector("iframe");
 frame.addEventListener("load", () => Object.assign(document.body.dataset, frame.contentDocument.body.dataset));
 </script></body>"""
