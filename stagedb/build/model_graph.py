@@ -228,7 +228,7 @@ def _lay_out_blocks(
 def weight_axes(card: Card, options: GraphOptions) -> dict[str, frozenset[str]]:
     """The regions of a model's graph, each with the axes of its weights as a strategy calls them."""
     trained = Trained.of(options)
-    layers = layer_blocks(card, options.framework, trained, partial(_traced, card, options))
+    layers = layer_blocks(card, trained, partial(_traced, card, options))
     return axes_by_region(_lay_out_blocks(card, options, options.framework, trained, layers))
 
 
@@ -333,7 +333,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     _check_context(card, options)
     _check_latents(card, options)
     trained = Trained.of(options)
-    layers = layer_blocks(card, framework, trained, partial(_traced, card, options))
+    layers = layer_blocks(card, trained, partial(_traced, card, options))
     laid_out = _lay_out_blocks(card, options, framework, trained, layers)
     _check_units(card, options, laid_out)
     _check_cached(card, options, laid_out)

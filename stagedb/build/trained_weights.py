@@ -8,7 +8,6 @@ from stagedb.build.block import LaidOut
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recompute_modules import in_layer
 from stagedb.errors import UsageError
-from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.operators import Einsum
 from stagedb.ir.tensors import Tracer
@@ -17,6 +16,9 @@ from stagedb.models.adapters import ALL, is_adapted, is_adapter, is_under
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind
 from stagedb.plans.graph_options import GraphOptions
+
+EMBEDDING, HEAD = "embedding", "head"
+"""The blocks outside layers, which are frozen as a whole."""
 
 WITHOUT_BELOW = "first_"
 """What the name of a block begins with whose layers have the input's gradient left out."""
@@ -28,22 +30,25 @@ class Trained:
 
     lora: the linear layers of a layer that have adapters, which are all that is trained then; empty: no adapters.
     frozen: the parts that are not trained: `embedding`, `head`, or names inside a layer.
-    inputs: a function that recomputes a layer wants the gradient of its input, whether or not anything reads it.
+    checkpointed: layers are functions that have a backward only where their input needs a gradient (Megatron-LM's).
     """
 
     lora: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
-    inputs: bool = False
+    checkpointed: bool = False
 
     @classmethod
     def of(cls, options: GraphOptions) -> "Trained":
-        """The weights that a graph's options train.
+        """The weights that a graph's options train."""
+        return cls(options.lora, options.frozen, options.recompute == "full" and options.framework.reentrant)
 
-        Megatron-LM's checkpoint has a backward only where an input needs a gradient, so that Megatron-Bridge asks for
-        that of the first layer where layers with adapters are recomputed.
+    @property
+    def inputs(self) -> bool:
+        """Whether the first layer makes the gradient of its input, though nothing reads it.
+
+        Megatron-Bridge asks for it where layers with adapters are recomputed, so that checkpoints have a backward.
         """
-        checkpointed = options.recompute == "full" and not options.framework.early_stop
-        return cls(options.lora, options.frozen, checkpointed and bool(options.lora))
+        return self.checkpointed and bool(self.lora)
 
     @property
     def everything(self) -> bool:
@@ -77,25 +82,20 @@ class LayerBlock:
     leads: bool = True
 
 
-def layer_blocks(
-    card: Card, framework: Framework, trained: Trained, traced: Callable[[LayerKind], Tracer]
-) -> tuple[LayerBlock, ...]:
+def layer_blocks(card: Card, trained: Trained, traced: Callable[[LayerKind], Tracer]) -> tuple[LayerBlock, ...]:
     """The blocks of a model's layers: one for each kind, and one more for layers below which nothing is trained.
 
     traced: the forward of a layer of a kind. Raises UsageError for names that match nothing.
     """
+    usual = tuple(LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values())
     if trained.everything:
-        return tuple(
-            LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values()
-        )
+        return usual
     tracers = {name: traced(kind) for name, kind in card.kinds.items()}
     check_frozen(card, trained, tracers.values())
+    if trained.inputs or trained.trains(EMBEDDING):
+        return usual
     has = {name: any(trained.trains(w.name) for w in tracer.weights) for name, tracer in tracers.items()}
-    below = trained.inputs or (trained.trains("embedding.word.weight") and not trained.lora)
-    if below:
-        return tuple(
-            LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values()
-        )
+    below = False
     numbers: dict[tuple[str, bool], list[int]] = {}
     for number, name in enumerate(card.sequence):
         numbers.setdefault((name, below), []).append(number)
@@ -139,6 +139,12 @@ def check_frozen(card: Card, trained: Trained, tracers: Iterable[Tracer]) -> Non
             f"others: {Word(word)} needs a card with multi_token_prediction: 0"
         )
     weights = [in_layer(weight.name) for tracer in tracers for weight in tracer.weights]
+    if trained.checkpointed and EMBEDDING in trained.frozen:
+        raise UsageError(
+            "Megatron-LM's checkpoint of a layer has a backward only where its input needs a gradient, so that after "
+            f"a frozen embedding the first layer would not be trained: leave {EMBEDDING} out of {Word('frozen')}, or "
+            f"take {Word('recompute', 'modules')}"
+        )
     if trained.lora:
         matmuls = (op for tracer in tracers for op in tracer.operations if isinstance(op.operator, Einsum))
         names = sorted({in_layer(op.inputs[1].name).removesuffix(".weight") for op in matmuls})
@@ -148,11 +154,9 @@ def check_frozen(card: Card, trained: Trained, tracers: Iterable[Tracer]) -> Non
             "lora", [t for t in trained.lora if t != ALL and not any(is_under(n, [t]) for n in having)], linear
         )
     else:
-        known = ["embedding", "head", *dict.fromkeys(name.rpartition(".")[0] for name in weights)]
-        ends = ("embedding", "head")
-        lacking = [
-            f for f in trained.frozen if not any(is_under(n, [f]) for n in weights) and f.split(".")[0] not in ends
-        ]
+        known = [EMBEDDING, HEAD, *dict.fromkeys(name.rpartition(".")[0] for name in weights)]
+        parts = (part for part in trained.frozen if part not in (EMBEDDING, HEAD))
+        lacking = [part for part in parts if not any(is_under(name, [part]) for name in weights)]
         _check_named("frozen", lacking, known)
 
 

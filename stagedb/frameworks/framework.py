@@ -104,6 +104,7 @@ class Framework:
         experts' results remain shares until they are tokens again; else each rank routes its own tokens, and the slots
         of experts are gathered.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
+    reentrant: a checkpointed part has a backward only where its input needs a gradient.
     recomputes_modules: modules of a layer may be computed again, by their names in Megatron-Core, some of which discard
         their outputs (`recompute_modules`).
     routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
@@ -164,6 +165,7 @@ class Framework:
     joins_shares: bool
     routes_whole: bool
     early_stop: bool
+    reentrant: bool
     recomputes_modules: bool
     routing_tables: bool
 

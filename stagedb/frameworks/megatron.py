@@ -39,6 +39,7 @@ MEGATRON = Framework(
     routes_whole=False,
     # `tensor_parallel.checkpoint`.
     early_stop=False,
+    reentrant=True,
     recomputes_modules=True,
     routing_tables=False,
     buckets=Bucketing(gradients=ONE),

@@ -40,6 +40,7 @@ TORCH = Framework(
     routes_whole=True,
     # `torch.utils.checkpoint.checkpoint(use_reentrant=False)` with `set_checkpoint_early_stop(True)`.
     early_stop=True,
+    reentrant=False,
     recomputes_modules=False,
     # The recorded model balances its routing by construction.
     routing_tables=True,

@@ -165,6 +165,12 @@ def test_stages_compute_the_same(chosen: dict[str, Any], words: str, schedule: s
             {"frozen": ("embedding", "attn_norm", "attn", "ffn", "ffn_norm"), "zero": 3},
             "of whole layers needs --zero 0 or 1",
         ),
+        ("llama", {"frozen": ("embedding.word",)}, "no part with weights 'embedding.word'"),
+        (
+            "llama",
+            {"frozen": ("embedding",), "recipe": "megatron", "recompute": "full"},
+            "leave embedding out of --frozen",
+        ),
         ("llama", {"lora": ("all",), "workflow": "forward-only"}, "forward-only"),
     ],
 )
