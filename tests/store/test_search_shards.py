@@ -139,7 +139,7 @@ from tests.store.searches import slowly
 from tests.store.test_search_shards import PLAIN, put
 shard = Shards((1,), 2)
 def work(known, settled, elsewhere):
-    return slowly(PLAIN, hangs_after=3, shards=shard, elsewhere=elsewhere)(known, settled)
+    return slowly(PLAIN, hangs_after=2, shards=shard, elsewhere=elsewhere)(known, settled)
 with connect() as store:
     record_shard(store, PLAIN, shard, work, put)
 """
