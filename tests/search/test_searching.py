@@ -408,8 +408,10 @@ def test_a_search_that_ends_early_has_plans_of_each_number_of_ranks() -> None:
 
 def test_a_search_over_one_number_of_ranks_keeps_its_id() -> None:
     one, several = asked(LLAMA, 4, ()), dataclasses.replace(asked(LLAMA, 4, ()), ranks=(4, 8))
-    assert one.ids == (one.id, one.id)
-    assert several.ids[0] == several.id != several.ids[1]
+    assert one.ids[0] == one.id == one.ids[-1]
+    assert several.ids[0] == several.id != several.ids[-1]
+    chosen = dataclasses.replace(asked(LLAMA, 4, ("recompute",)), framework="megatron-core")
+    assert chosen.ids[0] == chosen.id not in chosen.ids[1:]
 
 
 def test_a_condition_leaves_plans_out() -> None:
