@@ -12,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
+from stagedb.plans.adapter_checks import check_adapters, check_rank
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import check_context, check_heads, check_kind_given, check_sequence, with_default_kind
@@ -93,6 +94,7 @@ class Plan(PlanFields):
         check_units(self)
         check_clipping(self)
         check_recomputed_layers(self)
+        check_adapters(self)
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
                 f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
@@ -203,6 +205,7 @@ class Plan(PlanFields):
             near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
+        check_rank(self, sizes)
         check_strategy(self, sizes)
         if self.positions > sizes.get("P", self.positions):
             raise UsageError(

@@ -520,3 +520,11 @@ def test_sums_that_no_first_half_widens_are_noted(order: str, words: dict[str, o
     usual = {"pp": 2, "tp": 2, "dp": 2, "sp": True, "zero": 2, "global_batch_size": 4, "reduce_dtype": "fp32"}
     plan = Plan.from_mapping({**usual, "schedule": "explicit", "task_order": [order, order], **words})
     assert ("their own format" in (other_reductions(plan) or "")) == noted
+
+
+def test_a_rank_of_adapters_needs_adapters_and_is_no_wider_than_the_model() -> None:
+    with pytest.raises(UsageError, match=r"no layer has an adapter of rank 8: name some with --lora"):
+        Plan.from_mapping({"lora_rank": 8})
+    wide = Plan.from_mapping({"lora": ["all"], "lora_rank": 65})
+    with pytest.raises(UsageError, match=r"wider than the hidden size 64: --lora-rank takes at most 64"):
+        wide.check({"L": 2, "H": 64, "V": 128, "A": 4, "KV": 4, "D": 16, "F": 128, "S": 16})
