@@ -102,7 +102,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
     texts |= {"last": "last", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts |= request_axes(find_workflow(options.workflow))
-    texts |= {"lora": "LR"} | {"embedded": "HE", **hyper_connections.AXES}
+    texts |= {"lora": "lora"} | {"embedded": "HE", **hyper_connections.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"

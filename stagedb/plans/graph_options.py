@@ -39,12 +39,12 @@ class GraphOptions(GraphAspects):
         for word in GRAPH_WORDS.values():
             word.check(getattr(self, word.field))
         self._check_recompute()
+        self._check_trained()
         self._settle_latents()
         self._check_workflow()
         self._check_sharding()
         self._check_messages()
         self._check_clipping()
-        self._check_trained()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
             raise UsageError(

@@ -35,7 +35,7 @@ def environment(
         ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
         loads = {"load_all": sum(load), "load_most": max(load), "load_here": ranks[ep_rank] + 1}
     fixed = {
-        "LR": 3,
+        "lora": 3,
         "copies": 1,
         "runs": 2,
         "capacity": 1,

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
+from stagedb.models.kinds import PARTS
+from stagedb.plans.aspects import LAYOUT_WORDS
 from stagedb.plans.aspects.precision import FORMATS
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions
@@ -118,7 +120,7 @@ def test_environment() -> None:
         "capacity": 1,
         "per": 1,
         "hsdp": 1,
-        "LR": 16,
+        "lora": 16,
         "e_act": 2,
         "e_param": 2,
         "e_grad": 4,
@@ -528,3 +530,10 @@ def test_a_rank_of_adapters_needs_adapters_and_is_no_wider_than_the_model() -> N
     wide = Plan.from_mapping({"lora": ["all"], "lora_rank": 65})
     with pytest.raises(UsageError, match=r"wider than the hidden size 64: --lora-rank takes at most 64"):
         wide.check({"L": 2, "H": 64, "V": 128, "A": 4, "KV": 4, "D": 16, "F": 128, "S": 16})
+
+
+def test_symbols_of_plans_are_none_of_models() -> None:
+    """Those of models are capitals: a plan's value under one takes the place of a size, as the length S does."""
+    symbols = {word.about.symbol for word in LAYOUT_WORDS.values()} - {"", "S"}
+    assert all(symbol.islower() for symbol in symbols)
+    assert all(symbol.isupper() for part in PARTS for symbol in part.symbols)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.recording.block_configurations import configurations
+from scripts.recording.configurations import DEFAULTS
 from stagedb.validation import Counts, Record, check_record, read_records
 
 RECORDS = {record.name: record for record in read_records(Path(__file__).with_name("block_records.json"))}
@@ -40,4 +41,4 @@ def test_the_file_has_the_configurations_of_the_recorder() -> None:
     wanted = {str(config["label"]): config for config in configurations()}
     assert set(RECORDS) == set(wanted)
     for name, record in RECORDS.items():
-        assert record.config == wanted[name]
+        assert {**DEFAULTS, **record.config} == wanted[name]

@@ -17,7 +17,7 @@ class Adapters:
             property="rank of low-rank adapters",
             least=1,
             needs="optimizer",
-            symbol="LR",
+            symbol="lora",
         ),
     ] = 16
 
