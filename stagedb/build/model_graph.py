@@ -1,6 +1,5 @@
 """A model under one strategy and one framework as a symbolic graph."""
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from stagedb.build.costs import Sizes, request_axes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
-from stagedb.build.recompute_modules import check_modules, has_core, in_layer, module_parts
+from stagedb.build.recompute_modules import check_modules, has_core, in_layer, meant, module_parts
 from stagedb.build.sharing import of_experts
 from stagedb.build.strategy_support import axes_by_region, check_named, check_synced, tied_alike
 from stagedb.build.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
@@ -102,7 +101,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
     texts |= {"last": "last", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts |= request_axes(find_workflow(options.workflow))
-    texts |= {"lora": "lora"} | {"embedded": "HE", **hyper_connections.AXES}
+    texts |= {"embedded": "HE", "lora": "lora", **hyper_connections.AXES}
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
@@ -150,10 +149,22 @@ def _trace_layer(card: Card, style: Style, trained: Trained, kind: LayerKind, t:
     return blocks.layer(t, card, style, kind, x)
 
 
-def _block_plans(
-    card: Card, options: GraphOptions, framework: Framework, trained: Trained, layers: Iterable[LayerBlock]
-) -> tuple[BlockPlan, ...]:
+def _layers(card: Card, options: GraphOptions) -> tuple[LayerBlock, ...]:
+    """The blocks of a model's layers."""
+    return layer_blocks(card, Trained.of(options), partial(_traced, card, options))
+
+
+def _traced(card: Card, options: GraphOptions, kind: LayerKind) -> Tracer:
+    """The forward of a layer, for the names of its linear layers and weights."""
+    tracer = Tracer(kind.name)
+    x = tracer.tensor("input", blocks.stream(card), "act", "activation")
+    _trace_layer(card, _style(card, options, options.framework), Trained.of(options), kind, tracer, x)
+    return tracer
+
+
+def _block_plans(card: Card, options: GraphOptions, layers: Iterable[LayerBlock]) -> tuple[BlockPlan, ...]:
     """How each block of a model is traced, in the order of the forward."""
+    framework, trained = options.framework, Trained.of(options)
     style, last = _style(card, options, framework), card.kinds[card.sequence[-1]]
     return (
         BlockPlan(
@@ -196,16 +207,14 @@ def _block_plans(
     )
 
 
-def _lay_out_blocks(
-    card: Card, options: GraphOptions, framework: Framework, trained: Trained, layers: Iterable[LayerBlock]
-) -> tuple[LaidOut, ...]:
+def _lay_out_blocks(card: Card, options: GraphOptions, layers: Iterable[LayerBlock]) -> tuple[LaidOut, ...]:
     check_modules(card, options.recompute_modules)
     if options.recompute == "core" and not any(has_core(card, kind) for kind in card.kinds.values()):
         raise UsageError(
             f"{card.name} has no attention whose core would run again: take {Word('recompute', 'full')} or "
             f"{Word('recompute', 'none')}"
         )
-    plans = _block_plans(card, options, framework, trained, layers)
+    plans, framework = _block_plans(card, options, layers), options.framework
     matching = Matching(
         options.shared_input,
         framework.regather,
@@ -227,17 +236,7 @@ def _lay_out_blocks(
 
 def weight_axes(card: Card, options: GraphOptions) -> dict[str, frozenset[str]]:
     """The regions of a model's graph, each with the axes of its weights as a strategy calls them."""
-    trained = Trained.of(options)
-    layers = layer_blocks(card, trained, partial(_traced, card, options))
-    return axes_by_region(_lay_out_blocks(card, options, options.framework, trained, layers))
-
-
-def _traced(card: Card, options: GraphOptions, kind: LayerKind) -> Tracer:
-    """The forward of a layer, for the names of its linear layers and weights."""
-    tracer = Tracer(kind.name)
-    x = tracer.tensor("input", blocks.stream(card), "act", "activation")
-    _trace_layer(card, _style(card, options, options.framework), Trained.of(options), kind, tracer, x)
-    return tracer
+    return axes_by_region(_lay_out_blocks(card, options, _layers(card, options)))
 
 
 def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:
@@ -256,11 +255,9 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
     above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
     for operator in chosen:
         if not any(is_under(in_layer(op.name), (operator,)) for op in forward):
-            near = difflib.get_close_matches(operator, [*names, *sorted(above)], n=3, cutoff=0.5)
-            meant = f": did you mean {' or '.join(near)}?" if near else ":"
             raise UsageError(
-                f"a layer has no operator {shown(operator)}{meant} {Word('recompute_operators')} takes "
-                f"{', '.join(names)}, and the beginning of a name for all under it"
+                f"a layer has no operator {shown(operator)}{meant(operator, [*names, *sorted(above)])} "
+                f"{Word('recompute_operators')} takes {', '.join(names)}, and the beginning of a name for all under it"
             )
     if not any(op.recomputed for op in operations):
         raise UsageError(
@@ -332,9 +329,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     check_blocks(card, options)
     _check_context(card, options)
     _check_latents(card, options)
-    trained = Trained.of(options)
-    layers = layer_blocks(card, trained, partial(_traced, card, options))
-    laid_out = _lay_out_blocks(card, options, framework, trained, layers)
+    layers = _layers(card, options)
+    laid_out = _lay_out_blocks(card, options, layers)
     _check_units(card, options, laid_out)
     _check_cached(card, options, laid_out)
     tie = _tie(card)

@@ -10,6 +10,7 @@ Norms that Transformer Engine fuses into the matmul after them are operators of 
 like any other.
 """
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -160,3 +161,9 @@ def _of(names: Sequence[str], without: Sequence[str], discards: bool) -> Callabl
 def in_layer(name: str) -> str:
     """An operation's name without the name of its block."""
     return name_in_layer(name).partition(".")[2]
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """What a refusal has after a name inside a layer that is none of these: a colon, or similar ones before it."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f": did you mean {' or '.join(near)}?" if near else ":"

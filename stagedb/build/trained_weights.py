@@ -1,12 +1,11 @@
 """Which weights of a model are trained, and how far down its layers their gradients lead."""
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stagedb.build.block import LaidOut
 from stagedb.build.optimizer_step import Tie
-from stagedb.build.recompute_modules import in_layer
+from stagedb.build.recompute_modules import in_layer, meant
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.ir.operators import Einsum
@@ -164,10 +163,10 @@ def _check_named(word: str, lacking: Sequence[str], known: Sequence[str]) -> Non
     """Raise UsageError for the first name that matches nothing. known: names that do."""
     if not lacking:
         return
-    near = difflib.get_close_matches(lacking[0], known, n=3, cutoff=0.5)
-    meant = f": did you mean {' or '.join(near)}?" if near else ":"
     what = "linear layer that can have an adapter" if word == "lora" else "part with weights"
-    raise UsageError(f"the model has no {what} {shown(lacking[0])}{meant} {Word(word)} takes {', '.join(known)}")
+    raise UsageError(
+        f"the model has no {what} {shown(lacking[0])}{meant(lacking[0], known)} {Word(word)} takes {', '.join(known)}"
+    )
 
 
 def check_trained(

@@ -9,18 +9,15 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
 
-def differentiate(
-    tracer: Tracer, seeds: Mapping[str, Tensor], wanted: Collection[str] | None = None
-) -> dict[str, Tensor]:
+def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
     """Append the backward of all operations that `tracer` has recorded.
 
     seeds: the gradient that arrives for a tensor, by the tensor's name. wanted: the tensors whose gradients something
-    outside reads (weights that are trained, the block's input); None: all that have some. Operations that lead to none
-    of them are left out, as autograd engines do not run the backward of what needs no gradient. Returns the gradient
-    of every tensor that has one, weights and the block's inputs included. Gradients that meet are added as soon as both
-    are there, as autograd engines do. The sum belongs to the region of the tensor whose gradient it is. If a gradient
-    from there is first, those from another region are added to each other before: a part that reads the stream itself
-    gives it one gradient.
+    outside reads (weights that are trained, the block's input). Operations that lead to none of them are left out, as
+    autograd engines do not run the backward of what needs no gradient. Returns the gradient of each of them that has
+    one. Gradients that meet are added as soon as both are there, as autograd engines do. The sum belongs to the region
+    of the tensor whose gradient it is. If a gradient from there is first, those from another region are added to each
+    other before: a part that reads the stream itself gives it one gradient.
     """
     forward = list(tracer.operations)
     sums = _Sums(tracer, forward, dict(seeds))
@@ -32,11 +29,9 @@ def differentiate(
             sums.add(op.inputs[index], grad, op)
     for tensor in [each for op in forward for each in op.inputs]:
         sums.total(tensor)
-    if wanted is None:
-        return sums.grads
-    _prune(tracer, len(forward), {sums.grads[name].name for name in wanted if name in sums.grads})
-    made = {tensor.name for op in tracer.operations for tensor in op.outputs} | {grad.name for grad in seeds.values()}
-    return {name: grad for name, grad in sums.grads.items() if grad.name in made}
+    grads = {name: sums.grads[name] for name in wanted if name in sums.grads}
+    _prune(tracer, len(forward), {grad.name for grad in grads.values()})
+    return grads
 
 
 def _prune(tracer: Tracer, forward: int, live: set[str]) -> None:
