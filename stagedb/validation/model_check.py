@@ -65,9 +65,7 @@ def check_models(
 def check_model(model: RecordedModel) -> CheckedModel:
     """One recorded model compared with the graph of its config."""
     try:
-        read = from_hugging_face(model.config, name="recorded")
-        card = replace(read, vocab_multiple=1, multi_token_prediction=0)
-        graph = build_graph(card, GraphOptions())
+        card, graph, without = _graph_of(model)
         decode = build_graph(card, decode_options(card)) if model.decode or model.cache else None
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
@@ -77,21 +75,28 @@ def check_model(model: RecordedModel) -> CheckedModel:
     differences += _counted(model, card, kinds)
     if decode is not None:
         rules += tuple(rule for rule in _decoded(model, card, decode, differences) if rule not in rules)
-    rules = ((WITHOUT_FURTHER,) if read.multi_token_prediction else ()) + rules
-    return CheckedModel(model.name, tuple(differences), rules=rules)
+    return CheckedModel(model.name, tuple(differences), rules=without + rules)
 
 
 def check_parameters(model: RecordedModel) -> CheckedModel:
     """The parameters of one recorded model compared with the graph of its config: in all, and by kind if it has
     them by name."""
     try:
-        read = from_hugging_face(model.config, name="recorded")
-        card = replace(read, vocab_multiple=1, multi_token_prediction=0)
-        graph = build_graph(card, GraphOptions())
+        card, graph, without = _graph_of(model)
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
     differences = _counted(model, card, parameters_by_kind(graph, on_one_rank(graph, model.batch, model.seq)))
-    return CheckedModel(model.name, tuple(differences), rules=(WITHOUT_FURTHER,) if read.multi_token_prediction else ())
+    return CheckedModel(model.name, tuple(differences), rules=without)
+
+
+def _graph_of(model: RecordedModel) -> tuple[Card, SymGraph, tuple[str, ...]]:
+    """The card of a record's config as its own code has the model, its graph, and the rules for what that leaves out.
+
+    Raises UsageError for a config that is not read.
+    """
+    read = from_hugging_face(model.config, name="recorded")
+    card = replace(read, vocab_multiple=1, multi_token_prediction=0)
+    return card, build_graph(card, GraphOptions()), (WITHOUT_FURTHER,) if read.multi_token_prediction else ()
 
 
 def _decoded(model: RecordedModel, card: Card, graph: SymGraph, differences: list[ModelDifference]) -> tuple[str, ...]:
