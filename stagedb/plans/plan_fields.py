@@ -26,6 +26,19 @@ from stagedb.workflows import Workflow, find_workflow
 
 
 @dataclass(frozen=True)
+class RecomputedLayers:
+    """The layers that recompute: every so many-th of a stage, among the first ones of a chunk; None: all of a chunk."""
+
+    every: int = 1
+    first: int | None = None
+
+    def has(self, layer: int, of_chunk: int) -> bool:
+        """Whether a layer recomputes. layer: its number among the layers of its stage, from 0. of_chunk: among those of
+        its chunk."""
+        return (self.first is None or of_chunk < self.first) and (layer + 1) % self.every == 0
+
+
+@dataclass(frozen=True)
 class _Structure:
     """The graph that the plan is for, and the formats of its tensors."""
 
@@ -147,14 +160,15 @@ class PlanFields(LayoutAspects, _Structure):
         return framework.posts_ahead and (self.virtual_stages > 1 or other)
 
     @property
+    def recomputed(self) -> RecomputedLayers:
+        """The layers that recompute the operators that the options choose."""
+        return RecomputedLayers(self.recompute_every, self.recompute_first)
+
+    @property
     def recomputes_all(self) -> bool:
         """Whether every layer recomputes what the options choose. What is outside layers recomputes only then."""
-        return self.recompute_every == 1 and self.recompute_first is None
+        return self.recomputed == RecomputedLayers()
 
     def recomputes(self, layer: int, of_chunk: int) -> bool:
-        """Whether a layer recomputes the operators that the options choose.
-
-        layer: its number among the layers of its stage, from 0. of_chunk: among those of its chunk.
-        """
-        within = self.recompute_first is None or of_chunk < self.recompute_first
-        return within and (layer + 1) % self.recompute_every == 0
+        """Whether a layer recomputes the operators that the options choose (`RecomputedLayers.has`)."""
+        return self.recomputed.has(layer, of_chunk)

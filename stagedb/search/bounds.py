@@ -21,6 +21,7 @@ from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.stage_blocks import Block, Stage, lay_out
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.plan_fields import RecomputedLayers
 from stagedb.schedules import DEFAULT, Order, splits
 from stagedb.search.miniatures import (
     Miniature,
@@ -61,15 +62,7 @@ Chunks = tuple[ChunkParts, ...]
 """By number in the pipeline."""
 
 
-@dataclass(frozen=True)
-class Which:
-    """The layers that recompute: every so many-th of a stage, and the first of a chunk; None: all of a chunk."""
-
-    every: int
-    first: int | None = None
-
-
-ALL, NONE = Which(1), Which(1, 0)
+ALL, NONE = RecomputedLayers(), RecomputedLayers(first=0)
 """All layers recompute, or none."""
 
 
@@ -267,7 +260,7 @@ class Bounds:
 
     def _ordered(self, plan: Plan) -> tuple[tuple[Part, ...], ...]:
         """The parts of each chunk in their order."""
-        stages = self._laid_out(plan, plan.chunk_layers(self.sizes["L"]), _which(plan))
+        stages = self._laid_out(plan, plan.chunk_layers(self.sizes["L"]), plan.recomputed)
         return tuple(tuple(_parts_of(stage)) for stage in stages)
 
     def _stage_miniature(self, plan: Plan) -> StageMiniature:
@@ -320,17 +313,17 @@ class Bounds:
             self._orders[key] = _Orders.of(plan)
         return self._orders[key]
 
-    def chunks(self, plan: Plan, which: Which | None = None) -> Chunks:
+    def chunks(self, plan: Plan, which: RecomputedLayers | None = None) -> Chunks:
         """The parts of the model in each chunk of a pipeline. which: layers that recompute, in place of the plan's."""
         graph = self._graph(plan.options, 0).graph
-        chosen = ALL if plan.options.recompute == "none" else which or _which(plan)
+        chosen = ALL if plan.options.recompute == "none" else which or plan.recomputed
         layers = plan.chunk_layers(self.sizes["L"])
         key = (graph.blocks, layers, plan.virtual_stages, plan.placement, chosen)
         if key not in self._chunks:
             self._chunks[key] = tuple(map(_chunk_of, self._laid_out(plan, layers, chosen)))
         return self._chunks[key]
 
-    def _laid_out(self, plan: Plan, layers: Sequence[int], which: Which) -> Sequence[Stage]:
+    def _laid_out(self, plan: Plan, layers: Sequence[int], which: RecomputedLayers) -> Sequence[Stage]:
         """The layers of each chunk, of which some recompute."""
         blocks = [
             Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
@@ -338,7 +331,7 @@ class Bounds:
         ]
 
         def variants(layer: int, of_chunk: int) -> tuple[int, ...]:
-            return (int((which.first is None or of_chunk < which.first) and (layer + 1) % which.every == 0),)
+            return (int(which.has(layer, of_chunk)),)
 
         return lay_out(blocks, layers, variants, (), plan.virtual_stages, plan.placement)
 
@@ -351,7 +344,9 @@ class Bounds:
             return [(tuple(choices), self.chunks(plan))]
         found: dict[Chunks, tuple[Words, ...]] = {}
         layers = plan.chunk_layers(self.sizes["L"])
-        of_choices = tuple(Which(each.get("recompute_every", 1), each.get("recompute_first")) for each in choices)
+        of_choices = tuple(
+            RecomputedLayers(each.get("recompute_every", 1), each.get("recompute_first")) for each in choices
+        )
         key = (plan.options, layers, plan.virtual_stages, plan.placement, of_choices)
         if key not in self._recomputing:
             for choice, which in zip(choices, of_choices, strict=True):
@@ -622,10 +617,6 @@ def stage_plan(plan: Plan, depth: int, layers: Sequence[int]) -> Plan:
         first, last = (depth if each else 0 for each in (layers[0], layers[-1]))
         words |= {"layers_per_chunk": [first, *[depth] * (count - 2), last]}
     return Plan.from_mapping(words)
-
-
-def _which(plan: Plan) -> Which:
-    return Which(plan.recompute_every, plan.recompute_first)
 
 
 def _parts_of(stage: Stage) -> list[Part]:
