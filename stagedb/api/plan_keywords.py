@@ -79,6 +79,11 @@ class GraphWords(TypedDict, total=False):
     sends the whole. [no-scatter-gather]"""
     matmul_dtype: Literal["same", "fp8"]
     """Operands of linear layers: in dtype, or cast to fp8. [same]"""
+    optimizer: Literal["adamw", "muon", "sgd", "sgd-momentum"]
+    """What updates the weights. Muon updates the matrices of layers, and AdamW the rest. [adamw]"""
+    muon_tp: Literal["usual", "blockwise", "duplicated"]
+    """Matrices that tp partitions in Muon: each rank's part alone, or gathered, so that each has the whole.
+    [megatron: blockwise]"""
     lora: Sequence[str] | str
     """Linear layers with low-rank adapters (LoRA), such as q_proj,v_proj or all. Nothing else is trained."""
     frozen: Sequence[str] | str

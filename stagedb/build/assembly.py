@@ -9,7 +9,7 @@ from stagedb.build.block import LaidOut
 from stagedb.build.costs import Sizes
 from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.build.operations import sym_op
-from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
+from stagedb.build.optimizer_step import MASTER, Tie, UpdateRule, is_master, step
 from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
 from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import largest, parse, smallest, symbol
@@ -51,6 +51,7 @@ def assemble(
     own: Mapping[str, Sizes],
     reduction_rules: ReductionRules,
     tie: Tie | None,
+    rule: UpdateRule,
     buffers: tuple[tuple[Tensor, Layout], ...] = (),
     scattered: bool = False,
 ) -> Assembled:
@@ -58,33 +59,20 @@ def assemble(
 
     usual: the sizes of axes. own: those of blocks that have others, by the block's name.
     scattered: ranks of tp hold the same tensor, and each sends a part of it to the next stage, which gathers the parts.
+    rule: what updates weights.
     """
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     parameters: dict[str, Parameter] = {}
     for block in blocks:
         sizes = own.get(block.plan.name, usual)
-        repeats = "kv_heads" in sizes.replicable
-        once_a_step, step_tensors, layouts, buckets = step(block, reduction_rules, tie, repeats)
+        once_a_step, step_tensors, layouts, buckets = step(
+            block, reduction_rules, tie, rule, repeats="kv_heads" in sizes.replicable
+        )
         rows = [*block.operations, *once_a_step]
         ops += [sym_op(block, op, i, sizes, layouts, reduction_rules, tie) for i, op in enumerate(rows)]
         parameters |= _parameters(block, rows, sizes, layouts, buckets, reduction_rules, tie)
-        storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
-        storages |= {op.outputs[place].name: op.inputs[0].name for op in rows for place in op.operator.views}
-        others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
-        for tensor in others:
-            if tensor.role != "weight":
-                tensors[tensor.name] = dataclasses.replace(
-                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], rows),
-                    present=_present_tensor(block, tensor, tie),
-                    repeats=block.repeats.get(tensor.name),
-                    storage=storages.get(tensor.name),
-                    kept=tensor.name in block.kept,
-                )
-        for weight in block.weights:
-            parted = str(symbol("pp") - 1) if tie is not None and weight.name == tie.second else None
-            row = _sym_tensor(block.plan.name, weight, sizes, layouts[weight.name])
-            tensors[weight.name] = dataclasses.replace(row, present=parted)
+        tensors |= {row.name: row for row in _tensors(block, rows, step_tensors, sizes, layouts, tie)}
     used = {name for each in parameters.values() for name in (*each.buckets, *each.gathers)}
     parameters = _share_tied_gradients(parameters, tie)
     tensors |= {name: dataclasses.replace(tensors[name], parameter=each) for name, each in parameters.items()}
@@ -105,6 +93,33 @@ def assemble(
     typed = (dataclasses.replace(each, facts=tensor_facts(each.name, each.role)) for each in tensors.values())
     ops = [dataclasses.replace(op, facts=op_facts(op.name)) for op in ops]
     return Assembled(specs, tuple(typed), tuple(ops), edges)
+
+
+def _tensors(
+    block: LaidOut,
+    operations: list[Operation],
+    step_tensors: list[Tensor],
+    sizes: Sizes,
+    layouts: Mapping[str, Layout],
+    tie: Tie | None,
+) -> Iterator[SymTensor]:
+    """The tensors of a block as rows. step_tensors: those that its operations once a step have in addition."""
+    storages = {op.outputs[0].name: op.inputs[0].name for op in operations if op.operator.in_place}
+    storages |= {op.outputs[place].name: op.inputs[0].name for op in operations for place in op.operator.views}
+    others = [*block.given, *(t for op in operations for t in (*op.inputs, *op.outputs)), *step_tensors]
+    for tensor in dict.fromkeys(others):
+        if tensor.role != "weight":
+            yield dataclasses.replace(
+                _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], operations),
+                present=_present_tensor(block, tensor, tie),
+                repeats=block.repeats.get(tensor.name),
+                storage=storages.get(tensor.name),
+                kept=tensor.name in block.kept,
+            )
+    for weight in block.weights:
+        parted = str(symbol("pp") - 1) if tie is not None and weight.name == tie.second else None
+        row = _sym_tensor(block.plan.name, weight, sizes, layouts[weight.name])
+        yield dataclasses.replace(row, present=parted)
 
 
 def _if_again(op: SymOp) -> SymOp:

@@ -13,6 +13,7 @@ from stagedb.workflows import Workflow
 CLASS_BYTES: Mapping[str, Expression] = {
     **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt", "logits", "cache")},
     "fp32": number(4),
+    "bf16": number(2),
     "fp8_e4m3": number(1),
     "fp8_e5m2": number(1),
     "int64": number(8),
@@ -120,11 +121,12 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
 
     if op.operator.inside:
         return Cost(number(0), number(0), number(0), ())
+    inner = op.operator.inner_bytes(size)
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
-        _bytes_read(op, sizes, layouts),
-        total(sizes.bytes(t, layouts[t.name]) for t in op.operator.writes(op.inputs, op.outputs)),
+        _bytes_read(op, sizes, layouts) + inner[0],
+        total(sizes.bytes(t, layouts[t.name]) for t in op.operator.writes(op.inputs, op.outputs)) + inner[1],
         _dims(op.operator, size, sizes),
     )
 

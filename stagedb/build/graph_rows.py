@@ -8,6 +8,7 @@ from typing import Any
 
 from stagedb.inputs.stored_values import json_list, json_mapping
 from stagedb.ir.facts import OpFacts, TensorFacts
+from stagedb.ir.operators import Momentum, Orthogonalisation
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -60,6 +61,10 @@ def blocks_of(text: str) -> tuple[BlockSpec, ...]:
     return tuple(BlockSpec(**_values(block, _BLOCK)) for block in json_list(text, "blocks"))
 
 
+_OF_MUON = (Momentum.kind, Orthogonalisation.kind)
+"""The kinds of operators that make matrices of gradients."""
+
+
 def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
     """Rows of `build/gradients`."""
     key = graph.key
@@ -67,9 +72,11 @@ def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
 
 
 def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
-    """Pairs of a gradient and its weight: what an optimizer reads, and what each reduction of it has read before."""
+    """Pairs of a gradient and its weight: what an optimizer reads, and what it was made of: each reduction's operand,
+    and the matrices of Muon."""
     roles = {tensor.name: tensor.role for tensor in graph.tensors}
-    reductions = {name: op for op in graph.ops if op.type is OpType.COLLECTIVE for name in op.writes}
+    makers = [op for op in graph.ops if op.type is OpType.COLLECTIVE or op.kind in _OF_MUON]
+    reductions = {name: op for op in makers for name in op.writes if roles[name] == "gradient"}
     for op in graph.ops:
         if op.kind != "optimizer":
             continue

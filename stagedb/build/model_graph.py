@@ -11,7 +11,7 @@ from stagedb.build.block import BlockPlan, LaidOut, lay_out
 from stagedb.build.block_trial import check_blocks
 from stagedb.build.costs import Sizes, request_axes
 from stagedb.build.graph_identity import graph_key, model_sizes
-from stagedb.build.optimizer_step import Tie
+from stagedb.build.optimizer_step import Tie, UpdateRule
 from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.recompute_modules import check_modules, has_core, in_layer, meant, module_parts
 from stagedb.build.sharing import of_experts
@@ -342,7 +342,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     shared = reduction_rules(options, framework, card.routes)
     sizes = _sizes(card, framework, options)
-    rows = assemble(laid_out, sizes, _own_sizes(card, sizes, layers), shared, tie, buffers, options.scatter_gather)
+    own, rule = _own_sizes(card, sizes, layers), UpdateRule.of(options)
+    rows = assemble(laid_out, sizes, own, shared, tie, rule, buffers, options.scatter_gather)
     if card.routes and not options.ep_sync and options.cp_kind != "none":
         check_synced(rows.ops, chain.from_iterable(shared.alone.values()))
     return SymGraph(

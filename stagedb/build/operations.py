@@ -10,7 +10,7 @@ from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number, smallest, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import SHARE, SLICE, AdamW, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, dump
+from stagedb.ir.operators import SHARE, SLICE, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, Update, dump
 from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation, Tensor
@@ -40,7 +40,7 @@ def sym_op(
         "semantics": dump(move),
         "loop": _loop(block, op),
     }
-    if reduction_rules.optimizer and (reduction_rules.sharded or isinstance(move, AdamW)) and op.template.once:
+    if reduction_rules.optimizer and (reduction_rules.sharded or isinstance(move, Update)) and op.template.once:
         rows = {**block.rows, **{grad.name: block.rows[name] for name, grad in block.gradients.items()}}
         sizes = OfShards(sizes.axes, sizes.replicable, rows, reduction_rules.columns)
     if isinstance(move, Exchange):
@@ -128,8 +128,8 @@ def _compute(
     """The row of an operator that a rank runs alone. A redistribution without a message is one of these."""
     move = op.operator
     costs = cost(op, sizes, layouts)
-    absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (number(0),) * 2
-    if isinstance(move, AdamW) and reduction_rules.clips:
+    absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, Update) else (number(0),) * 2
+    if move.reads_gradients and reduction_rules.clips:
         # Their norms read all gradients, and scaling reads and writes them.
         clipped = total(sizes.bytes(t, layouts[t.name]) for t in op.inputs if t.role == "gradient")
         absent = (absent[0] - 2 * clipped, absent[1] - clipped)
@@ -148,7 +148,7 @@ def _compute(
             bytes_written=str(costs.bytes_written - absent[1]),
             temporary=str(temporary(op, sizes, layouts)) if reduction_rules.temporaries else "0",
             dims=tuple(map(str, costs.dims)),
-            dtype=None if costs.flops == 0 else _computed_in(op.inputs[0]),
+            dtype=None if costs.flops == 0 else move.computes_in or _computed_in(op.inputs[0]),
         ),
         present=_text(present),
         **common,

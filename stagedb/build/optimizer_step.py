@@ -5,13 +5,38 @@ from dataclasses import dataclass, field
 
 from stagedb.build.block import LaidOut, cut
 from stagedb.build.costs import Sizes
+from stagedb.build.muon import Muon, matrices, muon_step
 from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
 from stagedb.collectives import ALL_REDUCE
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import SLICE, AdamW, Redistribution
+from stagedb.ir.operators import SGD, SLICE, AdamW, MomentumSGD, Redistribution, Update
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.plans.graph_options import GraphOptions
 from stagedb.workflows.training import STEP
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """What updates weights. operator: all weights of a block at once; muon: the matrices of layers, in its place.
+
+    like_gradients: states are made like gradients, and not like weights (`torch.optim.SGD`).
+    """
+
+    operator: Update = field(default_factory=AdamW)
+    muon: Muon | None = None
+    like_gradients: bool = False
+
+    @classmethod
+    def of(cls, options: GraphOptions) -> "UpdateRule":
+        """What a graph's options name."""
+        if options.optimizer == "muon":
+            return cls(AdamW(), Muon(options.gathers_for_muon, options.framework.splits_packed))
+        return cls(OPTIMIZERS[options.optimizer](), like_gradients=options.optimizer == "sgd-momentum")
+
+
+OPTIMIZERS: Mapping[str, type[Update]] = {"adamw": AdamW, "sgd": SGD, "sgd-momentum": MomentumSGD}
+"""The operator of each optimizer that updates all weights alike."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +52,13 @@ MASTER = symbol("copies") - 1
 
 
 def step(
-    block: LaidOut, reduction_rules: ReductionRules, tie: Tie | None, repeats: bool = True
+    block: LaidOut, reduction_rules: ReductionRules, tie: Tie | None, rule: UpdateRule, repeats: bool = True
 ) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
     """The once-a-step operations of a block: reductions of single gradients, then the optimizer.
 
     Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes. Without
     gradients there are no operations, and frozen weights have none. repeats: ranks may hold copies of the heads of
-    keys and values.
+    keys and values. rule: what updates the weights.
     """
     if not block.gradients:
         return [], [], dict(block.layouts), {weight.name: [] for weight in block.weights}
@@ -41,46 +66,72 @@ def step(
     step: list[Operation] = []
     states: list[Tensor] = []
     buckets: dict[str, list[str]] = {weight.name: [] for weight in block.weights}
-    ready: list[Tensor] = []
-    trained = [weight for weight in block.weights if weight.name in block.gradients]
-    for weight in trained:
-        grad = block.gradients[weight.name]
-        partial = layouts[grad.name].partials()
-        names = buckets[weight.name]
-        early = any(not bucket.template.once for bucket in reduction_rules.partial)
-        if "tp" in partial and early:
-            names += [bucket.name for bucket in reduction_rules.partial]
-        names += [bucket.name for bucket in reducing(reduction_rules, layouts[weight.name], partial)]
-        if repeats and "kv_heads" in weight.axes and not {"packed", "packed_rows", "packed_keys"} & {*weight.axes}:
-            names.append(REPLICATED_HEADS)
-        if "tp" in partial and not early:
-            names += [bucket.name for bucket in reduction_rules.partial]
-            if not reduction_rules.partial:
-                grad = _reduce(step, layouts, block, grad, "tp")
-        names += [bucket.name for bucket in reduction_rules.norms if bucket.takes(layouts[weight.name])]
-        if tie is not None and weight.name in (tie.first, tie.second):
-            grad = _reduce(step, layouts, block, grad, "embedding")
-        while (part := cut(grad, layouts, weight, _in_step(grad))) is not None:
-            step.append(part)
-            (grad,) = part.outputs
-        ready.append(grad)
-        for word, dtype in (("exp_avg", "opt"), ("exp_avg_sq", "opt"), ("master", "fp32")):
-            state = Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
-            layouts[state.name] = layouts[weight.name]
-            states.append(state)
-    if trained:
-        step.append(
-            Operation(
-                f"{block.plan.name}.optimizer",
-                AdamW(),
-                (*trained, *ready, *states),
-                (*trained, *states),
-                "step",
-                STEP,
-                f"{block.plan.name}.optimizer",
-            )
-        )
+    together: list[tuple[Tensor, Tensor]] = []
+    apart = matrices(block) if rule.muon is not None else frozenset()
+    alone: list[Operation] = []
+    for weight in block.weights:
+        if weight.name not in block.gradients:
+            continue
+        grad, whole = _reduced(step, layouts, block, weight, (reduction_rules, tie, repeats), buckets[weight.name])
+        words = [(word, "opt") for word in rule.operator.states] if weight.name not in apart else []
+        own = [
+            Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
+            for word, dtype in (*words, ("master", "fp32"))
+        ]
+        made = whole if rule.like_gradients else layouts[weight.name]
+        layouts |= {state.name: layouts[weight.name] if is_master(state) else made for state in own}
+        if rule.muon is not None and weight.name in apart:
+            chain, state = muon_step(rule.muon, block, weight, grad, layouts, own[-1])
+            alone += chain
+            own.insert(0, state)
+        else:
+            together.append((weight, grad))
+        states += own
+    step += alone
+    if together:
+        weights, ready = [weight for weight, _ in together], [grad for _, grad in together]
+        kept = [state for state in states if state.name.rpartition(".")[0] in {weight.name for weight in weights}]
+        name = f"{block.plan.name}.optimizer"
+        inputs, outputs = (*weights, *ready, *kept), (*weights, *kept)
+        step.append(Operation(name, rule.operator, inputs, outputs, "step", STEP, name))
     return step, states, layouts, buckets
+
+
+def _reduced(
+    step: list[Operation],
+    layouts: dict[str, Layout],
+    block: LaidOut,
+    weight: Tensor,
+    rules: tuple[ReductionRules, Tie | None, bool],
+    names: list[str],
+) -> tuple[Tensor, Layout]:
+    """A weight's gradient, in the weight's layout, and the layout that its backward gives it.
+
+    Its reductions in the step are added to `step`, those by buckets to `names`. rules: as in `step`.
+    """
+    reduction_rules, tie, repeats = rules
+    grad = block.gradients[weight.name]
+    partial = layouts[grad.name].partials()
+    early = any(not bucket.template.once for bucket in reduction_rules.partial)
+    if "tp" in partial and early:
+        names += [bucket.name for bucket in reduction_rules.partial]
+    names += [bucket.name for bucket in reducing(reduction_rules, layouts[weight.name], partial)]
+    if repeats and "kv_heads" in weight.axes and not {"packed", "packed_rows", "packed_keys"} & {*weight.axes}:
+        names.append(REPLICATED_HEADS)
+    if "tp" in partial and not early:
+        names += [bucket.name for bucket in reduction_rules.partial]
+        if not reduction_rules.partial:
+            grad = _reduce(step, layouts, block, grad, "tp")
+    names += [bucket.name for bucket in reduction_rules.norms if bucket.takes(layouts[weight.name])]
+    if tie is not None and weight.name in (tie.first, tie.second):
+        grad = _reduce(step, layouts, block, grad, "embedding")
+    whole = layouts[grad.name]
+    for mesh_axis in whole.partials():
+        whole = whole.with_(mesh_axis, None)
+    while (part := cut(grad, layouts, weight, _in_step(grad))) is not None:
+        step.append(part)
+        (grad,) = part.outputs
+    return grad, whole
 
 
 def _in_step(grad: Tensor) -> Operation:

@@ -16,6 +16,7 @@ from stagedb.ir.operators import (
     MeanSquare,
     MeanSquareGradient,
     Operator,
+    Orthogonalisation,
     RingStepGradient,
     RMSNorm,
     RMSNormGradient,
@@ -122,6 +123,19 @@ def _ring_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -
     return packed + largest(running, sending)
 
 
+def _orthogonalisation(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """The matrix in bf16 of the step before, and two products of it with itself (`torch.optim.Muon`)."""
+    (matrix,) = op.inputs
+    step, layout = op.operator, layouts[matrix.name]
+    if not isinstance(step, Orthogonalisation):
+        return number(0)
+
+    def size(axis: str) -> Expression:
+        return sizes.local(axis, layout.cuts(axis))
+
+    return CLASS_BYTES["bf16"] * (sizes.elements(matrix, layout) + step.grams(size))
+
+
 _RULES: Mapping[type[Operator], Of] = {
     RingStepGradient: _ring_gradient,
     CrossEntropyGradient: _loss_gradient,
@@ -135,4 +149,5 @@ _RULES: Mapping[type[Operator], Of] = {
     SumProduct: _as_first,
     WeightedSum: _as_first,
     WeightedSumGradient: _as_values,
+    Orthogonalisation: _orthogonalisation,
 }

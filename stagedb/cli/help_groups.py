@@ -45,6 +45,7 @@ WORDS: Mapping[str, str] = {
     "sharding": "Plan: sharding",
     "pipeline": "Plan: pipeline",
     "recompute": "Plan: recomputation",
+    "optimizer": "Plan: optimizer",
     "adapters": "Plan: trained weights",
     "precision": "Plan: number formats",
     "context": "Plan: context parallelism",

@@ -126,6 +126,10 @@ class Framework:
 
     clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`clip_norm`).
 
+    muon_tp: how Muon sees matrices that ranks of tp partition, where a plan does not name it (`muon_tp`);
+        None: a plan must name it.
+    splits_packed: Muon takes fused queries, keys and values as three matrices.
+
     posts_ahead: with several chunks a stage, or another schedule than `single_schedules`, a runtime posts receives
         ahead of the tasks that read them (`stagedb.schedules.posted`). A trace has a receive with its task: it waits
         for nothing there.
@@ -180,6 +184,8 @@ class Framework:
     pipelined_sync: Literal["last", "every"]
     sequence_parallel_gradients: Literal["each", "one"]
     clips: bool
+    muon_tp: Literal["blockwise", "duplicated"] | None
+    splits_packed: bool
     posts_ahead: bool
     single_schedules: tuple[str, ...]
     whole_first_backward: bool

@@ -56,6 +56,9 @@ MEGATRON = Framework(
     # `_allreduce_layernorm_grads`.
     sequence_parallel_gradients="one",
     clips=False,
+    # `TensorParallelMuon` in `emerging_optimizers.py`: `muon_tp_mode`, `muon_split_qkv`.
+    muon_tp="blockwise",
+    splits_packed=True,
     posts_ahead=False,
     single_schedules=(),
     whole_first_backward=False,

@@ -126,6 +126,13 @@ MEGATRON_LM = SettingNames(
                 "recompute-modules {modules}",
             ),
         },
+        "optimizer": {
+            "adamw": (),
+            "muon": ("optimizer muon",),
+            "sgd": ("optimizer sgd", "sgd-momentum 0"),
+            "sgd-momentum": ("optimizer sgd",),
+        },
+        "muon_tp": {"usual": (), "duplicated": ("muon-tp-mode duplicated",)},
         "recompute_every": {1: ()},
         "schedule": _IN_ORDER,
         "cp_kind": {

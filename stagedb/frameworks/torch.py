@@ -65,6 +65,9 @@ TORCH = Framework(
     sequence_parallel_gradients="each",
     # `torch.nn.utils.clip_grad_norm_` on DTensors.
     clips=True,
+    # `torch.optim.Muon` on DTensors has messages in each of its matmuls, as DTensor chooses them.
+    muon_tp=None,
+    splits_packed=False,
     # `_PipelineScheduleRuntime`.
     posts_ahead=True,
     # `Schedule1F1B` and `ScheduleGPipe`.

@@ -16,7 +16,7 @@ from stagedb.expressions import evaluate
 from stagedb.inputs import shown
 from stagedb.ir.key_lengths import NO_SEMANTICS, check_lengths
 from stagedb.ir.layouts import MESH_AXES
-from stagedb.ir.operators import QUERIES, Array, Operator, RankPlace, Redistribution, load
+from stagedb.ir.operators import QUERIES, Array, Momentum, Operator, RankPlace, Redistribution, load
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.ir.tensors import Tensor
 from stagedb.workflows import Template
@@ -141,8 +141,13 @@ class Interpreter:
             for weight, name in zip(weights, finals, strict=True):
                 reductions: list[SymOp] = []
                 while name in writers:
-                    reductions.insert(0, writers[name])
-                    name = writers[name].reads[0]
+                    maker = writers[name]
+                    operator = self.operators.get(maker.name)
+                    if isinstance(operator, Momentum):
+                        reductions.clear()  # what follows moves the matrix that Muon makes of the gradient
+                    elif isinstance(operator, Redistribution):
+                        reductions.insert(0, maker)
+                    name = maker.reads[0]
                 found[weight] = GradientPath(name, tuple(reductions))
         return found
 

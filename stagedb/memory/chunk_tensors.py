@@ -8,6 +8,7 @@ from functools import cached_property
 
 from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
+from stagedb.ir.operators import AdamW
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
 from stagedb.memory.held_arguments import held_arguments
@@ -163,6 +164,10 @@ class Chunk:
     def trained(self) -> frozenset[Key]:
         """The weights that have a gradient."""
         return frozenset(self.program.gradients.values())
+
+    def counts_steps(self, weight: str) -> bool:
+        """Whether AdamW updates a weight, which counts its own steps for each."""
+        return f"{weight}.{AdamW.states[0]}" in self.program.tensors
 
     @cached_property
     def begins(self) -> Mapping[Key, tuple[TaskKind, int, Item]]:

@@ -56,7 +56,7 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
         if chunk.held.gradient_buffer:
             elements = chunk.owned(name, chunk.sharded) // chunk.width("param")
             yield State(f"{name}.main_gradient", layer, elements * chunk.width("grad"), Category.GRADIENTS)
-        if chunk.held.optimizer_scalar:
+        if chunk.held.optimizer_scalar and chunk.counts_steps(name):
             yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
     elif role == "cache":
         # The requests of all micro-batches have their caches at once.

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from stagedb.ir.operators import Momentum, Orthogonalisation
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, means_of
 from stagedb.memory.class_program import ChunkProgram, Item, Key
@@ -273,12 +274,22 @@ def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
 
 
 def _reduced(chunk: Chunk) -> Iterator[Life]:
-    """Reduced gradients of the step, until the optimizer has read all of them."""
-    for kind, index, item in chunk.program.once_a_step():
+    """What the step makes: reduced gradients, until the optimizer has read all of them, and matrices that it makes of
+    one, until it has read these."""
+    step = [*chunk.program.once_a_step()]
+    last = {key: Moment(kind, index + 1) for kind, index, item in step for key in item.reads}
+    made = set[Key]()
+    for kind, index, item in step:
+        if item.temporary and item.op.kind == Orthogonalisation.kind:
+            layer = chunk.program.layers.get(item.position)
+            yield brief(f"{item.op.name}.temporary", layer, item.temporary, Category.TEMPORARIES, kind, index)
+        alone = item.op.kind == Momentum.kind or not made.isdisjoint(item.reads)
         for key in item.writes:
             if chunk.program.tensors[key[0]].role == "gradient":
                 size, begin = chunk.program.sizes[key[0]], Moment(kind, index)
-                yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, begin, (chunk.step_end,))
+                end = last[key] if alone else chunk.step_end
+                made |= {key} if alone else set()
+                yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, begin, (end,))
 
 
 def _loss(chunk: Chunk) -> Iterator[Life]:

@@ -25,7 +25,7 @@ FORMAT_BYTES: Mapping[str, int] = {
 CHOICES: Mapping[str, tuple[str, ...]] = {word.field: tuple(map(str, word.choices)) for word in FORMAT_WORDS.values()}
 """The formats that each field of `Dtypes` may have."""
 
-FIXED: Mapping[str, str] = {name: name for name in ("fp32", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
+FIXED: Mapping[str, str] = {name: name for name in ("fp32", "bf16", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
 """Classes with a format that no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks."""
 
 HALVES = frozenset({"bf16", "fp16"})

@@ -40,6 +40,7 @@ class GraphOptions(GraphAspects):
             word.check(getattr(self, word.field))
         self._check_recompute()
         self._check_trained()
+        self._settle_muon()
         self._settle_latents()
         self._check_workflow()
         self._check_sharding()
@@ -82,10 +83,33 @@ class GraphOptions(GraphAspects):
         return self.zero == 3 and self.reshard is not False
 
     @property
+    def gathers_for_muon(self) -> bool:
+        """Whether Muon gathers matrices that ranks of tp partition."""
+        chosen = self.framework.muon_tp if self.muon_tp == "usual" else self.muon_tp
+        return self.optimizer == "muon" and chosen != "blockwise"
+
+    @property
     def absorbs(self) -> bool:
         """Whether queries of latent attention read latents from a cache, in place of keys and values made of them."""
         usual = find_workflow(self.workflow).next_token and self.attention == "fused"
         return usual if self.latents == "usual" else self.latents == "absorbed"
+
+    def _settle_muon(self) -> None:
+        """One word for the same graph. Raises UsageError for what Muon cannot be combined with."""
+        if self.optimizer != "muon":
+            if self.muon_tp != "usual":
+                raise UsageError(
+                    f"{self.optimizer} updates each number of a weight alone: {Word('muon_tp', self.muon_tp)} needs "
+                    f"{Word('optimizer', 'muon')}, or leave it out"
+                )
+            return
+        if self.muon_tp == self.framework.muon_tp:
+            object.__setattr__(self, "muon_tp", "usual")
+        if self.zero:
+            raise UsageError(
+                f"Muon needs whole matrices, and zero {self.zero} shards {SHARDED[self.zero]} over dp: "
+                f"{Word('optimizer', 'muon')} needs {Word('zero', 0)}"
+            )
 
     def _settle_latents(self) -> None:
         """One word for the same graph. Raises UsageError for latents that nothing can absorb."""

@@ -31,6 +31,7 @@ from stagedb.plans.expert_load import read_routing, whole_ratio, with_whole_choi
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
+from stagedb.plans.optimizer_checks import check_gathered, check_optimizer
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
 from stagedb.plans.overlap_checks import check_overlap
 from stagedb.plans.placement_checks import placed
@@ -95,6 +96,7 @@ class Plan(PlanFields):
         check_clipping(self)
         check_recomputed_layers(self)
         check_adapters(self)
+        check_optimizer(self)
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
                 f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
@@ -206,6 +208,7 @@ class Plan(PlanFields):
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
         check_rank(self, sizes)
+        check_gathered(self, sizes)
         check_strategy(self, sizes)
         if self.positions > sizes.get("P", self.positions):
             raise UsageError(

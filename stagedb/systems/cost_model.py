@@ -5,9 +5,10 @@ computed in exact fractions and rounded once, half up. `Costs` remembers the res
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import itemgetter
 
 import numpy as np
 
@@ -105,14 +106,13 @@ class Costs:
     def learn(self, works: Iterable[Work]) -> None:
         """Time many operators at once, which is faster with tables. `work` then remembers them."""
         asked = [work for work in dict.fromkeys(works) if work not in self._known]
-        mixed = {work: split_attention(work) for work in asked if len(work.dims) == MIXED_DIMS}
-        if mixed:
-            self.learn(part for parts in mixed.values() for part in parts)
-            for work, parts in mixed.items():
-                times = [self._known[part] for part in parts]
-                rule = max(times, key=lambda timed: timed.ns).rule
-                self._known[work] = Timed(sum(timed.ns for timed in times), rule)
-        new = [work for work in asked if work not in mixed]
+        several = {work: kernels for work in asked if (kernels := kernels_of(work))}
+        if several:
+            self.learn(kernel for kernels in several.values() for kernel, _ in kernels)
+            for work, kernels in several.items():
+                times = [(count * self._known[kernel].ns, self._known[kernel].rule) for kernel, count in kernels]
+                self._known[work] = Timed(sum(ns for ns, _ in times), max(times, key=itemgetter(0))[1])
+        new = [work for work in asked if work not in several]
         shaped = [
             Shaped(each.kind, each.dtype, each.dims, each.flops, each.bytes, each.grouped, each.weights, each.causal)
             for each in new
@@ -175,6 +175,32 @@ class Costs:
         if transfer not in self._known:
             self._known[transfer] = time_transfer(self.network, transfer)
         return self._known[transfer]
+
+
+def kernels_of(work: Work) -> tuple[tuple[Work, int], ...]:
+    """The kernels of an operator that runs several, each with how often; empty for one that is a kernel."""
+    if work.kind == ORTHOGONALISATION:
+        return tuple(_orthogonalising(work))
+    return tuple((part, 1) for part in split_attention(work)) if len(work.dims) == MIXED_DIMS else ()
+
+
+ORTHOGONALISATION, STEPS = "orthogonalisation", 5
+"""The kind of Muon's operator that has matmuls, and how often these run."""
+
+
+def _orthogonalising(work: Work) -> Iterator[tuple[Work, int]]:
+    """The kernels of an orthogonalisation: the three matmuls of a step, and a pass that narrows and scales before.
+
+    dims: how many matrices, then rows and columns of each kind of them. Numbers have two bytes.
+    """
+    many, *sizes = work.dims
+    for rows, columns in zip(sizes[::2], sizes[1::2], strict=True):
+        few, long = sorted((rows, columns))
+        for m, n, k in ((few, few, long), (few, few, few), (few, long, few)):
+            moved = 2 * many * (m * n + n * k + m * k)
+            dims, flops = (m, n, k) if many == 1 else (many, m, n, k), 2 * many * m * n * k
+            yield replace(work, kind="matmul", dims=dims, flops=flops, bytes=moved, grouped=False), STEPS
+        yield replace(work, kind="elementwise", dims=(), flops=0, bytes=8 * many * rows * columns), 1
 
 
 MIXED_DIMS = 10

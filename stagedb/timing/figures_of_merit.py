@@ -11,6 +11,7 @@ from stagedb.plans import Plan
 from stagedb.systems import System
 from stagedb.timing.time_spent import StepTimes
 from stagedb.workflows import RECOMPUTE
+from stagedb.workflows.training import STEP
 from stagedb.workload.instance_columns import COMPUTE
 
 SECOND = 10**9
@@ -21,10 +22,11 @@ SECOND = 10**9
 class Merit:
     """Figures of merit of a step. step: ns. tokens: in all sequences of a step.
 
-    model_flops: FLOPs of all ranks in a step, without recomputation. hardware_flops: with it. dtype: the format in
-    which most FLOPs are computed, by its name in a system's file; None where there are no FLOPs. peak: FLOP/s of one
-    accelerator in this format. mfu, hfu: FLOPs divided by the FLOPs that the peak of all accelerators gives in the
-    step; None without a finite peak, and for a step of no time. The rates are also None for a step of no time.
+    model_flops: FLOPs of all ranks in a step, without recomputation and without the optimizer's. hardware_flops: with
+    both. dtype: the format in which most FLOPs are computed, by its name in a system's file; None where there are no
+    FLOPs. peak: FLOP/s of one accelerator in this format. mfu, hfu: FLOPs divided by the FLOPs that the peak of all
+    accelerators gives in the step; None without a finite peak, and for a step of no time. The rates are also None for a
+    step of no time.
     """
 
     step: int
@@ -45,13 +47,13 @@ def merit_of(times: StepTimes, system: System) -> Merit:
     workload = times.network.workload
     plan, world = Plan.from_mapping(workload.plan), len(workload.ranks)
     formats: Counter[str] = Counter()
-    hardware = recomputed = 0
+    hardware = model = 0
     for lane, columns, spent in zip(times.network.lanes, times.network.columns, times.lanes, strict=True):
         ops = columns.ops
         for op in np.flatnonzero((ops.type == COMPUTE) & (ops.flops > 0)).tolist():
             flops = int(ops.flops[op]) * int(spent.ops.runs[op]) * lane.ranks
             hardware += flops
-            recomputed += flops if ops.phase[op] == RECOMPUTE else 0
+            model += flops if ops.phase[op] not in (RECOMPUTE, STEP.phase) else 0
             formats["fp8" if ops.dtype[op].startswith("fp8") else ops.dtype[op]] += flops
     dtype = max(sorted(formats), key=formats.__getitem__, default=None)
     peak = None if dtype is None else system.accelerator.peak.get(dtype)
@@ -60,7 +62,6 @@ def merit_of(times: StepTimes, system: System) -> Merit:
     capacity = None
     if peak is not None and peak != math.inf and step:
         capacity = Fraction(peak) * 1000 * step * world  # a TFLOP/s is a thousand FLOPs a nanosecond
-    model = hardware - recomputed
     return Merit(
         step=step,
         world=world,

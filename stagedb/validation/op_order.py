@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from stagedb.inputs import shown
+from stagedb.systems.cost_model import ORTHOGONALISATION, STEPS
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -55,6 +56,19 @@ def work(kind: str, dims: Sequence[int]) -> OrderedWork:
     return OrderedWork(kind, tuple(dims))
 
 
+def works(kind: str, dims: Sequence[int]) -> tuple[OrderedWork, ...]:
+    """The matmuls and attentions of an operator, in order: an orthogonalisation has three in each step of a matrix."""
+    if kind != ORTHOGONALISATION:
+        return (work(kind, dims),)
+    many, *sizes = dims
+    found: list[OrderedWork] = []
+    for rows, columns in zip(sizes[::2], sizes[1::2], strict=True):
+        few, long = sorted((rows, columns))
+        batch = (many,) if many > 1 else ()
+        found += STEPS * [work("matmul", (*batch, few, n, k)) for n, k in ((few, long), (few, few), (long, few))]
+    return tuple(found)
+
+
 def expand(text: str) -> list[str]:
     """The words of a run-length coded text. ValueError if its brackets do not match."""
     stack: list[list[str]] = [[]]
@@ -86,17 +100,17 @@ def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
     return [events[word] for word in expand(row["timeline"])]
 
 
-def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork], order: Sequence[int]) -> list[Event]:
-    """A rank's events. `dims` has the matmuls and attentions by the op's name.
+def traced(trace: TraceColumns, dims: Mapping[str, Sequence[OrderedWork]], order: Sequence[int]) -> list[Event]:
+    """A rank's events. `dims` has the matmuls and attentions of each op, by its name.
 
     order: ids of the nodes as the rank issues them.
     """
     found = dict(_events(trace, dims))
-    return [found[node] for node in order if node in found]
+    return [event for node in order for event in found.get(node, ())]
 
 
-def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, Event]]:
-    """The id of each node that is an event, and the event."""
+def _events(trace: TraceColumns, dims: Mapping[str, Sequence[OrderedWork]]) -> Iterator[tuple[int, Sequence[Event]]]:
+    """The id of each node that has events, and these."""
     columns = trace.attributes
     for index, kind in enumerate(trace.types):
         name = trace.names[index].rsplit(" ", 1)[0]
@@ -106,7 +120,7 @@ def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tu
                 yield int(trace.ids[index]), found
         else:
             words = (columns[word][index] for word in ("phase", "kind", "axis", "dtype", "comm_size"))
-            yield int(trace.ids[index]), Sent(*words)
+            yield int(trace.ids[index]), (Sent(*words),)
 
 
 def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:

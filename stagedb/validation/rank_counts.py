@@ -8,12 +8,13 @@ import numpy as np
 from stagedb.lowering import Program
 from stagedb.lowering.posted_order import issued
 from stagedb.plans import Mesh
+from stagedb.systems.cost_model import ORTHOGONALISATION
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.trace_reading import TraceColumns, parse_trace
 from stagedb.validation.counts import CountedMessage, Counts
-from stagedb.validation.op_order import Event, traced, work
+from stagedb.validation.op_order import Event, traced, works
 from stagedb.validation.records import FLOP_KINDS
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints
 from stagedb.workload.issue_order import sequence
@@ -24,6 +25,11 @@ def trace_of(program: Program, rank: int) -> TraceColumns:
     (made,) = trace_set(program.workload, only=str(rank)).classes
     ((_, data),) = rank_files(made.encoded, made.ranks)
     return parse_trace(Path(f"rank {rank}"), data.tobytes())
+
+
+def counted_as(kind: str) -> str:
+    """The kind whose FLOPs an operator's are: those of an orthogonalisation are matmuls'."""
+    return "matmul" if kind == ORTHOGONALISATION else kind
 
 
 def runs(columns: ClassColumns) -> Ints:
@@ -42,7 +48,7 @@ def column_counts(columns: ClassColumns) -> Counts:
     ops = columns.ops
     for op, count in enumerate(runs(columns).tolist()):
         if ops.type[op] == COMPUTE:
-            flops[ops.phase[op], ops.kind[op]] += int(ops.flops[op]) * count
+            flops[ops.phase[op], counted_as(ops.kind[op])] += int(ops.flops[op]) * count
         elif count:
             sizes = int(ops.operand[op]), int(ops.result[op])
             messages[CountedMessage(ops.phase[op], ops.kind[op], ops.axis[op], ops.dtype[op], *sizes)] += count
@@ -57,8 +63,8 @@ def trace_counts(trace: TraceColumns) -> Counts:
     for index, kind in enumerate(trace.types):
         phase, word = columns["phase"][index], columns["kind"][index]
         if kind == pb.COMP_NODE:
-            if word in FLOP_KINDS:
-                flops[phase, word] += columns["num_ops"][index]
+            if counted_as(word) in FLOP_KINDS:
+                flops[phase, counted_as(word)] += columns["num_ops"][index]
             continue
         size = columns["comm_size"][index]
         messages[CountedMessage(phase, word, columns["axis"][index], columns["dtype"][index], size, size)] += 1
@@ -69,9 +75,9 @@ def events_of(program: Program, rank: int, trace: TraceColumns) -> list[Event]:
     """The order in which a rank computes and sends, from its trace. Only the program has the dimensions of a matmul."""
     ops = program.workload.class_of(rank).ops
     dims = {
-        name: work(kind, dims)
+        name: works(kind, dims)
         for name, kind, dims in zip(ops.name, ops.kind, ops.dims, strict=True)
-        if kind in FLOP_KINDS
+        if counted_as(kind) in FLOP_KINDS
     }
     stage = Mesh.of(program.plan).coordinates(rank)["pp"]
     return traced(trace, dims, issued(program.plan, program.workload.class_of(rank), stage).node.tolist())

@@ -26,7 +26,7 @@ from stagedb.validation.counts import CountDifference, CountedMessage, Counts, c
 from stagedb.validation.op_order import compare_order
 from stagedb.validation.programs import lowered
 from stagedb.validation.published_memory import compare_memory, memory_notes
-from stagedb.validation.rank_counts import column_counts, events_of, trace_counts, trace_of
+from stagedb.validation.rank_counts import column_counts, counted_as, events_of, trace_counts, trace_of
 from stagedb.validation.records import Record, Unsupported, card_of, plan_words
 
 
@@ -147,12 +147,12 @@ def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
     """The counts of one rank in the store: its class's operators, times the tasks that run them."""
     number = class_of_rank(db.store, instance.id, rank)
     rows = db.store.read("reference/counts", instance=instance.id, **{"class": number})
-    flops: dict[tuple[str, str], int] = {}
+    flops: Counter[tuple[str, str]] = Counter()
     messages: Counter[CountedMessage] = Counter()
     for row in rows:
         if row["type"] == "compute":
-            flops[row["phase"], row["kind"]] = row["flops"]
+            flops[row["phase"], counted_as(row["kind"])] += row["flops"]
         else:
             sizes = row["bytes_in"], row["bytes_out"]
             messages[CountedMessage(row["phase"], row["kind"], row["axis"], row["dtype"], *sizes)] += row["count"]
-    return Counts(flops, messages)
+    return Counts(dict(flops), messages)

@@ -17,6 +17,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.mentions import Word
 from stagedb.models import Card
+from stagedb.plans.aspects import GRAPH_WORDS
 from stagedb.plans.graph_options import CP_KINDS
 from stagedb.schedules import EXPLICIT
 from stagedb.validation.counts import CountedMessage, Counts
@@ -174,7 +175,7 @@ def _extended(words: dict[str, object], config: Mapping[str, Any]) -> dict[str, 
 _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
     ("dp_kind", ("none", "ddp", "fsdp"), "an unknown kind of data parallelism"),
     ("mixed", ("none", "fp32master"), "an unknown kind of mixed precision"),
-    ("optimizer", ("adamw",), "an optimizer other than AdamW"),
+    ("optimizer", tuple(map(str, GRAPH_WORDS["optimizer"].choices)), "an unknown optimizer"),
     ("recompute", tuple(RECOMPUTE), "an unknown kind of recomputation"),
 )
 
@@ -223,5 +224,6 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
         "recompute_every": config.get("every", 1),
         "layers_per_stage": list(config.get("stage_layers") or ()) or None,
         "clip_norm": bool(config.get("clip")),
+        "optimizer": config["optimizer"],
     }
     return _extended(words, config)

@@ -9,6 +9,7 @@ further: layers that predict further tokens, in the layout of torchtitan's `mode
 split_sum: split backwards whose gradients are added up in a wider format.
 expert_unit: experts that are a unit of their own, with the prefetch that torchtitan sets for them (`apply_fsdp` of its
 `models/llama4/infra/parallelize.py`).
+optimizer: `torch.optim.Muon` for the matrices of layers, with AdamW for the rest; `torch.optim.SGD`.
 reshard: `fully_shard(reshard_after_forward=N)`.
 trained: adapters as torchtune's `LoRALinear` has them, and frozen parts.
 """
@@ -20,7 +21,7 @@ import pytest
 
 from stagedb.validation import check_record, read_records
 
-KINDS = ("expert", "expert_unit", "further", "reshard", "shared_expert", "split_sum", "trained")
+KINDS = ("expert", "expert_unit", "further", "optimizer", "reshard", "shared_expert", "split_sum", "trained")
 HERE = Path(__file__).parent
 RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
 

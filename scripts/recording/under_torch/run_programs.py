@@ -14,8 +14,8 @@ from torch.utils.checkpoint import noop_context_fn
 
 from scripts.recording.run_requests import Sleep
 from scripts.recording.under_torch.model import Context, Layer, Model, Tables, loss_of
+from scripts.recording.under_torch.optimizers import groups, trained
 from scripts.recording.under_torch.parallel import Ranks, parallel
-from scripts.recording.under_torch.training import groups
 
 MEETINGS = 16
 """Barriers before a step. They take little time, so that ranks leave them together even on a busy machine."""
@@ -55,7 +55,7 @@ class Program:
             if sleep is not None and sleep.rank == config["rank"] and layer.place == sleep.layer:
                 layer.register_forward_pre_hook(lambda *_: time.sleep(sleep.seconds))
         self.module = self.parallelised()
-        self.optimizer = torch.optim.AdamW(groups([self.model]), lr=1e-4, fused=True)
+        self.optimizer = torch.optim.AdamW(groups(trained([self.model])), lr=1e-4, fused=True)
         shape = (config["batch"] * config["microbatches"], config["seq"])
         self.tokens, self.labels = (torch.randint(config["vocab"], shape) for _ in range(2))
 

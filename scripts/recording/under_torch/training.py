@@ -18,6 +18,7 @@ from scripts.recording.steps import Step
 from scripts.recording.under_torch.context import ContextAttention
 from scripts.recording.under_torch.model import Context, Model, Tables, loss_of
 from scripts.recording.under_torch.observer import Observer, local
+from scripts.recording.under_torch.optimizers import optimizers, state_of
 from scripts.recording.under_torch.parallel import Ranks, parallel
 from scripts.recording.under_torch.saving import Saved
 from scripts.recording.under_torch.trained import trained
@@ -59,7 +60,7 @@ class Job:
         for model in self.models:
             self.saved.watch(model)
         self.modules = [parallel(config, self.ranks, model) for model in self.models]
-        self.optimizer = torch.optim.AdamW(groups(self.models), fused=True)
+        self.optimizers = optimizers(config["optimizer"], self.models)
 
     def made_tables(self) -> Tables:
         """The tensors that are no weights."""
@@ -125,8 +126,10 @@ class Job:
         self.observer.phase = "optimizer"
         if self.config.get("clip"):
             self.clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
 
     def clip(self) -> None:
         """Scale the gradients by the norm of all of them: over stages, its powers are added, as torchtitan does."""
@@ -181,9 +184,8 @@ class Job:
         observer = self.observer
         for parameter in self.parameters():
             observer.storage(parameter).category = "param"
-            for value in self.optimizer.state[parameter].values():
-                if isinstance(value, torch.Tensor):
-                    observer.storage(value).category = "optimizer_state"
+            for value in state_of(self.optimizers, parameter):
+                observer.storage(value).category = "optimizer_state"
         for tensor in (*self.tokens, *self.labels, *self.tables.tensors()):
             observer.storage(tensor).category = "input_and_buffer"
         for tensor in unsharded(self.models):
@@ -213,15 +215,6 @@ def unsharded(models: list[Model]) -> Iterator[torch.Tensor]:
                     yield from parameter.all_gather_outputs
                     if (part := getattr(parameter, "_sharded_post_forward_param_data", None)) is not None:
                         yield part
-
-
-def groups(models: list[Model]) -> list[dict[str, Any]]:
-    """Groups of parameters: an update of several tensors takes distributed ones or others."""
-    seen = {id(each): each for model in models for each in model.parameters() if each.requires_grad}
-    kinds: dict[bool, list[nn.Parameter]] = {}
-    for each in seen.values():
-        kinds.setdefault(isinstance(each, DTensor), []).append(each)
-    return [{"params": found} for found in kinds.values()]
 
 
 def tables(config: Mapping[str, Any]) -> Tables:

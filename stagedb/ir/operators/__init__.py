@@ -103,7 +103,7 @@ from stagedb.ir.operators.norm import (
     UnitRMS,
     UnitRMSGradient,
 )
-from stagedb.ir.operators.optimizer import AdamW
+from stagedb.ir.operators.optimizer import SGD, AdamW, Momentum, MomentumSGD, MuonUpdate, Orthogonalisation, Update
 from stagedb.ir.operators.packed_rows import PackRows, SplitRows
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
@@ -316,6 +316,7 @@ __all__ = [
     "KEYS",
     "OPERATORS",
     "QUERIES",
+    "SGD",
     "SHARE",
     "SLICE",
     "XIELU",
@@ -377,14 +378,18 @@ __all__ = [
     "MaxOverVocabulary",
     "MeanSquare",
     "MeanSquareGradient",
+    "Momentum",
+    "MomentumSGD",
     "Multiple",
     "Multiply",
+    "MuonUpdate",
     "NextTokens",
     "NormScale",
     "NormScaleGradient",
     "Normalise",
     "NormaliseGradient",
     "Operator",
+    "Orthogonalisation",
     "PackHeads",
     "PackKeys",
     "PackRows",
@@ -443,6 +448,7 @@ __all__ = [
     "UnitRMSGradient",
     "UnpackGradients",
     "UnpackKeys",
+    "Update",
     "WeightedSum",
     "WeightedSumGradient",
     "XIELUGradient",

@@ -85,6 +85,8 @@ class Operator:
     further positions.
     `masks`: its kernel leaves out results that nothing wants, as those of norms do for frozen weights; others make them
     all. only: the places of the results that such a kernel makes; empty: all.
+    `computes_in`: the class of formats of its FLOPs, if that is not its first operand's.
+    `reads_gradients`: it is the optimizer's first operator, which reads the gradients as the backward made them.
     """
 
     only: tuple[int, ...] = field(default=(), kw_only=True)
@@ -106,6 +108,8 @@ class Operator:
     over_requests: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[str] = ""
     masks: ClassVar[bool] = False
+    computes_in: ClassVar[str] = ""
+    reads_gradients: ClassVar[bool] = False
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
@@ -141,6 +145,10 @@ class Operator:
     def flops(self, size: Size) -> Expression:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
         return number(0)
+
+    def inner_bytes(self, size: Size) -> tuple[Expression, Expression]:
+        """Bytes that its kernels read and write in addition to operands and results: what they pass to each other."""
+        return number(0), number(0)
 
     def present(self) -> Expression | None:
         """It exists if this is above 0; None: always."""

@@ -14,6 +14,7 @@ from stagedb.plans.aspects.context import Context, ContextOptions
 from stagedb.plans.aspects.degrees import Degrees, World
 from stagedb.plans.aspects.experts import ExpertOptions, Experts
 from stagedb.plans.aspects.operators import OperatorOptions
+from stagedb.plans.aspects.optimizer import OptimizerOptions
 from stagedb.plans.aspects.pipeline import Pipeline, PipelineOptions
 from stagedb.plans.aspects.precision import Formats, PrecisionOptions
 from stagedb.plans.aspects.recompute import Recompute, RecomputeOptions
@@ -43,6 +44,7 @@ class GraphAspects(
     ExpertOptions,
     PipelineOptions,
     PrecisionOptions,
+    OptimizerOptions,
     TrainedOptions,
 ):
     """Every word that changes the structure of a graph."""

@@ -1,0 +1,102 @@
+"""Muon's operators: a gradient becomes the average of itself, then a matrix with equal singular values, then a step.
+
+Jordan et al. 2024. The matrices are those of linear layers inside layers, which are not as wide as a vocabulary; AdamW
+updates all other weights.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stagedb.build.block import LaidOut
+from stagedb.build.sharing import of_experts
+from stagedb.collectives import ALL_GATHER
+from stagedb.ir.layouts import Layout, Partitioned
+from stagedb.ir.operators import SLICE, Momentum, MuonUpdate, Operator, Orthogonalisation, Redistribution
+from stagedb.ir.operators.optimizer import PACKED
+from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows.training import STEP
+
+STATE = "momentum_buffer"
+"""The word of its state, as in `torch.optim.Muon`."""
+
+
+@dataclass(frozen=True)
+class Muon:
+    """How Muon runs. gathers: ranks of tp gather the matrices that they partition. splits: see `Orthogonalisation`."""
+
+    gathers: bool
+    splits: bool
+
+
+@dataclass
+class _Chain:
+    """The operators of one weight, in order. It adds the layouts of the tensors that it makes to `layouts`."""
+
+    weight: Tensor
+    layouts: dict[str, Layout]
+    operations: list[Operation] = field(default_factory=list)
+
+    def emit(self, word: str, operator: Operator, inputs: Iterable[Tensor], *outputs: Tensor) -> None:
+        """Add an operator with a name that ends in `word`."""
+        name = f"{self.weight.name}.{word}"
+        self.operations.append(Operation(name, operator, tuple(inputs), outputs, "step", STEP, name))
+
+    def made(self, word: str, dtype: str, layout: Layout) -> Tensor:
+        """A new tensor of the weight's shape."""
+        tensor = Tensor(f"{self.weight.name}.{word}", self.weight.axes, dtype, "gradient")
+        self.layouts[tensor.name] = layout
+        return tensor
+
+
+def matrices(block: LaidOut) -> frozenset[str]:
+    """The weights of a block that are matrices of linear layers, with gradients."""
+    read = {tensor.name for op in block.operations if op.operator.kind == "matmul" for tensor in op.inputs}
+    return frozenset(
+        weight.name
+        for weight in block.weights
+        if weight.name in block.gradients and weight.name in read and _is_matrix(block, weight)
+    )
+
+
+def _is_matrix(block: LaidOut, weight: Tensor) -> bool:
+    """Whether a weight of a linear layer is no bias, and not as wide as a vocabulary."""
+    if of_experts(block.layouts[weight.name]):
+        return len(weight.axes) > 2
+    return block.rows[weight.name] < len(weight.axes) and "vocab" not in weight.axes
+
+
+def muon_step(
+    muon: Muon, block: LaidOut, weight: Tensor, gradient: Tensor, layouts: dict[str, Layout], master: Tensor
+) -> tuple[list[Operation], Tensor]:
+    """The operators that update one weight, and its state.
+
+    gradient: reduced, in the weight's layout. layouts: those of the new tensors are added. master: the copy of the
+    weight that is updated in its place, where there is one.
+    """
+    chain, own = _Chain(weight, layouts), layouts[weight.name]
+    state = Tensor(f"{weight.name}.{STATE}", weight.axes, "opt", "optimizer_state")
+    layouts[state.name] = own
+    update = chain.made("direction", gradient.dtype, own)
+    chain.emit("momentum", Momentum(), (gradient, state), update, state)
+    cut = own.on("tp")
+    gathered = own.with_("tp", None) if muon.gathers and isinstance(cut, Partitioned) else own
+    if gathered != own and isinstance(cut, Partitioned):
+        whole = chain.made("direction.whole", gradient.dtype, gathered)
+        chain.emit("gather", Redistribution(ALL_GATHER.name, "tp", source=cut.axis), (update,), whole)
+        update = whole
+    made = chain.made("orthogonal", "bf16", gathered)
+    chain.emit("orthogonalisation", _orthogonalisation(muon, block, weight), (update,), made)
+    if gathered != own and isinstance(cut, Partitioned):
+        part = chain.made("orthogonal.part", "bf16", own)
+        chain.emit("slice", Redistribution(SLICE, "tp", target=cut.axis), (made,), part)
+        made = part
+    chain.emit("optimizer", MuonUpdate(), (weight, made, master), weight, master)
+    return chain.operations, state
+
+
+def _orthogonalisation(muon: Muon, block: LaidOut, weight: Tensor) -> Orthogonalisation:
+    """The axes of a weight's matrices: of experts, each has one."""
+    axes, rows = weight.axes, block.rows[weight.name]
+    if of_experts(block.layouts[weight.name]):
+        return Orthogonalisation(axes[1:-1], axes[-1:], axes[:1])
+    return Orthogonalisation(axes[:rows], axes[rows:], split=muon.splits and PACKED in axes)

@@ -1,0 +1,31 @@
+"""The optimizer, and how it sees matrices that ranks of tp partition."""
+
+from typing import Annotated, Literal
+
+from stagedb.plans.aspects.word import WordSpec, aspect
+
+
+@aspect
+class OptimizerOptions:
+    """What updates the weights."""
+
+    optimizer: Annotated[
+        Literal["adamw", "muon", "sgd", "sgd-momentum"],
+        WordSpec(
+            "What updates the weights. Muon updates the matrices of layers, and AdamW the rest.",
+            property="optimizer: adamw, muon, sgd or sgd-momentum",
+            needs="optimizer",
+        ),
+    ] = "adamw"
+    """Muon (Jordan et al. 2024; `torch.optim.Muon`, Megatron-LM's `TensorParallelMuon`) has one state a weight, and
+    makes an orthogonal matrix of it by matmuls. SGD has no state, or with momentum one."""
+    muon_tp: Annotated[
+        Literal["usual", "blockwise", "duplicated"],
+        WordSpec(
+            "Matrices that tp partitions in Muon: each rank's part alone, or gathered, so that each has the whole.",
+            property="matrices that tp partitions in Muon: blockwise, duplicated, or usual (the framework's)",
+            needs="optimizer",
+            unset="megatron: blockwise",
+        ),
+    ] = "usual"
+    """Megatron-LM's `muon_tp_mode`."""

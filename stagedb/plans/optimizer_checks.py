@@ -1,0 +1,28 @@
+"""Checks of the words of a plan for the optimizer."""
+
+from collections.abc import Mapping
+
+from stagedb.errors import UsageError
+from stagedb.mentions import Word, one_of
+from stagedb.plans.plan_fields import PlanFields
+
+
+def check_optimizer(plan: PlanFields) -> None:
+    """Raise UsageError for Muon over matrices that tp partitions, in a framework without a usual way for these."""
+    options = plan.options
+    unnamed = options.optimizer == "muon" and options.muon_tp == "usual" and options.framework.muon_tp is None
+    if unnamed and plan.tp > 1:
+        raise UsageError(
+            f"{options.framework.title} has no usual way for Muon over matrices that {Word('tp', plan.tp)} partitions: "
+            f"name {one_of('muon_tp', ('blockwise', 'duplicated'))}, or take {Word('tp', 1)}"
+        )
+
+
+def check_gathered(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for matrices of keys and values of which ranks of tp have copies. sizes: those of the model."""
+    if plan.options.gathers_for_muon and plan.tp > sizes.get("KV", plan.tp):
+        raise UsageError(
+            f"ranks of tp {plan.tp} have copies of {sizes['KV']} heads of keys and values, and no parts to gather: "
+            f"{Word('muon_tp', 'duplicated')} needs {Word('tp', sizes['KV'])} at most, or take "
+            f"{Word('muon_tp', 'blockwise')}"
+        )
