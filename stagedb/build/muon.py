@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from stagedb.build.block import LaidOut
 from stagedb.build.sharing import of_experts
 from stagedb.collectives import ALL_GATHER
+from stagedb.errors import UsageError
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import SLICE, Momentum, MuonUpdate, Operator, Orthogonalisation, Redistribution
 from stagedb.ir.operators.optimizer import PACKED
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.mentions import Word
 from stagedb.workflows.training import STEP
 
 STATE = "momentum_buffer"
@@ -49,8 +51,18 @@ class _Chain:
 
 
 def matrices(block: LaidOut) -> frozenset[str]:
-    """The weights of a block that are matrices of linear layers, with gradients."""
-    read = {tensor.name for op in block.operations if op.operator.kind == "matmul" for tensor in op.inputs}
+    """The weights of a block that are matrices of linear layers, with gradients.
+
+    A matmul reads a weight itself, or what is gathered or cast of it.
+    """
+    sources = {weight.name: weight.name for weight in block.weights}
+    read = set[str]()
+    for op in block.operations:
+        names = [sources[tensor.name] for tensor in op.inputs if tensor.name in sources]
+        if op.operator.kind == "matmul":
+            read |= {*names}
+        elif len(op.inputs) == 1:
+            sources |= dict.fromkeys((tensor.name for tensor in op.outputs), *names) if names else {}
     return frozenset(
         weight.name
         for weight in block.weights
@@ -70,10 +82,12 @@ def muon_step(
 ) -> tuple[list[Operation], Tensor]:
     """The operators that update one weight, and its state.
 
-    gradient: reduced, in the weight's layout. layouts: those of the new tensors are added. master: the copy of the
+    gradient: reduced, in the weight's layout. layouts: those of the new tensors are added. UsageError for a matrix that
+    a strategy cuts over other axes than tp. master: the copy of the
     weight that is updated in its place, where there is one.
     """
     chain, own = _Chain(weight, layouts), layouts[weight.name]
+    _check_whole(weight, own)
     state = Tensor(f"{weight.name}.{STATE}", weight.axes, "opt", "optimizer_state")
     layouts[state.name] = own
     update = chain.made("direction", gradient.dtype, own)
@@ -92,6 +106,15 @@ def muon_step(
         made = part
     chain.emit("optimizer", MuonUpdate(), (weight, made, master), weight, master)
     return chain.operations, state
+
+
+def _check_whole(weight: Tensor, layout: Layout) -> None:
+    cut = [axis for axis, _ in layout.placements if axis not in ("tp", "ep", "epn", "epr")]
+    if cut:
+        raise UsageError(
+            f"Muon needs whole matrices, and the strategy partitions {weight.name} over {cut[0]}: take "
+            f"{Word('optimizer', 'adamw')}, or leave {cut[0]} out of the strategy's rule for this weight"
+        )
 
 
 def _orthogonalisation(muon: Muon, block: LaidOut, weight: Tensor) -> Orthogonalisation:

@@ -92,6 +92,13 @@ def test_each_expert_is_a_matrix_of_its_own() -> None:
     assert spent(made("qwen3-30b-a3b", optimizer="muon", ep=4, dp=4)) == layers * of_layer
 
 
+def test_a_matrix_that_matmuls_read_in_fp8_is_one() -> None:
+    usual, narrow = (
+        made("llama3-8b", recipe="megatron", optimizer="muon", matmul_dtype=word) for word in ("same", "fp8")
+    )
+    assert spent(usual) == spent(narrow)
+
+
 def test_the_kernels_of_an_operator_have_its_flops() -> None:
     """Time follows from these, by the tables of matmuls."""
     ops = made(recipe="megatron", optimizer="muon").workload.class_of(0).ops
@@ -119,6 +126,7 @@ def test_the_optimizer_is_no_work_of_the_model() -> None:
         ({"optimizer": "muon", "zero": 3}, "zero"),
         ({"optimizer": "muon", "tp": 2}, "muon-tp blockwise"),
         ({"optimizer": "muon", "tp": 16, "muon_tp": "duplicated"}, "blockwise"),
+        ({"optimizer": "muon", "dp": 2, "strategy": '{"weights":{"ffn":{"ffn":["dp"]}}}'}, "partitions layer.ffn.w"),
         ({"muon_tp": "blockwise"}, "optimizer"),
         ({"optimizer": "lion"}, "optimizer"),
         ({"optimizer": "sgd", "workflow": "decode"}, "training"),
