@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.lowering import Program
 from stagedb.memory import memory_of
 from stagedb.memory.lifetimes import Category
+from stagedb.models import load_card
 from stagedb.systems import load_system
 from stagedb.systems.cost_model import ORTHOGONALISATION, Work, kernels_of
 from stagedb.timing import profile_job
@@ -135,3 +137,28 @@ def test_the_optimizer_is_no_work_of_the_model() -> None:
 def test_what_has_no_meaning_names_the_way(words: dict[str, object], way: str) -> None:
     with pytest.raises(UsageError, match=way):
         made(**words)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt2",
+        "gpt-oss-20b",
+        "deepseek-v3",
+        "qwen3-next-80b-a3b",
+        "jamba-v0.1",
+        "kimi-linear-48b-a3b",
+        "minimax-text-01",
+    ],
+)
+def test_all_matrices_of_linear_layers_are_muons(model: str) -> None:
+    """What is left to AdamW: the ends of the model, norms, biases, and what scans and convolutions have."""
+    card = load_card(model)
+    graph = build_graph(card, lowered.plan_of(card, seq_len=128, optimizer="muon").options)
+    found = {each.facts.owner for each in graph.tensors if each.facts.word == "momentum_buffer"}
+    left = {each.name for each in graph.tensors if each.role == "weight" and len(each.axes) > 1} - found
+    ends = ("word.weight", "out.weight", "position.weight", ".bias", "_norm.weight")
+    assert {
+        name for name in left if not name.endswith((*ends, "conv.weight", ".a_log", ".step_bias", ".skip"))
+    } == set()
+    assert {each.name for each in graph.tensors if each.name.endswith((".wo.weight", ".w2.weight"))} <= found
