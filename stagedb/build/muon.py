@@ -82,9 +82,9 @@ def muon_step(
 ) -> tuple[list[Operation], Tensor]:
     """The operators that update one weight, and its state.
 
-    gradient: reduced, in the weight's layout. layouts: those of the new tensors are added. UsageError for a matrix that
-    a strategy cuts over other axes than tp. master: the copy of the
-    weight that is updated in its place, where there is one.
+    gradient: reduced, in the weight's layout. layouts: those of the new tensors are added. master: the copy of the
+    weight that is updated in its place, where there is one. UsageError for a matrix that a strategy cuts over other
+    axes than tp, and for fused projections that are not split as queries, keys and values of one size.
     """
     chain, own = _Chain(weight, layouts), layouts[weight.name]
     _check_whole(weight, own)
@@ -92,15 +92,15 @@ def muon_step(
     layouts[state.name] = own
     update = chain.made("direction", gradient.dtype, own)
     chain.emit("momentum", Momentum(), (gradient, state), update, state)
-    cut = own.on("tp")
-    gathered = own.with_("tp", None) if muon.gathers and isinstance(cut, Partitioned) else own
-    if gathered != own and isinstance(cut, Partitioned):
+    cut = own.on("tp") if muon.gathers else None
+    gathered = own.with_("tp", None) if isinstance(cut, Partitioned) else own
+    if isinstance(cut, Partitioned):
         whole = chain.made("direction.whole", gradient.dtype, gathered)
         chain.emit("gather", Redistribution(ALL_GATHER.name, "tp", source=cut.axis), (update,), whole)
         update = whole
     made = chain.made("orthogonal", "bf16", gathered)
     chain.emit("orthogonalisation", _orthogonalisation(muon, block, weight), (update,), made)
-    if gathered != own and isinstance(cut, Partitioned):
+    if isinstance(cut, Partitioned):
         part = chain.made("orthogonal.part", "bf16", own)
         chain.emit("slice", Redistribution(SLICE, "tp", target=cut.axis), (made,), part)
         made = part
@@ -122,4 +122,10 @@ def _orthogonalisation(muon: Muon, block: LaidOut, weight: Tensor) -> Orthogonal
     axes, rows = weight.axes, block.rows[weight.name]
     if of_experts(block.layouts[weight.name]):
         return Orthogonalisation(axes[1:-1], axes[-1:], axes[:1])
-    return Orthogonalisation(axes[:rows], axes[rows:], split=muon.splits and PACKED in axes)
+    fused = next((axis for axis in axes if axis.startswith(PACKED)), None)
+    if muon.splits and fused not in (None, PACKED):
+        raise UsageError(
+            f"{weight.name} has queries, gates, keys or values of different sizes in one matrix, which Muon has to "
+            f"split: take {Word('recipe', 'torch')}, where each is a matrix, or {Word('optimizer', 'adamw')}"
+        )
+    return Orthogonalisation(axes[:rows], axes[rows:], split=muon.splits and fused == PACKED)

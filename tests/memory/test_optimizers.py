@@ -130,13 +130,14 @@ def test_the_optimizer_is_no_work_of_the_model() -> None:
         ({"optimizer": "muon", "tp": 16, "muon_tp": "duplicated"}, "blockwise"),
         ({"optimizer": "muon", "dp": 2, "strategy": '{"weights":{"ffn":{"ffn":["dp"]}}}'}, "partitions layer.ffn.w"),
         ({"muon_tp": "blockwise"}, "optimizer"),
+        ({"optimizer": "muon", "recipe": "megatron", "model": "qwen3.5-27b"}, "recipe torch"),
         ({"optimizer": "lion"}, "optimizer"),
         ({"optimizer": "sgd", "workflow": "decode"}, "training"),
     ],
 )
 def test_what_has_no_meaning_names_the_way(words: dict[str, object], way: str) -> None:
     with pytest.raises(UsageError, match=way):
-        made(**words)
+        made(str(words.get("model", "llama3-70b")), **{word: value for word, value in words.items() if word != "model"})
 
 
 @pytest.mark.parametrize(
