@@ -49,6 +49,7 @@ def memory(request: Request) -> Response:
     at, word = named(request.query_params, "at"), named(request.query_params, "class")
     if at is not None and re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", at) is None:
         raise UsageError(f"{shown(at)} is not a moment: those of the chart are a task and an item of it, such as 3.14")
+    chosen = at is not None or word is not None
     shared, kept = request.app.state.shared, request.app.state.kept
     found = shared.read(lambda db: the_instance(db, request))
     key = ("memory", found.id, system, found.name)
@@ -69,7 +70,8 @@ def memory(request: Request) -> Response:
         request,
         "memory.html",
         parts,
-        ready=kept.has(key) and kept.has(("curve", found.id, _chosen_class(word, result()))),
+        # Only the memory itself shows whether it has the class and the moment of the address.
+        ready=chosen or (kept.has(key) and kept.has(("curve", found.id, _chosen_class(None, result())))),
         info=found,
         short=found.id[:SHORT_ID],
         system=system,

@@ -120,25 +120,31 @@ def part(template: str, **values: Any) -> str:
 def page_in_parts(request: Request, template: str, parts: Callable[[], str], *, ready: bool, **values: Any) -> Response:
     """A page whose head a browser shows at once. parts: HTML that takes longer, for `parts` in the template.
 
-    ready: it takes no time now, so that the page is sent as a whole, and others may have the same one. Where making
-    it fails, the page has a message, and `failed.html` for what the store knows.
+    ready: it takes no time now, or may prove the address wrong, so that the page is sent as a whole with its status,
+    and others may have the same one. Where making it fails, the page has a message, and `failed.html` for what the
+    store knows.
     """
     mark = secrets.token_hex(16)
     writer = request.scope.get(WRITER)
     words = {"path": request.url.path, "query": request.url.query, "writer": writer, **values}
     head, _, end = _templates.get_template(template).render(words, parts=mark).partition(mark)
 
+    def made() -> tuple[int, str]:
+        try:
+            return 200, parts()
+        except Exception as error:  # noqa: BLE001 - the head may be sent: the error becomes a part of the page
+            status, title, message = _explained(request, error)
+            return status, _templates.get_template("failed.html").render(words, title=title, message=message)
+
     def pieces() -> Iterator[str]:
         yield head
-        try:
-            made = parts()
-        except Exception as error:  # noqa: BLE001 - the head was sent: the error becomes a part of the page
-            _, title, message = _explained(request, error)
-            made = _templates.get_template("failed.html").render(words, title=title, message=message)
-        yield made
+        yield made()[1]
         yield end
 
-    return HTMLResponse("".join(pieces())) if ready else StreamingResponse(pieces(), media_type="text/html")
+    if not ready:
+        return StreamingResponse(pieces(), media_type="text/html")
+    status, text = made()
+    return HTMLResponse(f"{head}{text}{end}", status)
 
 
 class BusyError(StagedbError):
