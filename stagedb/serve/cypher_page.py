@@ -15,7 +15,6 @@ from stagedb.reports.page_frame import as_json
 from stagedb.serve import page_frames
 from stagedb.serve.answers import Question, answered
 from stagedb.serve.cypher_schema import schema_words
-from stagedb.serve.page_form import linked
 from stagedb.serve.page_frames import address, named
 from stagedb.serve.step_pages import suggestions
 from stagedb.store.cypher_tokens import UnclosedError, tokens
@@ -39,8 +38,8 @@ def cypher(request: Request) -> Response:
         question = free_question(request.query_params, request.app.state.limits.timeout, ("cypher",))
         return answered(request, "cypher.html", question, form)
     except StagedbError as error:
-        status = 400 if isinstance(error, UsageError) else 500
-        return page_frames.page(request, "cypher.html", status, answer=None, error=linked(error.message), **form)
+        status, _, message = page_frames.explained(request, error)
+        return page_frames.page(request, "cypher.html", status, answer=None, error=message, **form)
 
 
 def query_text(words: QueryParams) -> str:

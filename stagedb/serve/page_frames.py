@@ -133,7 +133,7 @@ def page_in_parts(request: Request, template: str, parts: Callable[[], str], *, 
         try:
             return 200, parts()
         except Exception as error:  # noqa: BLE001 - the head may be sent: the error becomes a part of the page
-            status, title, message = _explained(request, error)
+            status, title, message = explained(request, error)
             return status, _templates.get_template("failed.html").render(words, title=title, message=message)
 
     def pieces() -> Iterator[str]:
@@ -153,11 +153,11 @@ class BusyError(StagedbError):
 
 def error_page(request: Request, error: Exception) -> Response:
     """What happened, and what to do. The details of an unexpected error go to the server's log alone."""
-    status, title, message = _explained(request, error)
+    status, title, message = explained(request, error)
     return page(request, "error.html", status, title=title, message=message)
 
 
-def _explained(request: Request, error: Exception) -> tuple[int, str, list[tuple[str, str | None]]]:
+def explained(request: Request, error: Exception) -> tuple[int, str, list[tuple[str, str | None]]]:
     """The status, the title and the message of an error."""
     if isinstance(error, UsageError):
         return 400, "This does not work", linked(error.message)

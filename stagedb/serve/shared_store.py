@@ -1,5 +1,6 @@
 """A connection to the store for all requests that read or for all that write, and results that are worth keeping."""
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -7,9 +8,12 @@ from typing import Any, TypeVar
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
-from stagedb.store.failures import ConnectionLost, QueryEnded
+from stagedb.serve.hidden_failures import hidden
+from stagedb.store.failures import ConnectionLost, QueryEnded, RefusedError
 
 Result = TypeVar("Result")
+
+_log = logging.getLogger("stagedb.serve")
 
 
 class SharedStore:
@@ -34,7 +38,7 @@ class SharedStore:
         except QueryEnded:
             raise
         except StagedbError as error:
-            if not isinstance(error, ConnectionLost) and opened is self._open:
+            if not isinstance(error, ConnectionLost | RefusedError) and opened is self._open:
                 raise
             self._drop(opened)
         return read(self._current())
@@ -44,9 +48,9 @@ class SharedStore:
         opened = self._current()
         try:
             return write(opened)
-        except ConnectionLost:
+        except (ConnectionLost, RefusedError) as error:
             self._drop(opened)
-            raise
+            raise _away(error) from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -56,9 +60,13 @@ class SharedStore:
             self._open = None
 
     def _current(self) -> Stagedb:
+        """The connection. Raises ConnectionLost if the store cannot be opened."""
         with self._lock:
             if self._open is None:
-                opened = self._connect()
+                try:
+                    opened = self._connect()
+                except StagedbError as error:
+                    raise _away(error) from error
                 if not self._writes:
                     opened.store.only_read()
                 self._open = opened
@@ -70,6 +78,12 @@ class SharedStore:
             if self._open is lost:
                 self._open = None
                 lost.close()
+
+
+def _away(error: StagedbError) -> ConnectionLost:
+    """The error of a page that does not reach the store. The reason, with its addresses, is for the server's log."""
+    _log.error("the store is away: %s", hidden(str(error)))
+    return ConnectionLost("the store of this server is away")
 
 
 class KeptResults:

@@ -28,6 +28,10 @@ class UnreachableError(UsageError):
     """No store answers at an address."""
 
 
+class RefusedError(UsageError):
+    """The server answers, and refuses the account or has no such database."""
+
+
 class OutOfMemory(StagedbError):
     """A transaction was too large for the server's memory. A smaller one may fit."""
 
@@ -78,7 +82,7 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
         )
     # The embedded engine reports the latter if it ends during a connection, as a server does when it is lost.
     if isinstance(error, driver.AuthError) and _ENDED not in text:
-        return UsageError(
+        return RefusedError(
             f"the store at {uri} refused the account: check NEO4J_USERNAME and NEO4J_PASSWORD, or the store's entry in "
             "the configuration file"
         )
@@ -88,7 +92,7 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
             "clears unfinished work and completes"
         )
     if "DatabaseNotFound" in code:
-        return UsageError(f"the server at {uri} has no such database: set NEO4J_DATABASE to one that it has ({text})")
+        return RefusedError(f"the server at {uri} has no such database: set NEO4J_DATABASE to one that it has ({text})")
     if isinstance(error, driver.Neo4jError) and is_out_of_memory(error):
         return OutOfMemory(
             f"{doing} needs more memory than the store at {uri} gives a transaction: raise its limit ({text})"
