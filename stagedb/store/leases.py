@@ -26,6 +26,9 @@ Kind = Literal["Graph", "Instance", "Profile", "Search", "Run"]
 LEASE = 60.0
 """Seconds for which a builder counts as alive after its last sign of life."""
 
+LAST_RENEWAL = 5.0
+"""Seconds for which the end of a building waits for a renewal that is under way."""
+
 CHUNK = 2_000
 """Nodes that one transaction deletes."""
 
@@ -167,6 +170,8 @@ def building(
         raise
     finally:
         lease._ended.set()
+        # The caller may close the store, which breaks while a thread sends, or leaves the connection that it opens.
+        lease._thread.join(LAST_RENEWAL)
 
 
 def ask_again(store: Store, kind: Kind, id: str) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from stagedb.errors import StagedbError
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, unfinished, write_graph
+from stagedb.store.failures import ConnectionLost
 from tests.faults.injected import at
 from tests.instances.small_graph import small_graph
 from tests.store.bare import bare_graph
@@ -139,6 +141,29 @@ def test_a_writer_that_was_silent_for_too_long_is_taken_over(store: Store, monke
             assert write_graph(store, graph)
             lease.renew()
     assert read_graph(store, graph.key) == graph
+
+
+@pytest.mark.parametrize("error", [None, ValueError, ConnectionLost])
+def test_a_renewal_under_way_ends_with_the_building(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
+) -> None:
+    """The caller may close the store then, and what is sent at that moment is no longer answered."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def renew(lease: leases.Lease) -> None:
+        begun.set()
+        time.sleep(1.0)
+        ended.set()
+
+    monkeypatch.setattr(leases, "LEASE", 0.04)
+    monkeypatch.setattr(leases, "_milliseconds", lambda: 60_000)
+    monkeypatch.setattr(leases.Lease, "renew", renew)
+    with suppress(ValueError, ConnectionLost), building(store, "Graph", "x", {"name": "toy"}):
+        assert begun.wait(10)
+        if error is not None:
+            raise error("oh")
+    assert ended.is_set()
+    assert not any(each.name == "lease of x" for each in threading.enumerate())
 
 
 def test_an_error_while_building_clears_what_was_made(store: Store) -> None:
