@@ -109,11 +109,11 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
             store.version()
             if embedded.running(home) != endpoint:
                 raise ConnectionLost(f"{source} is ending")
-        except (UsageError, ConnectionLost):
-            # The engine was about to end, or was killed at this moment. The next one starts soon.
+        except BaseException as error:
             if store is not None:
                 store.close()
-            if attempt == EMBEDDED_ATTEMPTS - 1:
+            # The engine was about to end, or was killed at this moment. The next one starts soon.
+            if attempt == EMBEDDED_ATTEMPTS - 1 or not isinstance(error, UsageError | ConnectionLost):
                 raise
             time.sleep(0.5)
         else:

@@ -53,6 +53,24 @@ def test_one_engine_serves_all_and_is_ended_and_started_again_with_what_it_held(
         assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
 
 
+def test_a_connection_that_fails_at_its_first_question_is_closed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Store] = []
+    close = Store.close
+
+    def version(store: Store) -> int:
+        raise StagedbError("the engine is busy")
+
+    def counted(store: Store) -> None:
+        closed.append(store)
+        close(store)
+
+    monkeypatch.setattr(Store, "version", version)
+    monkeypatch.setattr(Store, "close", counted)
+    with pytest.raises(StagedbError, match="the engine is busy"):
+        connect(environment={}, home=home)
+    assert len(closed) == 1
+
+
 def test_one_that_is_just_ending_is_waited_for(home: Path) -> None:
     for _ in range(2):
         with connect(environment={}, home=home) as store:
