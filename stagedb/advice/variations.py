@@ -4,13 +4,12 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import nearest, question, shown
 from stagedb.mentions import Word
 from stagedb.plans import typed_words
 from stagedb.plans.aspects import PLAN_WORDS
@@ -192,8 +191,7 @@ def _number(value: Any) -> Number | None:
 
 
 def _near(word: str) -> str:
-    near = get_close_matches(word, PLAN_WORDS, n=3)
-    near = near or [each for each in PLAN_WORDS if each.startswith(word)]
+    near = nearest(word, PLAN_WORDS, 3) or [each for each in PLAN_WORDS if each.startswith(word)]
     if not near and "." in word:
         near = [NUMBERS + word]
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    return question(near)

@@ -1,11 +1,10 @@
 """Words that verbs read files by: a tool takes names of the libraries, and values, in their place."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, shown
 from stagedb.mentions import call
 from stagedb.models import card_names
 from stagedb.plans.aspects import PLAN_WORDS
@@ -30,8 +29,7 @@ def known_model(name: str) -> str:
 def _known(name: str, names: Sequence[str], what: str, verb: str) -> str:
     if name in names:
         return name
-    near = get_close_matches(name.lower(), names, n=3, cutoff=0.4)
-    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    hint = did_you_mean(name.lower(), names, most=3, cutoff=0.4)
     raise UsageError(f"no {what} of the library is named {shown(name)}{hint}: {call(verb)} lists them, and {NO_FILES}")
 
 

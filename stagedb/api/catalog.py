@@ -1,6 +1,5 @@
 """Lists of the graphs, instances, profiles, searches and runs of a store. `lookup` finds one of them."""
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,7 +7,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo
-from stagedb.inputs import shown
+from stagedb.inputs import nearest, question, shown
 from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.store import Store, Unfinished, current_user, reading, user_of, warn_of
 from stagedb.store.naming import spaces
@@ -154,9 +153,9 @@ def near(word: str, names: Iterable[str]) -> str:
     """`: did you mean …?`, if some name is similar to the word."""
     known = sorted(set(names))
     lowered = {name.lower(): name for name in known}
-    found = [lowered[name] for name in difflib.get_close_matches(word.lower(), lowered, n=4, cutoff=0.5)]
+    found = [lowered[name] for name in nearest(word.lower(), lowered, 4, 0.5)]
     found += [name for name in known if name not in found and word and name.lower().startswith(word.lower())]
-    return f": did you mean {', '.join(found[:6])}?" if found else ""
+    return question(found[:6], ": {}", ", ")
 
 
 def _infos(what: str, read: Callable[[Mapping[str, Any]], Info], rows: Iterable[Mapping[str, Any]]) -> Iterator[Info]:

@@ -1,6 +1,5 @@
 """Questions: free Cypher, and the named queries: `cypher/analyze/SUBJECT/NAME.cypher`."""
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
@@ -8,7 +7,7 @@ from typing import Any, Literal
 from stagedb.api import catalog, lookup
 from stagedb.api.results import QueryInfo, Rows, SearchInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, shown
 from stagedb.mentions import OPTIONS, Word, call
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
@@ -110,8 +109,7 @@ def find(word: str) -> Statement:
     for last, name in known.items():
         if path in (last, name.removeprefix(FOLDER)):
             return load(name)
-    near = difflib.get_close_matches(path.rsplit("/", 1)[-1], known, n=3, cutoff=0.4)
-    hint = f": did you mean {', '.join(near)}?" if near else ""
+    hint = did_you_mean(path.rsplit("/", 1)[-1], known, ": {}", most=3, cutoff=0.4, between=", ")
     raise UsageError(
         f"no query is named {shown(word)}{hint}; {call('queries')} lists them, and a Cypher text works too"
     )

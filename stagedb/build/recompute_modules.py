@@ -10,12 +10,12 @@ Norms that Transformer Engine fuses into the matmul after them are operators of 
 like any other.
 """
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.build.recomputation import RecomputedPart
 from stagedb.errors import UsageError
+from stagedb.inputs import did_you_mean
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation
 from stagedb.mentions import Word
@@ -165,5 +165,4 @@ def in_layer(name: str) -> str:
 
 def meant(name: str, known: Sequence[str]) -> str:
     """What a refusal has after a name inside a layer that is none of these: a colon, or similar ones before it."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f": did you mean {' or '.join(near)}?" if near else ":"
+    return did_you_mean(name, known, ": {}", most=3, cutoff=0.5) or ":"

@@ -1,7 +1,6 @@
 """The options that describe a graph and a plan, from the words that `stagedb.plans.aspects` declares."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import shown
+from stagedb.inputs import nearest, shown
 from stagedb.mentions import OPTIONS, Options, Word, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
@@ -99,7 +98,7 @@ def _no_model(engine: "EngineSettings") -> str:
     from stagedb.models import card_names
 
     named = (engine.model or "").rpartition("/")[2].lower()
-    near = difflib.get_close_matches(named, card_names(), n=1)
+    near = nearest(named, card_names())
     its = "" if engine.model is None else f" of {shown(engine.model)}"
     way = str(Word("model", near[0])) if near else f"{Word('model')} MODEL"
     return f"{engine.place} has a step{its}, and no model of the library is named: add {way}"

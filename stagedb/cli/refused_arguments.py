@@ -1,12 +1,11 @@
 """Command lines that cannot be read, as one line like all other errors: what is wrong, what is allowed, the nearest."""
 
-import difflib
 import re
 from typing import Any
 
 import typer
 
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, shown
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """What the reader of the command line raises. typer gives it no public name."""
@@ -54,5 +53,4 @@ def _commands(context: Any) -> list[str]:
 
 
 def _near(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word[:_MOST].lower(), known, n=2, cutoff=0.5)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    return did_you_mean(word[:_MOST].lower(), known, most=2, cutoff=0.5)

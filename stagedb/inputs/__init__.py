@@ -2,7 +2,8 @@
 
 `bounded_files` opens regular files up to a size. `documents` turns a text (YAML, JSON, TOML) into lists, mappings,
 texts, numbers, booleans and None, and refuses everything else: tags, aliases, duplicate keys, deep nesting, integers
-over 64 bits, infinite numbers. `shown` (`short_values`) cuts a value short for an error.
+over 64 bits, infinite numbers. `shown` (`short_values`) cuts a value short for an error, and `did_you_mean`
+(`similar_words`) asks there whether a known word is meant.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from stagedb.inputs.bounded_files import (
     read_text,
 )
 from stagedb.inputs.short_values import shown
+from stagedb.inputs.similar_words import did_you_mean, nearest, question
 from stagedb.inputs.unicode_text import check_unicode
 from stagedb.lazy_names import lazily, listed
 
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
 __all__ = [
     "check_unicode",
     "compose",
+    "did_you_mean",
     "is_directory",
     "is_there",
+    "nearest",
     "open_regular",
     "parse_document",
     "parse_json",
+    "question",
     "read_bytes",
     "read_document",
     "read_text",

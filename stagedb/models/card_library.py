@@ -3,13 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_directory, is_there, read_document, shown
+from stagedb.inputs import did_you_mean, is_directory, is_there, read_document, shown
 from stagedb.mentions import call
 from stagedb.models.card import Card
 from stagedb.models.hugging_face import from_hugging_face
@@ -46,8 +45,7 @@ def load_card(model: str | Path) -> Card:
     if is_there(path):
         return _card_of(read_document(path, "model card", (".yaml", ".yml", ".json", ".toml"), constants=True), path)
     if isinstance(model, str) and path.suffix not in (".yaml", ".yml", ".json", ".toml") and path.name == model:
-        near = get_close_matches(model.lower(), card_names(), n=4, cutoff=0.5)
-        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        hint = did_you_mean(model.lower(), card_names(), most=4, cutoff=0.5)
         raise UsageError(
             f"unknown model {shown(model)}{hint}: {call('models')} lists the library, and the path of a card or of a "
             "Hugging Face config.json will do too"
@@ -89,8 +87,7 @@ def _from_keys(content: object, where: str, folder: Path | None = None) -> Card:
     content = {key: value for key, value in content.items() if key != PADDED}
     unknown = [str(key) for key in content if key not in _KEYS]
     if unknown:
-        near = get_close_matches(unknown[0], _KEYS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = did_you_mean(unknown[0], _KEYS)
         raise UsageError(f"{where}: unknown key {shown(unknown[0])}{hint}; a card has {', '.join(_KEYS)}")
     missing = [key for key in _REQUIRED if key not in content]
     if missing:

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, shown
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, OwnBlock, Value
 
 NONE = "none"
@@ -139,6 +138,4 @@ def check_reads(model: str, kind: LayerKind) -> None:
 
 
 def _near(word: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(word, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{hint}; it takes {', '.join(known)}"
+    return f"{did_you_mean(word, known)}; it takes {', '.join(known)}"

@@ -1,6 +1,5 @@
 """A plan's words as people write them: on the command line, in a file, in a mapping. Types are checked here."""
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines import engine_file, plan_words, read_settings
-from stagedb.inputs import read_document, shown
+from stagedb.inputs import did_you_mean, read_document, shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
@@ -80,8 +79,7 @@ def read_plan_file(path: Path, given: Mapping[str, object] | None = None) -> dic
 
 
 def _near(word: str) -> str:
-    near = difflib.get_close_matches(word, WORDS, n=3)
-    return f": did you mean {' or '.join(near)}?" if near else f"; the words are {', '.join(WORDS)}"
+    return did_you_mean(word, WORDS, ": {}", most=3) or f"; the words are {', '.join(WORDS)}"
 
 
 def _typed(word: str, kind: type, value: object) -> object:

@@ -1,6 +1,5 @@
 """What a run would have taken if some of it were faster or slower, or if ops did not wait for something."""
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ import numpy as np
 
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, shown
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.dependencies import Floats, retimed
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
@@ -61,8 +60,7 @@ def scaling_of(text: str, run: StoredRun) -> Scaling:
         )
     if what not in RUN_SELECTORS:
         way = next((f"write {each}:{what}={factor}" for each in _choosing(run, what)), None)
-        near = difflib.get_close_matches(what, RUN_SELECTORS, n=1)
-        hint = way or (f"did you mean {near[0]}?" if near else f"write for example {_example(run)}")
+        hint = way or did_you_mean(what, RUN_SELECTORS, "{}") or f"write for example {_example(run)}"
         raise UsageError(f"{shown(text)} chooses by {shown(what)}, and it must be one of {known}: {hint}")
     return Scaling.parse(text, tuple(RUN_SELECTORS))
 

@@ -4,11 +4,10 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 
@@ -49,8 +48,8 @@ class Condition:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise UsageError(f"{shown(text)} is no condition: {_EXAMPLE}") from None
         for name in sorted(names - {*FIGURES, *PLAN_WORDS}):
-            near = get_close_matches(name, [*FIGURES, *PLAN_WORDS], n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"it reads words of a plan, and {', '.join(FIGURES)}"
+            meant = did_you_mean(name, [*FIGURES, *PLAN_WORDS], "{}", most=3, between=", ")
+            hint = meant or f"it reads words of a plan, and {', '.join(FIGURES)}"
             raise UsageError(f"no word or figure of a plan is {shown(name)}: {hint} ({Word('where')})")
         _check(tree, text)
         return cls(text, names, tree)

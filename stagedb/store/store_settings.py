@@ -5,7 +5,6 @@ somebody else with a checkout, chooses among them: it can name no server that th
 password and no data elsewhere.
 """
 
-import difflib
 import os
 import re
 import stat
@@ -17,7 +16,7 @@ from typing import Any, Final
 import platformdirs
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_there, parse_document, read_text, shown
+from stagedb.inputs import did_you_mean, is_there, parse_document, read_text, shown
 from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource, Written
@@ -155,8 +154,7 @@ def named_store(name: str, settings: SettingsFile, option: str = str(Word("store
     table = stores.get(name) if isinstance(stores, dict) else None
     if not isinstance(table, dict):
         known = sorted(stores) if isinstance(stores, dict) else []
-        near = difflib.get_close_matches(name[:100], [*known, EMBEDDED], n=2)
-        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        hint = did_you_mean(name[:100], [*known, EMBEDDED], most=2)
         raise UsageError(
             f"no store named {shown(name)} in {settings.path} (it has {', '.join(known) or 'none'}){hint}: give "
             f"{option} a URI such as bolt://host:7687, or {shown(EMBEDDED)}; {call('store add', 'NAME', 'URI')} adds "

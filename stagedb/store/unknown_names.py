@@ -1,10 +1,10 @@
 """Words of a free query that are not in the schema. A database answers nothing about them, and without an error."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from stagedb.inputs import nearest, question
 from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, tokens
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 
@@ -55,8 +55,8 @@ def unknown_names(text: str) -> list[str]:
 
 def _hint(use: _Use) -> str:
     known = sorted(use.known())
-    near = [each for each in known if each.lower() == use.name.lower()] or difflib.get_close_matches(use.name, known)
-    hint = f": did you mean {', '.join(near)}?" if near else "; docs/data-model.md lists all names"
+    near = [each for each in known if each.lower() == use.name.lower()] or nearest(use.name, known, 3)
+    hint = question(near, ": {}", ", ") or "; docs/data-model.md lists all names"
     if use.what == "label":
         return f"no node has the label {use.name}{hint}"
     if use.what == "relationship":

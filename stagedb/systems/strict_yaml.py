@@ -4,13 +4,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import compose
+from stagedb.inputs import compose, did_you_mean
 from stagedb.systems.system import Number
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,25}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
@@ -47,8 +46,7 @@ class Value:
         found = self.free_mapping(f"a mapping with {', '.join(known)}")
         for name, value in found.items():
             if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
+                hint = did_you_mean(name, known)
                 raise value.refused(f"unknown key {value.key}{hint}; allowed here: {', '.join(known)}")
         missing = [name for name in needed if name not in found]
         if missing:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
 from importlib.resources import files
@@ -13,7 +12,7 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_there, read_text, shown
+from stagedb.inputs import did_you_mean, is_there, read_text, shown
 from stagedb.mentions import Word, call
 from stagedb.outputs import path_text, write_whole
 from stagedb.systems.algorithms import HARDWARE
@@ -69,8 +68,7 @@ def load_system(word: str | Path) -> System:
         return _preset(word)
     path = Path(word)
     if isinstance(word, str) and path.name == word and path.suffix not in _ENDINGS and not is_there(path):
-        near = get_close_matches(word.lower(), system_names(), n=3, cutoff=0.4)
-        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        hint = did_you_mean(word.lower(), system_names(), most=3, cutoff=0.4)
         raise UsageError(
             f"unknown system {shown(word)}{hint}: {Word('system')} takes a preset ({call('systems')} lists them) or "
             "the path of a system's file"

@@ -4,12 +4,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import nearest, question, shown
 from stagedb.mentions import call
 from stagedb.systems.strict_yaml import exact
 from stagedb.systems.system import Number, System, plain
@@ -102,10 +101,10 @@ def find_number(system: System, path: str) -> SystemNumber:
     if path in known:
         return known[path]
     last = path.rpartition(".")[2]
-    near = get_close_matches(path, known, n=_NEAR, cutoff=0.6)
+    near = nearest(path, known, _NEAR)
     near += [each for each in known if each.rpartition(".")[2] == last and each not in near]
-    near += [each for each in get_close_matches(path, known, n=_NEAR, cutoff=0.3) if each not in near]
-    hint = f": did you mean {' or '.join(near[:_NEAR])}?" if near else ""
+    near += [each for each in nearest(path, known, _NEAR, 0.3) if each not in near]
+    hint = question(near[:_NEAR], ": {}")
     raise UsageError(
         f"the system {system.name} has no number {shown(path)}{hint} ({call('systems', system.name)} shows its keys; a "
         "network dimension has its name in a path)"

@@ -4,7 +4,6 @@ The ops of a class take equally long on all of its ranks, except where the netwo
 differ. So durations belong to a lane. Measured durations replace those of the model.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ import numpy as np
 from stagedb import workflows
 from stagedb.collectives import exchanges
 from stagedb.errors import UsageError
+from stagedb.inputs import did_you_mean
 from stagedb.mentions import Word
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import (
@@ -299,8 +299,8 @@ def _no_match(workload: Workload, row: Measured) -> str:
         there = {each for columns in workload.classes for each in getattr(columns.ops, word)}
         wanted = getattr(row, word)
         if wanted is not None and wanted not in there:
-            near = difflib.get_close_matches(wanted, sorted(there), n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(there)[:8])} …"
+            meant = did_you_mean(wanted, sorted(there), "{}", most=3, between=", ")
+            hint = meant or f"there are {', '.join(sorted(there)[:8])} …"
             return f"{text}: no {word} is {wanted}; {hint}"
     return text
 

@@ -1,6 +1,5 @@
 """What a step would gain if some of it were faster or slower: durations scaled by selectors such as `stage:3=1.2`."""
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, nearest, shown
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph
 from stagedb.timing.op_durations import whole_ns
@@ -62,8 +61,8 @@ class Scaling:
             )
         what, which = found["what"], found["which"]
         if what not in selectors:
-            near = difflib.get_close_matches(what, selectors, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"an axis or a kind goes behind one, as in collective:{what}"
+            meant = did_you_mean(what, selectors, "{}")
+            hint = meant or f"an axis or a kind goes behind one, as in collective:{what}"
             raise UsageError(f"{shown(text)} chooses by {shown(what)}; known are {', '.join(selectors)}: {hint}")
         if which is None and what in _NAMED:
             raise UsageError(f"{shown(text)} does not name the {what}: write {what}:WHICH=FACTOR")
@@ -124,7 +123,7 @@ def _there(network: NodeGraph, scaling: Scaling) -> str:
             rows = np.flatnonzero(ops.type == _TYPES[what]).tolist()
             words.update(ops.kind[row] for row in rows)
             words.update(ops.axis[row] for row in rows if ops.axis[row])
-    near = difflib.get_close_matches(scaling.which or "", words, n=4)
+    near = nearest(scaling.which or "", words, 4)
     few = near or sorted(words)[:12]
     more = f" and {len(words) - len(few)} more" if len(words) > len(few) else ""
     return f"{what}: {', '.join(few)}{more}" if few else f"no {what}"

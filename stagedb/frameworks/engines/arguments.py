@@ -1,6 +1,5 @@
 """Arguments of an engine as people write them, a command line or a file of settings, as flags with their values."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines.engine import Engine, Flag
-from stagedb.inputs import parse_document, read_text, shown
+from stagedb.inputs import did_you_mean, parse_document, read_text, shown
 from stagedb.mentions import Word
 from stagedb.outputs import path_text
 
@@ -106,8 +105,7 @@ def find_flag(engine: Engine, written: str, where: str) -> Flag:
     for each in (name, head):
         if each in engine.flags:
             return engine.flags[each]
-    near = difflib.get_close_matches(name, engine.names, n=3)
-    hint = f": did you mean {' or '.join(near)}?" if near else f"; it has {', '.join(engine.names[:12])}, …"
+    hint = did_you_mean(name, engine.names, ": {}", most=3) or f"; it has {', '.join(engine.names[:12])}, …"
     raise UsageError(f"{where}: {engine.title} ({engine.versions}) has no flag {shown(written)}{hint}")
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.engines.arguments import EngineArguments, Given, read_arguments
 from stagedb.frameworks.engines.engine import Engine, Flag, FlagRefusal, find_engine
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import is_there, shown
+from stagedb.inputs import is_there, nearest, shown
 from stagedb.mentions import Word
 from stagedb.outputs import path_text, printable
 
@@ -81,7 +80,7 @@ def engine_file(word: Path) -> tuple[str, Path] | None:
     name, colon, file = str(word).partition(":")
     if colon and name in ENGINES:
         return name, Path(file)
-    near = get_close_matches(name.lower(), (*ENGINES, "tensorrt-llm"), n=1) if colon and not is_there(word) else []
+    near = nearest(name.lower(), (*ENGINES, "tensorrt-llm")) if colon and not is_there(word) else []
     if near:
         raise UsageError(
             f"unknown engine {shown(name)}: {Word('plan')} reads {', '.join(f'{each}:FILE' for each in ENGINES)}"

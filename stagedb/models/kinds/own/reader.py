@@ -15,14 +15,13 @@ steps:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import compose, parse_document, read_text, shown
+from stagedb.inputs import compose, did_you_mean, parse_document, read_text, shown
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, STREAM, WORDS, BlockParameter, BlockStep, OwnBlock
 from stagedb.models.kinds.own.shapes import MOST_AXES, shapes_of
 from stagedb.models.kinds.part import FAR
@@ -186,8 +185,7 @@ def read_block(name: str, content: Mapping[str, Any], source: BlockSource) -> Ow
         )
     unknown = [str(key) for key in content if key not in MOST]
     if unknown:
-        near = get_close_matches(unknown[0], tuple(MOST), n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = did_you_mean(unknown[0], MOST)
         raise source.refused((unknown[0],), f"unknown key {shown(unknown[0])}{hint}: a block has {', '.join(MOST)}")
     for part, most in MOST.items():
         value = content.get(part)
@@ -285,8 +283,7 @@ def _read_step(number: int, content: object, source: BlockSource) -> BlockStep:
         raise source.refused(at, f"step {name} takes one operator: {', '.join(OPERATORS)}")
     word = str(words[0])
     if word not in OPERATORS:
-        near = get_close_matches(word, tuple(OPERATORS), n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = did_you_mean(word, OPERATORS)
         raise source.refused(at, f"step {name}: unknown operator {shown(word)}{hint}; there are {', '.join(OPERATORS)}")
     form = OPERATORS[word]
     argument = _argument(name, word, body[word], at, source) if form.argument else None

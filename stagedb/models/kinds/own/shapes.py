@@ -6,9 +6,8 @@ step runs on each rank's own tokens. The collective matcher moves tensors betwee
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from stagedb.inputs import shown
+from stagedb.inputs import did_you_mean, nearest, shown
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, STREAM, BlockStep, OwnBlock
 
 MOST_AXES = 6
@@ -64,7 +63,7 @@ def _check_names(block: OwnBlock, step: BlockStep, known: Mapping[str, tuple[str
         if name in names:
             continue
         later = any(each.name == name for each in block.steps)
-        near = get_close_matches(name, names, n=1)
+        near = nearest(name, names)
         hint = " is made later: move its step up" if later else f" is unknown{f': {near[0]}?' if near else ''}"
         raise block.refused(step.line, f"step {step.name}: {shown(name)}{hint}; before it there are {', '.join(names)}")
     if block.parameter(step.of[0]) is not None:
@@ -179,8 +178,7 @@ def _terms(block: OwnBlock, step: BlockStep, operands: list[tuple[str, ...]]) ->
     for term in (first, second, result):
         for axis in term:
             if axis not in names:
-                near = get_close_matches(axis, names, n=1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
+                hint = did_you_mean(axis, names)
                 raise block.refused(
                     step.line, f"step {step.name}: unknown axis {shown(axis)}{hint}; the block has {', '.join(names)}"
                 )
