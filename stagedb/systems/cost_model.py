@@ -188,18 +188,27 @@ ORTHOGONALISATION, STEPS = "orthogonalisation", 5
 """The kind of Muon's operator that has matmuls, and how often these run."""
 
 
-def _orthogonalising(work: Work) -> Iterator[tuple[Work, int]]:
-    """The kernels of an orthogonalisation: the three matmuls of a step, and a pass that narrows and scales before.
+def orthogonalising_matmuls(dims: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The `[batch,] m, n, k` of the three matmuls of a step, for each kind of matrix of an orthogonalisation.
 
-    dims: how many matrices, then rows and columns of each kind of them. Numbers have two bytes.
+    dims: how many matrices, then rows and columns of each kind of them.
     """
-    many, *sizes = work.dims
-    for rows, columns in zip(sizes[::2], sizes[1::2], strict=True):
-        few, long = sorted((rows, columns))
-        for m, n, k in ((few, few, long), (few, few, few), (few, long, few)):
-            moved = 2 * many * (m * n + n * k + m * k)
-            dims, flops = (m, n, k) if many == 1 else (many, m, n, k), 2 * many * m * n * k
+    many, *sizes = dims
+    batch = (many,) if many > 1 else ()
+    pairs = (sorted(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True))
+    return tuple(((*batch, few, few, long), (*batch, few, few, few), (*batch, few, long, few)) for few, long in pairs)
+
+
+def _orthogonalising(work: Work) -> Iterator[tuple[Work, int]]:
+    """The kernels of an orthogonalisation: its matmuls, and a pass that narrows and scales before. Numbers have two
+    bytes."""
+    many = work.dims[0]
+    for matmuls in orthogonalising_matmuls(work.dims):
+        for dims in matmuls:
+            m, n, k = dims[-3:]
+            moved, flops = 2 * many * (m * n + n * k + m * k), 2 * many * m * n * k
             yield replace(work, kind="matmul", dims=dims, flops=flops, bytes=moved, grouped=False), STEPS
+        rows, columns = matmuls[-1][-3:-1]
         yield replace(work, kind="elementwise", dims=(), flops=0, bytes=8 * many * rows * columns), 1
 
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from stagedb.inputs import shown
-from stagedb.systems.cost_model import ORTHOGONALISATION, STEPS
+from stagedb.systems.cost_model import ORTHOGONALISATION, STEPS, orthogonalising_matmuls
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -60,13 +60,9 @@ def works(kind: str, dims: Sequence[int]) -> tuple[OrderedWork, ...]:
     """The matmuls and attentions of an operator, in order: an orthogonalisation has three in each step of a matrix."""
     if kind != ORTHOGONALISATION:
         return (work(kind, dims),)
-    many, *sizes = dims
-    found: list[OrderedWork] = []
-    for rows, columns in zip(sizes[::2], sizes[1::2], strict=True):
-        few, long = sorted((rows, columns))
-        batch = (many,) if many > 1 else ()
-        found += STEPS * [work("matmul", (*batch, few, n, k)) for n, k in ((few, long), (few, few), (long, few))]
-    return tuple(found)
+    return tuple(
+        work("matmul", each) for matmuls in orthogonalising_matmuls(dims) for _ in range(STEPS) for each in matmuls
+    )
 
 
 def expand(text: str) -> list[str]:
