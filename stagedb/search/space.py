@@ -128,7 +128,14 @@ class Space:
 
     def count_group(self, group: Words) -> int:
         """The number of plans of a group."""
-        return sum(map(self.count, self.cells(group)))
+        return sum(self._arrangements(words) * self.count(words) for words in self._product(group, _HELD_AXES))
+
+    def _arrangements(self, words: Words) -> int:
+        """The ways to send and to place ranks: up to 48 of a cell, which no other word of a plan follows from."""
+        key = ("scatter_gather" in words, *(words[axis] > 1 for axis in RANK_ORDER))
+        if key not in self._counts:
+            self._counts[key] = sum(1 for _ in self._product(words, _ARRANGED_AXES))
+        return self._counts[key]
 
     def size(self) -> int:
         """The number of plans."""
@@ -372,5 +379,7 @@ def _pairs(space: Space, words: Words) -> Iterator[Words]:
 _GROUP_AXES: tuple[_Axis, ...] = (
     *(_recipes, _degrees, _contexts, _experts, _dispatches, _batches, _sequences, _strategies, _implied),
 )
-_CELL_AXES: tuple[_Axis, ...] = (_sharding, _implied, _recomputing, _messages, _orders)
+_HELD_AXES: tuple[_Axis, ...] = (_sharding, _implied, _recomputing)
+_ARRANGED_AXES: tuple[_Axis, ...] = (_messages, _orders)
+_CELL_AXES: tuple[_Axis, ...] = (*_HELD_AXES, *_ARRANGED_AXES)
 _PLAN_AXES: tuple[_Axis, ...] = (_splits, _schedules, _pairs, _which)

@@ -84,18 +84,18 @@ def by_trying_all(request: SearchRequest, card: Card) -> tuple[list[tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("card", "ranks", "allow", "room"),
+    ("card", "allow", "more"),
     [
-        (LLAMA, 8, ("recompute", "schedule"), None),
-        (LLAMA, 4, ("zero", "sp"), 6 * 10**9),
-        (MIXTURE, 4, ("zero", "dispatch"), None),
+        (LLAMA, ("recompute", "schedule"), {"words": {"micro_batch_size": 2}}),
+        (LLAMA, ("zero", "sp"), {"room": 6 * 10**9}),
+        (MIXTURE, ("dispatch",), {}),
     ],
     ids=["recompute and schedules", "little room", "experts"],
 )
 def test_the_best_plans_are_those_of_trying_every_plan(
-    card: Card, ranks: int, allow: tuple[str, ...], room: int | None
+    card: Card, allow: tuple[str, ...], more: dict[str, Any]
 ) -> None:
-    request = asked(card, ranks, allow, room=room)
+    request = asked(card, 4, allow, **more)
     found, (best, _) = run(request, card), by_trying_all(request, card)
     assert found.covered and found.left is None
     assert found.size == len(every_plan(space_of(request, card))) == sum(each.plans for each in found.candidates)
@@ -315,16 +315,39 @@ def test_plans_share_the_figures_that_their_other_words_do_not_change() -> None:
     assert len({id(each) for each in bounds._miniatures.values()}) == 3 + 4
 
 
-def test_what_is_refused_has_the_reason_of_the_plan() -> None:
-    request = asked(LLAMA, 8, groups_of(["all"]), words={"seq_len": 2048})
-    space = space_of(request, LLAMA)
-    refused = [each for each in run(request, LLAMA, seconds=60).candidates if each.fate is Fate.REFUSED]
-    assert refused
+@pytest.mark.parametrize(
+    ("card", "ranks", "allow", "own"),
+    [
+        (LLAMA, 8, groups_of(["all"]), {}),
+        (MIXTURE, 8, ("zero", "overlap", "order"), {"recipe": "torch"}),
+        (MIXTURE, 4, (), {"scatter_gather": True}),
+        (LLAMA, 16, ("order", "overlap"), {"pp": 4}),
+    ],
+)
+def test_plans_of_a_group_are_counted_as_they_are_listed(
+    card: Card, ranks: int, allow: tuple[str, ...], own: dict[str, Any]
+) -> None:
+    space = space_of(asked(card, ranks, allow, words=own), card)
+    groups = list(space.groups())
+    for group in groups[:: max(1, len(groups) // 40)]:
+        assert space.count_group(group) == sum(map(space.count, space.cells(group)))
+
+
+@pytest.mark.parametrize(
+    ("card", "allow", "reasons"),
+    [(LLAMA, ("schedule", "splits"), 4), (MIXTURE, ("zero", "hsdp"), 4)],
+    ids=["layers of stages", "copies of experts"],
+)
+def test_what_is_refused_has_the_reason_of_the_plan(card: Card, allow: tuple[str, ...], reasons: int) -> None:
+    request = asked(card, 8, allow, words={"recompute": "none", "micro_batch_size": 1})
+    space = space_of(request, card)
+    refused = [each for each in run(request, card).candidates if each.fate is Fate.REFUSED]
+    assert len({each.why for each in refused}) >= reasons
     for each in refused:
         with pytest.raises(UsageError) as error:
             plan = Plan.from_mapping(each.words)
             plan.check(space.sizes)
-            Trials(lambda options: build_graph(LLAMA, options), space.sizes, H100).outcome(plan)
+            Trials(lambda options: build_graph(card, options), space.sizes, H100).outcome(plan)
         assert str(error.value) == each.why
         assert each.code == "refused"
 
@@ -359,7 +382,7 @@ def test_why_a_plan_loses_is_the_term_in_which_it_does() -> None:
 
 
 def test_other_objectives() -> None:
-    request = asked(LLAMA, 8, ("zero", "recompute"), by=Objective.MEMORY)
+    request = asked(LLAMA, 4, ("zero", "recompute"), by=Objective.MEMORY, words={"micro_batch_size": 2})
     found, space = run(request, LLAMA), space_of(request, LLAMA)
     trials = Trials(lambda options: build_graph(LLAMA, options), space.sizes, H100)
     peaks = []
@@ -372,10 +395,10 @@ def test_other_objectives() -> None:
             continue
     assert found.best is not None and found.best.peak == min(peaks)
     several = dataclasses.replace(
-        asked(LLAMA, 8, ()), ranks=(4, 8), by=Objective.TOKENS_PER_DOLLAR, prices={"h100": 2.5}
+        asked(LLAMA, 2, ()), ranks=(2, 4), by=Objective.TOKENS_PER_DOLLAR, prices={"h100": 2.5}
     )
     cheap = run(several, LLAMA).best
-    steps = {ranks: run(asked(LLAMA, ranks, ()), LLAMA).best for ranks in (4, 8)}
+    steps = {ranks: run(asked(LLAMA, ranks, ()), LLAMA).best for ranks in (2, 4)}
     costs = {ranks: each.step * ranks for ranks, each in steps.items() if each is not None}
     assert cheap is not None and cheap.step * cheap.ranks == min(costs.values())
 
@@ -499,8 +522,8 @@ def test_what_dp_shards_is_known_to_the_first_bound_of_the_memory() -> None:
 
 
 def test_a_search_ends_in_time_before_all_have_bounds() -> None:
-    request = asked(small("qwen3-30b-a3b", 8), 64, groups_of(["all"]), words={"global_batch_size": 512})
-    found = run(request, small("qwen3-30b-a3b", 8), seconds=1, processes=1)
+    request = asked(MIXTURE, 32, groups_of(["all"]), words={"global_batch_size": 256})
+    found = run(request, MIXTURE, seconds=1, processes=1)
     assert any(each.fate is Fate.UNTRIED and not each.step for each in found.candidates)
     assert not found.covered and sum(each.plans for each in found.candidates) == found.size
     assert found.left is not None
