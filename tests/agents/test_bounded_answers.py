@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.agents import AnswerLimits
@@ -22,6 +22,7 @@ from stagedb.serve.shared_store import SharedStore
 from stagedb.store import Store
 from tests.agents.asking import agent_of, rows_of
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.serve.served import KeptOpen
 
 NUMBERS = "UNWIND range(1, 1000) AS n RETURN n, 'text ' + n AS text ORDER BY n"
@@ -52,13 +53,14 @@ def test_pages_have_every_row_once(embedded_store: Store) -> None:
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
     lambda each: st.lists(each, max_size=30) | st.dictionaries(st.text(max_size=20), each, max_size=8),
-    max_leaves=60,
+    max_leaves=20,
 )
 
 
+@settings(max_examples=examples(100))
 @given(
     facts=st.dictionaries(st.text(max_size=10), values, max_size=12),
-    rows=st.lists(st.lists(values, min_size=3, max_size=3), max_size=30),
+    rows=st.lists(st.lists(values, min_size=3, max_size=3), max_size=15),
     notes=st.lists(st.text(max_size=200), max_size=3),
 )
 def test_no_answer_is_longer_than_its_bound(facts: dict[str, Any], rows: list[list[Any]], notes: list[str]) -> None:

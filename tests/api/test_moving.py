@@ -1,5 +1,6 @@
 """Push and pull between two stores of the embedded engine, by names and addresses."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from stagedb.api import Stagedb, connect
 from stagedb.errors import StagedbError, UsageError
+from stagedb.models import load_card
 from stagedb.store import Store, embedded
 from stagedb.store import connect as open_of
 from stagedb.store.store_targets import choose
@@ -122,7 +124,8 @@ def test_a_source_is_only_read(
 def test_a_tied_embedding_over_tp_is_sound(embedded_store: Store, second: Stagedb) -> None:
     """Its gradient is reduced outside all buckets."""
     db = Stagedb(embedded_store)
-    made = db.instantiate("palm-540b", tp=2, pp=2, ranks=4, seq_len=16)
+    palm = dataclasses.replace(load_card("palm-540b"), layers=4, name="palm-4")
+    made = db.instantiate(palm, tp=2, pp=2, ranks=4, seq_len=16)
     alone = "MATCH (o:Collective)-[:CARRIES]->(w:SymTensor) WHERE o.name CONTAINS 'slice' RETURN count(o) AS n"
     assert db.query(alone).rows[0][0] > 0
     assert db.push(made.id, to=second) == 2  # by the rules of `store check`

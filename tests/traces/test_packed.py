@@ -21,7 +21,7 @@ from stagedb.traces import Request, unpack_traces, validate_traces
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.packed_file import COLUMNS, FORMAT, INDEX, SEAL, Packed, seal, write_packed
 from stagedb.traces.simulators import DEFAULT
-from tests.sampling import examples
+from tests.sampling import ALL, examples
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, timing
 
@@ -445,10 +445,11 @@ def test_another_format_is_refused_with_the_way_out(tmp_path: Path, file: Path, 
 
 
 def test_a_flip_of_any_byte_is_refused(tmp_path: Path) -> None:
-    """Dates, attributes and lengths of the archive too, which no checksum of a ZIP archive covers. Every third byte."""
+    """Dates, attributes and lengths of the archive too, which no checksum of a ZIP archive covers. Every third byte, or
+    every 29th in the usual run."""
     file = pack(tmp_path / "tiny.packed", only="0", granularity="block")
     whole, path = file.read_bytes(), tmp_path / "flipped.packed"
-    for at in range(0, len(whole), 3):
+    for at in range(0, len(whole), 3 if ALL else 29):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         with pytest.raises((StagedbError, UsageError), match="flipped"), Packed(path):
             pass
