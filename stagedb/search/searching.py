@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +34,9 @@ NO_LIMIT: Worth = (float("inf"), float("inf"))
 
 TOGETHER = 64
 """Groups that a process bounds at a time."""
+
+DIVE_EVERY = 16
+"""Of so many sets that are opened, one is the nearest to plans, whatever its bound."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +173,33 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
 class _World:
     """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
 
-    heap: sets that are not opened yet, the best bound first. limits: the values of the best layouts, ascending. rivals:
-    those of other shards.
+    heaps: sets that are not opened yet, by what their words have chosen, the best bound first. limits: the values of
+    the best layouts, ascending. rivals: those of other shards. opened: how many sets were.
     """
 
     top: int
-    heap: list[tuple[Worth, int, PlanSet]] = field(default_factory=list)
+    heaps: Sequence[list[tuple[Worth, int, PlanSet]]] = field(default_factory=lambda: [[] for _ in SetKind])
     limits: list[Worth] = field(default_factory=list)
     rivals: Sequence[float] = ()
+    opened: int = 0
+
+    @property
+    def unopened(self) -> Iterator[tuple[Worth, PlanSet]]:
+        """The sets that are not opened yet, with the values of their bounds."""
+        return ((worth, branch) for heap in self.heaps for worth, _, branch in heap)
+
+    def next_heap(self, dives: bool) -> list[tuple[Worth, int, PlanSet]] | None:
+        """The heap whose first set is opened next: None if no set may have one of the best layouts.
+
+        It is the one with the best bound of all: no set is opened that the result does not need. But bounds of groups
+        are loose, and thousands of them may be below the best plan. dives: until there is a limit, and now and then
+        later, it is the one nearest to plans, whose times rule out groups.
+        """
+        limit = self.limit
+        open_ = [heap for heap in self.heaps if heap and heap[0][0] <= limit]
+        if not open_:
+            return None
+        return open_[-1] if dives and (limit == NO_LIMIT or self.opened % DIVE_EVERY == 0) else min(open_)
 
     @property
     def limit(self) -> Worth:
@@ -227,7 +249,7 @@ class _Search:
     def run(self) -> SearchResult:
         self.tried = {_key(each.system, each.words): each for each in self.known if each.fate is Fate.TIMED}
         self._groups()
-        while any(world.heap for world in self.worlds.values()) or self.copies.busy:
+        while any(any(world.heaps) for world in self.worlds.values()) or self.copies.busy:
             rivals, late = self.elsewhere(), self._is_late()
             for ranks, world in self.worlds.items():
                 world.rivals = rivals.get(ranks, ())
@@ -240,7 +262,7 @@ class _Search:
         self.settled += [self.places[branch.place].set_of(branch, Fate.UNTRIED) for branch in self.unbounded]
         self.settled = [self._judged(each) for each in self.settled]
         for world in self.worlds.values():
-            for value, _, branch in world.heap:
+            for value, branch in world.unopened:
                 fate = Fate.SLOWER if value > world.limit else Fate.UNTRIED
                 self.settled.append(self.places[branch.place].set_of(branch, fate))
         left = [each.step for each in self.settled if each.fate is Fate.UNTRIED]
@@ -258,8 +280,10 @@ class _Search:
         for _ in range(len(self.turns)):
             world = self.worlds[self.turns[0]]
             self.turns.rotate(-1)
-            if world.heap and world.heap[0][0] <= world.limit and self._is_due(world.heap[0][2], late):
-                return heappop(world.heap)[2]
+            heap = world.next_heap(dives=not late)
+            if heap is not None and self._is_due(heap[0][2], late):
+                world.opened += 1
+                return heappop(heap)[2]
         return None
 
     def _is_due(self, first: PlanSet, late: bool) -> bool:
@@ -305,7 +329,7 @@ class _Search:
         if place.room is not None and branch.peak > place.room:
             self._settle(place.set_of(branch, Fate.MEMORY))
             return
-        heappush(self._world_of(branch).heap, (self._worth_of(branch), self._next(), branch))
+        heappush(self._world_of(branch).heaps[branch.level], (self._worth_of(branch), self._next(), branch))
 
     def _worth_of(self, branch: PlanSet) -> Worth:
         place = self.places[branch.place]
