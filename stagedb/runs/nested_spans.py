@@ -1,6 +1,5 @@
 """Which spans of a thread a moment is inside: spans nest, as calls do."""
 
-from array import array
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.runs.rank_trace import NONE, Integers, Places, rows_at
+from stagedb.runs.rank_trace import NONE, Integers, Places, parts_of
 
 
 @dataclass(frozen=True)
@@ -30,22 +29,24 @@ class NestedSpans:
     @cached_property
     def above(self) -> Places:
         """For each span the innermost one of its thread that contains it, as a place, or `NONE`."""
-        found = np.full(len(self.start), NONE, np.int32)
-        # Under the spans of a thread is one that never ends.
-        places, ends = [NONE], [np.inf]
-        inside = array("i")
-        at = None
-        for place, begin, end, thread in rows_at(self.order, self.start, self.end, self.thread):
-            if thread != at:
-                at, places, ends = thread, [NONE], [np.inf]
-            while ends[-1] <= begin:
-                ends.pop()
-                places.pop()
-            inside.append(places[-1])
-            places.append(place)
-            ends.append(end)
-        found[self.order] = inside
+        order, count = self.order, len(self.start)
+        # Each has a candidate, as places in the order. All spans between the two end before the later one begins.
+        inside = np.arange(-1, count - 1, dtype=np.int32)
+        inside[np.flatnonzero(np.diff(self.thread[order], prepend=-1))] = NONE
+        every = np.arange(count, dtype=np.int32)
+        left = np.concatenate([every[:0], *(self._ended(inside, every[part]) for part in parts_of(count))])
+        while len(left):
+            inside[left] = inside[inside[left]]
+            left = self._ended(inside, left)
+        found = np.full(count, NONE, np.int32)
+        within = inside != NONE
+        found[order[within]] = order[inside[within]]
         return found
+
+    def _ended(self, inside: Places, which: Places) -> Places:
+        """Those of some spans that begin after the end of their candidate. inside, which: places in the order."""
+        which = which[inside[which] != NONE]
+        return which[self.end[self.order[inside[which]]] <= self.start[self.order[which]]]
 
     def around(self, moments: Integers, threads: "npt.NDArray[Any]") -> Places:
         """For each moment, in ns, the innermost span around it on its thread, as a place, or `NONE`."""
