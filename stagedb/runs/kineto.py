@@ -23,6 +23,7 @@ from stagedb.runs.event_stream import EventStream, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
+    NO_SHAPES,
     Arguments,
     DecimalEvent,
     Event,
@@ -153,19 +154,17 @@ class _Reading:
 
     def _keep(self, kept: Sequence[Event], kinds: Sequence[int], start: Integers, end: Integers) -> None:
         """Add events to the columns of their categories. kinds: those of `_KEPT`. start, end: in ns."""
-        args = [event.args for event in kept]
-        kind = np.array(kinds, np.int8)
+        args = [event.args or _NOTHING for event in kept]
+        kind = np.fromiter(kinds, np.int8, len(kinds))
         columns: dict[str, npt.NDArray[Any]] = {"start": start, "end": end, **self._places(kept, kinds)}
         columns["collective"] = np.full(len(kept), NONE, np.int32)
-        for place in [place for place, each in enumerate(args) if each is not None and each.collective is not None]:
+        for place in [place for place, each in enumerate(args) if each.collective is not None]:
             if kinds[place] not in (_CALL, _ANNOTATION, _PYTHON):
-                columns["collective"][place] = self.rank.place(recorded(args[place] or _NOTHING))
+                columns["collective"][place] = self.rank.place(recorded(args[place]))
         ops, calls, operators = kind < _CALL, kind == _CALL, kind == _OPERATOR
-        numbers = (args[place] for place in np.flatnonzero(kind <= _CALL).tolist())
         columns["correlation"] = np.full(len(kept), NONE, np.int64)
-        columns["correlation"][kind <= _CALL] = integers(
-            [None if each is None else each.correlation for each in numbers]
-        )
+        launching = kind <= _CALL
+        columns["correlation"][launching] = integers([each.correlation for each in compress(args, launching.tolist())])
         self._keep_ops(kept, {"category": kind - 1, **columns}, np.flatnonzero(ops))
         for spans, which, left, more in (
             (self.rank.calls, calls, "collective", {}),
@@ -188,24 +187,22 @@ class _Reading:
             number = NONE if event.args is None else integer(event.args.number, NONE)
             self.asked.append(HostCall(_text(event.name), times, (event.pid, event.tid), number))
 
-    def _of_operators(self, args: "list[Arguments | None]") -> "dict[str, npt.NDArray[Any]]":
+    def _of_operators(self, args: list[Arguments]) -> "dict[str, npt.NDArray[Any]]":
         """Places of the shapes of operators' inputs, and the operators' numbers."""
-        numbers = [None if each is None else each.number for each in args]
+        numbers = [each.number for each in args]
         if None in numbers:
             self.numbered = False
-            numbers = [
-                each.external if number is None and each is not None else number
-                for each, number in zip(args, numbers, strict=True)
-            ]
+            numbers = [each.external if each.number is None else each.number for each in args]
         known = self.shapes
-        texts = [b"" if each is None else bytes(each.shapes) for each in args]
-        for text in set(texts).difference(known):
-            found = input_shapes(text)
-            known[text] = NONE if found is None else self.rank.shapes[found]
+        texts = [b"" if (shapes := each.shapes) is NO_SHAPES else bytes(shapes) for each in args]
+        for text in dict.fromkeys(texts):
+            if text not in known:
+                found = input_shapes(text)
+                known[text] = NONE if found is None else self.rank.shapes[found]
         return {
-            "shapes": np.array([known[text] for text in texts], np.int32),
+            "shapes": np.fromiter(map(known.__getitem__, texts), np.int32, len(texts)),
             "number": integers(numbers),
-            "sequence": integers([None if each is None else each.order for each in args]),
+            "sequence": integers([each.order for each in args]),
         }
 
     def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
@@ -216,25 +213,25 @@ class _Reading:
         places = [
             NONE if kind < _CALL else threads[event.pid, event.tid] for event, kind in zip(kept, kinds, strict=True)
         ]
-        return {"name": np.array(names, np.int32), "place": np.array(places, np.int32)}
+        return {
+            "name": np.fromiter(names, np.int32, len(names)),
+            "place": np.fromiter(places, np.int32, len(places)),
+        }
 
     def _keep_ops(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Integers) -> None:
         """Add the ops of devices at some places."""
         found = {name: column[which] for name, column in columns.items()}
         events = [kept[place] for place in which.tolist()]
+        args = [event.args or _NOTHING for event in events]
+        keys = [(each.device, each.stream, event.pid, event.tid) for each, event in zip(args, events, strict=True)]
         streams = self.streams
-        for at, event in enumerate(events):
-            args = event.args or _NOTHING
-            key = args.device, args.stream, event.pid, event.tid
+        for device, stream, process, thread in dict.fromkeys(keys):
+            key = device, stream, process, thread
             if key not in streams:
-                device = integer(args.device, integer(event.pid, 0))
-                streams[key] = self.rank.streams[device, event.tid if args.stream is None else args.stream]
-            found["place"][at] = streams[key]
-        sizes = np.full(len(which), NONE, np.int64)
-        for at, event in enumerate(events):
-            if event.args is not None and event.args.bytes is not None:
-                sizes[at] = integer(event.args.bytes, NONE)
-        self.rank.device.extend(**found, bytes=sizes)
+                number = integer(device, integer(process, 0))
+                streams[key] = self.rank.streams[number, thread if stream is None else stream]
+        found["place"] = np.fromiter(map(streams.__getitem__, keys), np.int32, len(keys))
+        self.rank.device.extend(**found, bytes=integers([each.bytes for each in args]))
 
     def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
         """What was read, joined."""

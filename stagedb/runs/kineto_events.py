@@ -4,8 +4,10 @@ Times are decimal numbers of microseconds, some since 1970. Most files have them
 and are read a column at a time; events of the others have decimal numbers.
 """
 
+from contextlib import suppress
 from decimal import Decimal
-from typing import Any
+from types import NoneType
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -23,6 +25,10 @@ _EXACT = 1 << 43
 """Microseconds: floats below are closer to each other than a nanosecond."""
 
 _LARGEST = 1 << 62
+
+
+NO_SHAPES = msgspec.Raw()
+"""The shapes of an event without any."""
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -48,7 +54,7 @@ class Arguments(msgspec.Struct, gc=False):
     target: Scalar = msgspec.field(name="Dst Rank", default=None)
     number: Scalar = msgspec.field(name="Record function id", default=None)
     order: Scalar = msgspec.field(name="Sequence number", default=None)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_SHAPES)
 
 
 class Event(msgspec.Struct, gc=False):
@@ -78,10 +84,14 @@ class DecimalEvent(Event, gc=False):
 
 def nanoseconds(microseconds: list[Any]) -> Integers | None:
     """Times in ns; None if one of them is none that is possible, or one that a float may not hold to the ns."""
-    column = np.array(microseconds)
-    if not len(column):
-        return np.empty(0, np.int64)
-    if column.dtype.kind not in "if" or not (np.abs(column) < _LONGEST).all():
+    kinds = set(map(type, microseconds))
+    if not kinds <= {int, float}:
+        return None
+    try:
+        column = np.fromiter(microseconds, np.float64 if float in kinds else np.int64, len(microseconds))
+    except OverflowError:
+        return None
+    if not (np.abs(column) < _LONGEST).all():
         return None
     if column.dtype.kind == "i":
         return column.astype(np.int64) * 1000
@@ -111,10 +121,13 @@ def decimal_times(event: DecimalEvent) -> tuple[int, int]:
 
 def integers(values: list[Scalar]) -> Integers:
     """Values as `integer` returns them, with `NONE` for what is none."""
-    column = np.array(values) if values else np.empty(0, np.int64)
-    # A boolean among integers is one for numpy.
-    if column.dtype.kind == "i" and (np.abs(column) < _LARGEST).all() and True not in values and False not in values:
-        return column.astype(np.int64)
+    kinds = set(map(type, values))
+    if kinds <= {int, NoneType}:
+        known = [NONE if each is None else each for each in values] if NoneType in kinds else values
+        with suppress(OverflowError):
+            column = np.fromiter(cast(list[int], known), np.int64, len(known))
+            if ((column < _LARGEST) & (column > -_LARGEST)).all():
+                return column
     return np.array([integer(each, NONE) for each in values], np.int64)
 
 
