@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--set", metavar="WORD=NUMBER", action="append", default=[], help="a number of its configuration, such as seq"
     )
     parser.add_argument("--shapes", action="store_true", help="record the shapes of matmuls and attentions")
+    parser.add_argument("--memory", action="store_true", help="record every allocation and release, too")
     parser.add_argument("--first", action="store_true", help="run before all other programs (as root)")
     parser.add_argument("--whole", action="store_true", help="leave traces as the profiler wrote them")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to write")
@@ -70,7 +71,16 @@ def requested(given: argparse.Namespace) -> RunRequest:
             raise ValueError(f"a configuration has no number {word}")
         config[word] = int(number)
     request = RunRequest(
-        given.program, given.ranks, given.steps, sleep, slow, given.first, given.fault, given.shapes, config
+        program=given.program,
+        ranks=given.ranks,
+        steps=given.steps,
+        sleep=sleep,
+        slow_link=slow,
+        first=given.first,
+        fault=given.fault,
+        shapes=given.shapes,
+        memory=given.memory,
+        config=config,
     )
     request.completed()
     return request

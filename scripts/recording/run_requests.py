@@ -72,7 +72,7 @@ FAULTS: Mapping[str, str] = {
 class RunRequest:
     """A run to record. steps: how many are recorded. first: whether its processes run before all other programs.
 
-    fault: of `FAULTS`. shapes: whether the shapes of operands are recorded.
+    fault: of `FAULTS`. shapes: whether the shapes of operands are recorded. memory: whether allocations are, too.
     """
 
     program: str
@@ -83,6 +83,7 @@ class RunRequest:
     first: bool = False
     fault: str | None = None
     shapes: bool = False
+    memory: bool = False
     config: Config = field(default_factory=dict)
 
     def completed(self) -> Config:

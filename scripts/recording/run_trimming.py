@@ -52,15 +52,22 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
     return path
 
 
+_LEFT_OUT = (
+    *("Ev Idx", "External id", "Fwd thread id", "Sequence number", "Concrete Inputs", "Input Strides"),
+    *("Addr", "finished"),
+)
+"""Arguments of events that no reader needs."""
+
+
 def trim_trace(trace: dict[str, Any]) -> set[int]:
     """Leave operators that another one called out, unless one of them communicates. Returns the ids that are left."""
-    events = [event for event in trace["traceEvents"] if event.get("ph") in ("X", "M")]
+    events = [event for event in trace["traceEvents"] if event.get("ph") in ("X", "M") or event["name"] == "[memory]"]
     operators = [event for event in events if event.get("cat") == "cpu_op"]
     inner = _inner(sorted(operators, key=lambda event: (event["tid"], event["ts"], -event["dur"])))
     kept = [event for event in events if id(event) not in inner]
     for event in kept:
         args = event.get("args", {})
-        for name in ("Ev Idx", "External id", "Fwd thread id", "Sequence number", "Concrete Inputs", "Input Strides"):
+        for name in _LEFT_OUT:
             args.pop(name, None)
         if not multiplies(event["name"]):
             args.pop("Input Dims", None)

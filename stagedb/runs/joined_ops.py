@@ -37,9 +37,11 @@ from stagedb.runs.rank_trace import (
 )
 
 _KERNEL, _HOST, _BACKGROUND = (CATEGORIES.index(each) for each in ("kernel", HOST, BACKGROUND))
-_ENGINE = "autograd::engine::evaluate_function"
+ENGINE = "autograd::engine::evaluate_function"
+"""Begin of the names of what autograd runs: its nodes."""
+
 _CHECKPOINT = "CheckpointFunctionBackward"
-_MULTIPLYING = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
+MULTIPLYING = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 """Begins of the names of operators that are ops of a host even where another operator calls them."""
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
@@ -67,8 +69,8 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         for words in (rank.asking, rank.waiting)
     )
     # What contains a collective or a matmul, or only waits, or calls the operators of a backward, is no op of its own.
-    wrapper = _of_names([name.startswith(_ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
-    multiplies = _of_names([name.startswith(_MULTIPLYING) for name in rank.table], host.column("name")).astype(bool)
+    wrapper = _of_names([name.startswith(ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
+    multiplies = _of_names([name.startswith(MULTIPLYING) for name in rank.table], host.column("name")).astype(bool)
     # Attention may call matmuls, and is then the op. What calls itself is that of a distributed tensor, and no op.
     above = _taken(host.column("name"), spans.above, NONE)
     multiplies &= ~_taken(multiplies, spans.above, False) | (above == host.column("name"))
@@ -138,7 +140,7 @@ class _LaunchedOps:
         collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
         launcher = _taken(rank.host.column("name"), inner, NONE)
         shapes = self.host.inherited(rank.host.column("shapes"), inner)
-        engine = _of_names([name.startswith(_ENGINE) for name in self.names], rank.host.column("name")).astype(np.int8)
+        engine = _of_names([name.startswith(ENGINE) for name in self.names], rank.host.column("name")).astype(np.int8)
         # What autograd calls is inside one of its nodes.
         inside = self.host.inherited(np.where(engine == 1, engine, NONE), np.arange(len(self.host.start))) != NONE
         module = ModulePaths(rank, self.host, inside).around(self.moments, self.threads, inner)
@@ -241,7 +243,7 @@ def _kind_of_annotation(name: str) -> int:
 
 def _autograd_phase(operator: str) -> int:
     """The phase in which what an operator calls is, if it is autograd's, or `NONE`."""
-    if not operator.startswith(_ENGINE):
+    if not operator.startswith(ENGINE):
         return NONE
     return RECOMPUTE if _CHECKPOINT in operator else BACKWARD
 
@@ -253,16 +255,22 @@ def _named_phase(annotation: str) -> int:
     return BACKWARD if _BACKWARD_NAME.search(annotation) else NONE
 
 
+def step_number(name: str) -> int | None:
+    """The number of the profiler's step that an annotation is; None if it is none."""
+    match = _STEP.match(name)
+    return None if match is None else int(match[1])
+
+
 def step_named(name: str) -> bool:
     """Whether an annotation is one of the profiler's steps."""
-    return _STEP.match(name) is not None
+    return step_number(name) is not None
 
 
 def step_numbers(annotations: Sequence[Annotation]) -> dict[int, int]:
     """The numbers of the steps of a rank, by the places of their annotations: those of the profiler, or else the places
     of an engine's iterations."""
-    found = {place: _STEP.match(each.name) for place, each in enumerate(annotations)}
-    counted = {place: int(match[1]) for place, match in found.items() if match is not None}
+    found = {place: step_number(each.name) for place, each in enumerate(annotations)}
+    counted = {place: number for place, number in found.items() if number is not None}
     return counted or {each.place: each.number for each in engine_iterations(annotations)}
 
 

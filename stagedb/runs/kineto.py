@@ -24,6 +24,7 @@ from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
     NO_SHAPES,
+    NO_TIME,
     Arguments,
     DecimalEvent,
     Event,
@@ -36,6 +37,7 @@ from stagedb.runs.kineto_events import (
     nanoseconds,
     recorded,
 )
+from stagedb.runs.memory_events import MemoryEvents, is_memory
 from stagedb.runs.module_paths import PREFIX
 from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, RankTrace
@@ -101,7 +103,7 @@ class _Reading:
 
     events: by category, how many. asked: calls that ask gloo for work, and its events. shapes: places of those that
     were read, by how the file writes them. numbered: whether operators have the numbers of execution traces; files of
-    before have the profiler's own, which may be the same.
+    before have the profiler's own, which may be the same. memory: what its allocators did.
     """
 
     rank: RecordedRank = field(default_factory=RecordedRank)
@@ -110,6 +112,7 @@ class _Reading:
     asked: list[HostCall] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)
     numbered: bool = True
+    memory: MemoryEvents = field(default_factory=MemoryEvents)
 
     def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
         """Keep the events that count; False, and none is kept, if `in_ns` returns None for their times."""
@@ -125,7 +128,7 @@ class _Reading:
         kept: list[Any] = [*compress(spans, wanted)]
         start = in_ns([event.ts for event in kept])
         length = in_ns([0 if event.dur is None else event.dur for event in kept])
-        if start is None or length is None or (length < 0).any():
+        if start is None or length is None or (length < 0).any() or not self.memory.take(events, in_ns):
             return False
         self.events.update(categories)
         self._keep(kept, [*filter(None, wanted)], start, start + length)
@@ -137,6 +140,8 @@ class _Reading:
         times: list[tuple[int, int]] = []
         left_out = []
         for number, event in enumerate(events, before):
+            if event is not None and is_memory(event) and not self.memory.take([event], decimal_nanoseconds):
+                left_out.append((number, NO_TIME))
             if not isinstance(event, DecimalEvent) or event.ph != "X":
                 continue
             self.events[event.cat] += 1
@@ -246,6 +251,7 @@ class _Reading:
         self.rank.background = background_ops(self.asked)
         if self.rank.background:
             self.rank.asking, self.rank.waiting = (CALL,), (WAIT,)
+        memory = self.memory.over(self.rank)
         found = self.rank.trace(
             digest,
             tool="kineto",
@@ -258,6 +264,7 @@ class _Reading:
             process=_process(self.rank.threads),
             groups=process_groups(job.get("pg_config"), max(world, 0)),
             numbered=self.numbered,
+            memory=memory,
         )
         if found is None:
             raise TraceFileError(

@@ -26,6 +26,9 @@ _EXACT = 1 << 43
 
 _LARGEST = 1 << 62
 
+NO_TIME = "it has no time, or one that is not possible"
+"""Why an event is left out."""
+
 
 NO_SHAPES = msgspec.Raw()
 """The shapes of an event without any."""
@@ -39,6 +42,11 @@ class Arguments(msgspec.Struct, gc=False):
     stream: Scalar = None
     device: Scalar = None
     bytes: Scalar = None
+    size_changed: Scalar = msgspec.field(name="Bytes", default=None)
+    total_allocated: Scalar = msgspec.field(name="Total Allocated", default=None)
+    total_reserved: Scalar = msgspec.field(name="Total Reserved", default=None)
+    device_type: Scalar = msgspec.field(name="Device Type", default=None)
+    device_id: Scalar = msgspec.field(name="Device Id", default=None)
     collective: Scalar = msgspec.field(name="Collective name", default=None)
     group: Scalar = msgspec.field(name="Process Group Name", default=None)
     description: Scalar = msgspec.field(name="Process Group Description", default=None)
@@ -114,7 +122,7 @@ def decimal_times(event: DecimalEvent) -> tuple[int, int]:
     """Start and end in ns. Raises ValueError for an event without a time, or with one that is not possible."""
     start, length = event.ts, event.dur or Decimal(0)
     if start is None or not -_LONGEST < start < _LONGEST or not 0 <= length < _LONGEST:
-        raise ValueError("it has no time, or one that is not possible")
+        raise ValueError(NO_TIME)
     begin = int(start * 1000)
     return begin, begin + int(length * 1000)
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.runs.memory_record import AllocatedMemory
+
 Integers = npt.NDArray[np.int64]
 
 Places = npt.NDArray[np.signedinteger[Any]]
@@ -159,7 +161,7 @@ class RankTrace:
     inputs of operators, as `input_shapes` writes them; empty: they are longer than it writes. modules: paths. events:
     how many there are of each category of the file. left_out: what was not understood, as sentences. process: its
     number in the system. groups: those that it is in, in the order in which they were made. numbered: whether numbers
-    of operators are those that execution traces have, and no others.
+    of operators are those that execution traces have, and no others. memory: of its devices and its host, if recorded.
     """
 
     rank: int | None
@@ -179,3 +181,4 @@ class RankTrace:
     shapes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     numbered: bool = False
+    memory: tuple[AllocatedMemory, ...] = ()

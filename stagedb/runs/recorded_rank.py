@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb.runs.joined_ops import device_ops, host_ops
+from stagedb.runs.memory_record import AllocatedMemory
 from stagedb.runs.rank_spans import RankSpans
 from stagedb.runs.rank_trace import NONE, Annotation, DeviceOps, ProcessGroup, RankTrace, RecordedCollective
 
@@ -80,11 +81,13 @@ class RecordedRank(RankSpans):
         process: int | None = None,
         groups: tuple[ProcessGroup, ...] = (),
         numbered: bool = False,
+        memory: tuple[AllocatedMemory, ...] = (),
     ) -> RankTrace | None:
         """What was read, joined; None if nothing took time. base: ns since 1970 from which times count."""
         ops = device_ops(self) if len(self.device) else host_ops(self)
         if not len(ops):
             return None
+        base = _begin(ops, base)
         return RankTrace(
             rank=rank,
             world=world,
@@ -103,6 +106,7 @@ class RecordedRank(RankSpans):
             shapes=tuple(self.shapes),
             modules=tuple(self.paths),
             numbered=numbered,
+            memory=tuple(each.later(base) for each in memory),
         )
 
     def _stream_names(self) -> tuple[str, ...]:
@@ -113,9 +117,14 @@ class RecordedRank(RankSpans):
         return tuple(f"device {device} stream {name}" if several else f"stream {name}" for device, name in self.streams)
 
 
+def _begin(ops: DeviceOps, base: int) -> int:
+    """What is added to times, in ns: the base that a file names, unless its times are those since 1970 already."""
+    return base if 0 < base < 1 << 62 and int(ops.start.min()) < base else 0
+
+
 def _since_1970(ops: DeviceOps, base: int) -> DeviceOps:
-    """Ops with times since 1970, where the file counts from a base, in ns, that it names."""
-    if not 0 < base < 1 << 62 or int(ops.start.min()) >= base:
+    """Ops with times since 1970, where the file counts from a base, in ns."""
+    if not base:
         return ops
     launched = np.where(ops.launched == NONE, NONE, ops.launched + base)
     return replace(ops, start=ops.start + base, end=ops.end + base, launched=launched)

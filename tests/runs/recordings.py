@@ -61,6 +61,27 @@ class Recording:
         more = {"device": 0, "stream": stream, "correlation": self.number, **args}
         self.span("kernel", name, start, length, (0, stream), **more)
 
+    def allocated(
+        self, at: int, size: int, total: int | None = None, device: int | None = 0, thread: int = 1, **more: Any
+    ) -> None:
+        """An allocation, or a release of negative size, in bytes. total: of its allocator. device: None: the host."""
+        totals = (
+            {} if total is None else {"Total Allocated": total, "Total Reserved": 0 if device is None else 2 * total}
+        )
+        place = {"Device Type": 0, "Device Id": -1} if device is None else {"Device Type": 1, "Device Id": device}
+        self.events.append(
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 1,
+                "tid": thread,
+                "ts": str(Decimal(at + self.shift) / 1000),
+                "args": {"Addr": 94278230442944, "Bytes": size, **totals, **place, **more},
+            }
+        )
+
     def collective(
         self, kind: str, start: int, length: int, group: tuple[int, ...], elements: int = 1024, **args: Any
     ) -> None:

@@ -59,6 +59,7 @@ def work(rank: int, request: RunRequest, folder: Path) -> None:
         on_trace_ready=lambda done: done.export_chrome_trace(str(folder / f"rank{rank}.json")),
         execution_trace_observer=observer,
         record_shapes=request.shapes,
+        profile_memory=request.memory,
     ) as profiler:
         for _ in range(1 + request.steps):
             with first() if request.first else contextlib.nullcontext():

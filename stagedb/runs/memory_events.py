@@ -1,0 +1,149 @@
+"""What PyTorch's profiler records of memory (`profile_memory=True`): an event for each allocation and each release.
+
+An event has the bytes that its allocator has given out by then. That of a device counts all that the process holds. The
+host's counts only what was allocated since the recording began, as do sums of events of profilers that have no total.
+Events have the time of the host, which is ahead of its device.
+"""
+
+from array import array
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.runs.kineto_events import Event, Scalar, integer
+from stagedb.runs.memory_phases import MemoryPhases
+from stagedb.runs.memory_record import MOST_POINTS, AllocatedMemory, MemoryMoment
+from stagedb.runs.rank_spans import Numbering, RankSpans
+from stagedb.runs.rank_trace import NONE, Integers
+
+NAME = "[memory]"
+"""The name of such an event."""
+
+HOST_PLACE = "host"
+_HOST_TYPE = 0
+"""The number of the host among PyTorch's types of devices."""
+
+_ALLOCATING = ("aten::empty", "aten::resize_", "[")
+"""Begins of the names of operators that allocate for the one that calls them."""
+
+_COLUMNS = ("time", "bytes", "total", "reserved", "thread", "place")
+
+
+def is_memory(event: Event) -> bool:
+    """Whether an event is one of an allocator."""
+    return event.ph == "i" and event.name == NAME
+
+
+@dataclass
+class MemoryEvents:
+    """Events of allocators, as they are read. threads: as the file numbers them. places: device or host, each once."""
+
+    columns: "dict[str, array[int]]" = field(default_factory=lambda: {name: array("q") for name in _COLUMNS})
+    threads: Numbering[Hashable] = field(default_factory=Numbering)
+    places: Numbering[str] = field(default_factory=Numbering)
+
+    def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
+        """Keep those of some events that are of allocators; False, and none is kept, if `in_ns` returns None."""
+        kept: list[Any] = [event for event in events if event is not None and is_memory(event)]
+        if not kept:
+            return True
+        times = in_ns([event.ts for event in kept])
+        if times is None:
+            return False
+        for time, event in zip(times.tolist(), kept, strict=True):
+            args = event.args
+            size = NONE if args is None else integer(args.size_changed, 0)
+            if args is None or not size or integer(args.device_type, NONE) < 0:
+                continue
+            row = (
+                time,
+                size,
+                integer(args.total_allocated, NONE),
+                integer(args.total_reserved, NONE),
+                self.threads[event.pid, event.tid],
+                self.places[_place(args.device_type, args.device_id)],
+            )
+            for name, value in zip(_COLUMNS, row, strict=True):
+                self.columns[name].append(value)
+        return True
+
+    def over(self, rank: RankSpans) -> tuple[AllocatedMemory, ...]:
+        """The memory of each device and of the host over the recording. rank: its spans, which name what ran when."""
+        if not self.places:
+            return ()
+        columns = {name: np.frombuffer(column, np.int64) for name, column in self.columns.items()}
+        threads = np.array([rank.threads.get(each, NONE) for each in self.threads], np.int64)
+        columns["thread"] = threads[columns["thread"]]
+        phases = MemoryPhases(rank)
+        return tuple(
+            _over(name, {key: column[columns["place"] == place] for key, column in columns.items()}, rank, phases)
+            for name, place in sorted(self.places.items())
+        )
+
+
+def _place(kind: Scalar, number: Scalar) -> str:
+    if integer(kind, _HOST_TYPE) == _HOST_TYPE:
+        return HOST_PLACE
+    return f"device {max(integer(number, 0), 0)}"
+
+
+def _over(name: str, columns: "dict[str, npt.NDArray[Any]]", rank: RankSpans, phases: MemoryPhases) -> AllocatedMemory:
+    """The memory of one place. columns: its events, in the order of the file."""
+    order = np.argsort(columns["time"], kind="stable")
+    found = {key: column[order] for key, column in columns.items()}
+    total, summed = found["total"], bool((found["total"] < 0).any())
+    if summed:
+        total = found["bytes"].cumsum()
+    points = fullest_of_each(total, MOST_POINTS)
+    before = int(total[0] - found["bytes"][0])
+    step, moments = phases.moments(found["time"], total, before)
+    return AllocatedMemory(
+        place=name,
+        absolute=name != HOST_PLACE and not summed,
+        events=len(order),
+        time=found["time"][points],
+        allocated=total[points],
+        reserved=None if summed or name == HOST_PLACE else int(found["reserved"].max()),
+        step=step,
+        moments=tuple(_described(moments, found, total, before, rank)),
+    )
+
+
+def _described(
+    moments: "dict[str, tuple[int, int, str]]",
+    found: "dict[str, npt.NDArray[Any]]",
+    total: Integers,
+    before: int,
+    rank: RankSpans,
+) -> Iterator[MemoryMoment]:
+    """Moments with their bytes, and with the operator that runs at each."""
+    names = [*rank.table]
+    for name, (place, time, phase) in moments.items():
+        operator, until = None, time
+        if name.endswith("peak"):
+            span = _around(time, int(found["thread"][place]), rank, names)
+            if span is not None:
+                operator, until = names[rank.host.column("name")[span]], int(rank.host.column("end")[span])
+        held = before if place == NONE else int(total[place])
+        yield MemoryMoment(name, held, time, until, phase, operator)
+
+
+def _around(time: int, thread: int, rank: RankSpans, names: list[str]) -> int | None:
+    """The innermost operator around a moment of a thread, or the one that it allocates for; None without one."""
+    start, end, place = (rank.host.column(each) for each in ("start", "end", "place"))
+    inside = np.flatnonzero((start <= time) & (end >= time) & (place == thread))
+    inside = inside[np.lexsort((-end[inside], start[inside]))][::-1]
+    for each in inside.tolist():
+        if not names[rank.host.column("name")[each]].startswith(_ALLOCATING):
+            return int(each)
+    return int(inside[0]) if len(inside) else None
+
+
+def fullest_of_each(levels: Integers, most: int) -> Integers:
+    """Places of so many levels at most, one for each of equal parts: its first one with the most bytes."""
+    size = -(-len(levels) // most)
+    begins = range(0, len(levels), size)
+    return np.array([begin + int(levels[begin : begin + size].argmax()) for begin in begins], np.int64)
