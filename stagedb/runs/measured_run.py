@@ -27,7 +27,7 @@ from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 APART = 60_000_000_000
 """Ns between recordings of one job at most, as far as clocks of hosts agree."""
 
-FORMAT = 6
+FORMAT = 7
 """Version of what a run consists of; part of its id."""
 
 

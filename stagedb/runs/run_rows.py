@@ -18,6 +18,7 @@ from stagedb.runs.joined_ops import step_named
 from stagedb.runs.lane_rows import Edge, LaneRows, Node, axis_of, known, message_bytes
 from stagedb.runs.leg_rows import LegRows
 from stagedb.runs.measured_run import FORMAT, MeasuredRun
+from stagedb.runs.memory_rows import shared_memory
 from stagedb.runs.rank_trace import NONE, Integers
 from stagedb.traces.rank_sets import format_ranks
 
@@ -58,6 +59,7 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
         sum(getattr(lane, name) for lane in lanes) for name in ("op_count", "task_count", "next_count")
     )
     iterations = list(chain.from_iterable(_iterations(run, rank) for rank in run.ranks))
+    memory = [each for lane in lanes for each in shared_memory(lane)]
     nodes = {
         "RunLane": RowSource(len(lanes), lambda: map(_lane, lanes)),
         "RunRank": RowSource(len(run.ranks), lambda: (_rank(run, rank, files.get(rank)) for rank in run.ranks)),
@@ -66,6 +68,11 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
         "RunTask": RowSource(tasks, lambda: chain.from_iterable(lane.tasks() for lane in lanes)),
         "RunCollective": RowSource(len(run.calls), partial(_collectives, run)),
         "RunLeg": RowSource(legs, path.legs),
+        "RunMemory": RowSource(len(memory), lambda: (each.node() for each in memory)),
+        "RunMemoryLevel": RowSource(
+            sum(len(each.first.moments) for each in memory),
+            lambda: chain.from_iterable(each.levels() for each in memory),
+        ),
     }
     edges = {
         ("IN_LANE", "RunRank", "RunLane"): RowSource(len(run.ranks), partial(_in_lane, run)),
@@ -81,6 +88,13 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
         ("NEXT_LEG", "RunLeg", "RunLeg"): RowSource(legs - 1, path.following),
         ("IN_TASK", "RunLeg", "RunTask"): RowSource(legs, path.tasks),
         ("CONTAINS", "RunLeg", "RunOp"): RowSource(len(run.path), path.ops),
+        ("OF", "RunMemory", "RunRank"): RowSource(
+            sum(len(each.ranks) for each in memory), lambda: chain.from_iterable(each.owners() for each in memory)
+        ),
+        ("PEAKS_AT", "RunMemory", "RunOp"): RowSource(
+            sum(each.op() is not None for each in memory),
+            lambda: chain.from_iterable(each.peak_op() for each in memory),
+        ),
     }
     return RunRows(_own(run), nodes, edges)
 

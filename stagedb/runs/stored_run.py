@@ -54,12 +54,37 @@ class StoredCollective:
     group: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StoredLevel:
+    """Bytes at a moment of the fullest step. start: in ns. operator: the one that runs at a peak."""
+
+    bytes: int
+    start: int
+    operator: str | None
+
+
+@dataclass(frozen=True)
+class StoredMemory:
+    """What ranks whose allocators did the same hold of a device or the host; fields as of `RunMemory`.
+
+    levels: by moment, as `RunMemoryLevel` names them.
+    """
+
+    place: str
+    absolute: bool
+    members: tuple[int, ...]
+    step: int | None
+    phase: str
+    module: str | None
+    levels: Mapping[str, StoredLevel]
+
+
 @dataclass(frozen=True)
 class StoredRun:
     """A run of a store.
 
     step: its length in ns. job_ranks: ranks of its job, recorded or not. devices: names of the accelerators. lanes: by
-    number. timed: the ops of each recorded rank.
+    number. timed: the ops of each recorded rank. memory: empty if it was not recorded.
     """
 
     id: str
@@ -71,6 +96,7 @@ class StoredRun:
     lanes: tuple[LaneFacts, ...]
     timed: Mapping[int, TimedOps]
     collectives: tuple[StoredCollective, ...] = field(default=())
+    memory: tuple[StoredMemory, ...] = ()
 
     @cached_property
     def calls(self) -> tuple[JointCollective, ...]:

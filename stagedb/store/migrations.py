@@ -52,6 +52,7 @@ MIGRATIONS = (
     Migration(12, "runs matched with plans", defines=("Match", "Finding"), oldest=FIRST),
     Migration(13, "jobs that commands run", defines=("Job",), oldest=FIRST),
     Migration(14, "iterations of engines that serve", defines=("RunIteration",), oldest=FIRST),
+    Migration(15, "memory of runs", defines=("RunMemory", "RunMemoryLevel"), oldest=FIRST),
 )
 NEWEST = MIGRATIONS[-1].version
 

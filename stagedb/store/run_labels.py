@@ -220,6 +220,49 @@ RUN_LABELS = (
         ),
         style=("#f16667", "number"),
     ),
+    Label(
+        "RunMemory",
+        "Memory of a device, or of the host, over a run: of ranks of a lane whose allocators did the same. Times are "
+        "those of the host, which is ahead of its device. Only runs recorded with `profile_memory=True` have it.",
+        (
+            id_of("run id, `/`, lane, `/m`, number"),
+            *_LANE,
+            Property("place", "string", "`device 0`, or `host`"),
+            Property(
+                "absolute", "boolean", "bytes are all that the process holds; else what was allocated since the begin"
+            ),
+            Property("ranks", "integer", "how many ranks share it", "ranks"),
+            Property("members", "integer[]", "their numbers"),
+            Property("events", "integer", "allocations and releases"),
+            Property("peak", "integer", "the most that is allocated at once", "B"),
+            Property("start", "integer", "when that is, on the first of these ranks", "ns"),
+            Property("step_number", "integer?", "the profiler's number of the step of the peak"),
+            Property("phase", "string", "phase of the peak: forward, backward or optimizer"),
+            Property("operator", "string?", "the operator that runs at the peak"),
+            Property("module", "string?", "path of the module of the op that the peak is for"),
+            Property("reserved", "integer?", "the most that its allocator held of the device", "B"),
+            Property("times", "integer[]", "points of the curve on the first of these ranks, 512 at most", "ns"),
+            Property("allocated", "integer[]", "allocated at each of them, the peak among them", "B"),
+        ),
+        style=("#c990c0", "peak"),
+    ),
+    Label(
+        "RunMemoryLevel",
+        "Bytes that are allocated at one moment of the fullest step of a run.",
+        (
+            id_of("id of the memory, `/`, moment"),
+            *_LANE,
+            Property(
+                "moment",
+                "string",
+                "start, forward_end, backward_end, step_end, forward_peak, backward_peak, optimizer_peak or peak",
+            ),
+            Property("bytes", "integer", "allocated at that moment", "B"),
+            Property("start", "integer", "when it is, on the first of the ranks", "ns"),
+            Property("operator", "string?", "the operator that runs at a peak"),
+        ),
+        style=("#da7194", "moment"),
+    ),
 )
 
 RUN_RELATIONSHIPS = (
@@ -258,4 +301,14 @@ RUN_RELATIONSHIPS = (
             Property("ns", "integer", "its time on the path", "ns"),
         ),
     ),
+    Relationship("HAS_MEMORY", "RunLane", "RunMemory", "The memory of ranks of the lane.", owns=True),
+    Relationship(
+        "OF",
+        "RunMemory",
+        "RunRank",
+        "A rank whose memory it is.",
+        (Property("start", "integer", "when it peaks on this rank", "ns"),),
+    ),
+    Relationship("PEAKS_AT", "RunMemory", "RunOp", "The op that the peak is for, on its first rank."),
+    Relationship("HAS_LEVEL", "RunMemory", "RunMemoryLevel", "Bytes by moment.", owns=True),
 )

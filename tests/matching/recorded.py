@@ -19,6 +19,8 @@ FOLDER = Path(__file__).parent / "gloo"
 """Runs of four ranks, and one step."""
 PAIRS = Path(__file__).parent / "pairs"
 """Clean runs of two ranks, each with a core of its own, and three steps."""
+MEMORY = Path(__file__).parent / "memory"
+"""Runs of two ranks with their allocations, as `memory-ddp`."""
 OF_TWO = (
     *("two-ddp", "two-ddp-deep", "two-ep", "two-ep-long", "two-fsdp", "two-fsdp-long", "two-fsdp-recompute"),
     *("two-pp", "two-pp-long", "two-tp", "two-tp-square", "two-tp-wide"),
@@ -27,6 +29,8 @@ CLEAN = ("ddp", "ep", "fsdp", "fsdp-mixed", "fsdp-recompute", "fsdp-tp", "hsdp",
 
 
 def folder_of(name: str) -> Path:
+    if name.startswith("memory-"):
+        return MEMORY / name.removeprefix("memory-")
     return next(each / name for each in (FOLDER, PAIRS) if (each / name).is_dir())
 
 

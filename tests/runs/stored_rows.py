@@ -37,6 +37,21 @@ class _Rows:
             ranks, ops = zip(*sorted(members[values["id"]]), strict=True)
             yield defaultdict(lambda: None, {**values, "ranks": list(ranks), "ops": list(ops)})
 
+    def memory(self, run: str) -> Any:
+        levels: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for owner, values in self.rows.nodes["RunMemoryLevel"]:
+            levels[owner].append(values)
+        for _, values in self.rows.nodes["RunMemory"]:
+            own = levels[values["id"]]
+            yield defaultdict(
+                lambda: None,
+                values,
+                moments=[each["moment"] for each in own],
+                bytes=[each["bytes"] for each in own],
+                starts=[each["start"] for each in own],
+                operators=[each.get("operator", "") for each in own],
+            )
+
 
 def stored(run: MeasuredRun) -> StoredRun:
     """The run as a store answers it."""

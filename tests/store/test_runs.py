@@ -154,6 +154,43 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     assert (run.launching, run.unexplained) == (700, 300)
 
 
+def test_ranks_whose_allocators_did_the_same_share_a_memory(store: Store, tmp_path: Path) -> None:
+    db, paths = Stagedb(store), []
+    for rank in range(3):
+        found = step(rank, 3, rank * 1_000_000, 0)
+        # Inside the operator of the second matmul, before its launch at 30 us; rank 1 has 2 bytes more.
+        for at, total in ((200, 512), (29_999, 2_048 + 2 * (rank == 1)), (60_000, 0)):
+            found.allocated(at + rank, total or -2_048, total)
+        found.allocated(200, 64, 64, None)
+        paths.append(found.write(tmp_path))
+    db.import_run(*paths, name="mine")
+    rows = db.query("run_memory", run="mine")
+    assert [
+        (r["place"], r["ranks"], r["peak"], r["since_begin"], r["at"], r["operator"], r["kernel"]) for r in rows
+    ] == [
+        ("device 0", [1], 2_050, False, 29_000, "aten::mm", "ampere_sgemm_128x64_tn"),
+        ("device 0", [0, 2], 2_048, False, 28_999, "aten::mm", "ampere_sgemm_128x64_tn"),
+        ("host", [0, 1, 2], 64, True, -800, None, None),
+    ]
+    own = db.query(
+        "MATCH (:Run {id: $run})-[:HAS_LANE]->()-[:HAS_MEMORY]->(m {place: 'device 0'})-[o:OF]->(r:RunRank) "
+        "RETURN r.rank AS rank, o.start AS start, m.times AS times, m.allocated AS allocated ORDER BY rank",
+        run="mine",
+    )
+    assert [tuple(each.values()) for each in own] == [
+        (0, 28_999, [-800, 28_999, 59_000], [512, 2_048, 0]),
+        (1, 29_000, [-799, 29_000, 59_001], [512, 2_050, 0]),
+        (2, 29_001, [-800, 28_999, 59_000], [512, 2_048, 0]),
+    ]
+    assert checking.check(store, lambda line: None) == ()
+
+
+def test_a_run_without_allocations_has_no_memory(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    db.import_run(*three(tmp_path), name="mine")
+    assert len(db.query("run_memory", run="mine")) == 0
+
+
 def test_the_longest_operators_of_a_run_have_all_their_calls(store: Store, tmp_path: Path) -> None:
     """Each is one row a phase, however long its calls are, with the annotation that most of its time is in."""
     for rank in range(2):

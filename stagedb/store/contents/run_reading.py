@@ -13,7 +13,7 @@ from stagedb.plans.plan import MOST_RANKS
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import HOST, NONE, Integers, RecordedCollective
-from stagedb.runs.stored_run import LaneFacts, RunOpFacts, StoredCollective, StoredRun
+from stagedb.runs.stored_run import LaneFacts, RunOpFacts, StoredCollective, StoredLevel, StoredMemory, StoredRun
 from stagedb.store import Store, read_whole
 from stagedb.traces.rank_sets import parse_ranks
 
@@ -47,7 +47,17 @@ def _read(store: Store, run: str) -> StoredRun:
         lanes=tuple(lanes),
         timed=dict(sorted(timed.items())),
         collectives=tuple(_collective(row, timed) for row in store.read("run/collectives", run=run)),
+        memory=tuple(map(_memory, store.read("run/memory", run=run))),
     )
+
+
+def _memory(row: Mapping[str, Any]) -> StoredMemory:
+    levels = zip(row["moments"], row["bytes"], row["starts"], row["operators"], strict=True)
+    found = {moment: StoredLevel(held, start, operator or None) for moment, held, start, operator in levels}
+    if not {"start", "peak"} <= found.keys():
+        raise DamagedError("a RunMemory has not the levels start and peak")
+    own = row["place"], row["absolute"], tuple(row["members"]), row["step_number"], row["phase"], row["module"]
+    return StoredMemory(*own, found)
 
 
 def _timed(ops: Sequence[Mapping[str, Any]], members: Sequence[int]) -> dict[int, TimedOps]:

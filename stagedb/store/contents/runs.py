@@ -22,7 +22,10 @@ AT_ONCE = 2_000
 
 Progress = Callable[[int, int], None]
 
-_PARENTS_FIRST = ("RunLane", "RunRank", "RunIteration", "RunOp", "RunTask", "RunCollective", "RunLeg")
+_PARENTS_FIRST = (
+    *("RunLane", "RunRank", "RunIteration", "RunOp", "RunTask", "RunCollective", "RunLeg"),
+    *("RunMemory", "RunMemoryLevel"),
+)
 
 
 def has_run(store: Store, run: str) -> bool:
@@ -106,6 +109,9 @@ def run_problems(section: ThingContent) -> Iterator[str]:
         if leg["start"] != at or leg["finish"] - leg["start"] != leg["ns"]:
             yield f"RunLeg {shown(leg['id'])} does not begin where the one before it ends"
         at = leg["finish"]
+    for memory in section.values("RunMemory"):
+        if memory["peak"] != max(memory["allocated"], default=None) or len(memory["times"]) != len(memory["allocated"]):
+            yield f"the peak of RunMemory {shown(memory['id'])} is not the most of its bytes, or times are missing"
     if legs and at != own["step"]:
         yield "its critical path is not as long as the run"
     nodes = {label: list(section.values(label)) for label in _PARENTS_FIRST if section.nodes.get(label)}
