@@ -70,20 +70,21 @@ class _DiffArguments(PageArguments, kw_only=True):
     first: Annotated[Name, Meta(description="Id or name of an instance or a profile.")]
     second: Annotated[Name, Meta(description="Another one of the same kind.")]
     table: Annotated[
-        Literal["plan", "work", "time"] | None,
+        Literal["plan", "work", "time", "memory"] | None,
         Meta(
-            description="plan: words of the plans; work: calls, FLOPs and bytes; time, of profiles: figures and times. "
-            "Without it: time of profiles, work of instances."
+            description="plan: words of the plans; work: calls, FLOPs and bytes; time, of profiles: figures and times; "
+            "memory, of a run and a plan: bytes at moments of a step. Without it: time of profiles, work of instances."
         ),
     ] = None
 
 
 def _diff(db: Stagedb, asked: _DiffArguments, limits: AnswerLimits) -> ToolAnswer:
     found = db.diff(asked.first, asked.second)
-    tables = {"plan": found.plan, "work": found.work, "time": found.time}
+    tables = {"plan": found.plan, "work": found.work, "time": found.time, "memory": found.memory}
     chosen = asked.table or ("time" if isinstance(found.first, api.ProfileInfo) else "work")
     facts = {
         "verdict": found.verdict,
+        "memory": found.memory_verdict or None,
         "same": found.same,
         "longer": found.longer,
         "first": _named(found.first),

@@ -14,8 +14,10 @@ from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
+from stagedb.matching.memory_match import compared_memory
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
+from stagedb.reports import seen_memory
 from stagedb.reports.seen_step import expected_sums, seen_sums, seen_verdict
 from stagedb.reports.step_comparison import ComparedTerm, compared_terms
 from stagedb.reports.step_difference import TERMS, StepSums, grown, longer, names_of, part_name, sums_from, verdict
@@ -136,6 +138,8 @@ def _expected_and_seen(store: Store, run: RunInfo, plan: PlanSide) -> Difference
         found.time,
         found.verdict,
         of_runs(store, [run], [shlex.join(["stagedb", "diff", plan.instance.id, run.id])]),
+        memory=found.memory,
+        memory_verdict=found.memory_verdict,
     )  # fmt: skip
 
 
@@ -145,7 +149,8 @@ class SeenAgainstPlan:
 
     profile: the times that are expected; None without one. match: what differs between the ops of both. sums: where the
     time of the expected and of the seen step goes; empty without a profile. calls: what a call takes, by what it is,
-    expected and seen; empty unless the store has this match.
+    expected and seen; empty unless the store has this match. memory: bytes at the moments of a step, by rank class,
+    expected and seen; empty if the run has none. memory_verdict: one sentence on them, or how to record them.
     """
 
     run: RunInfo
@@ -154,6 +159,8 @@ class SeenAgainstPlan:
     match: MatchedRun
     sums: tuple[StepSums, ...]
     calls: Rows
+    memory: Rows
+    memory_verdict: str
 
     @property
     def verdict(self) -> str:
@@ -178,8 +185,13 @@ def seen_against_plan(store: Store, run: RunInfo, plan: PlanSide) -> SeenAgainst
     """A run next to an instance, with the times of its newest profile. Writes nothing: both are matched in memory."""
     (plan,) = timed(store, [plan])
     info, match = matching.match_of(store, run, plan.instance)
+    held = compared_memory(match.run, match.planned.program)
+    memory = (
+        Rows(seen_memory.COLUMNS, seen_memory.memory_rows(held), keep=seen_memory.KEEP, units=seen_memory.UNITS),
+        seen_memory.memory_verdict(held),
+    )
     if plan.profile is None:
-        return SeenAgainstPlan(run, plan.instance, None, info, (), Rows(COLUMNS, ()))
+        return SeenAgainstPlan(run, plan.instance, None, info, (), Rows(COLUMNS, ()), *memory)
     planned = stored_sums(store, plan.profile, plan.name)
     sums = expected_sums(planned), seen_sums(match, run.name or run.id[:12], planned.tokens)
     recorded = matching.instance_of_run(store, run.id) == plan.instance.id
@@ -189,7 +201,7 @@ def seen_against_plan(store: Store, run: RunInfo, plan: PlanSide) -> SeenAgainst
         for row in calls
         if row["system"] == plan.profile.system
     )
-    return SeenAgainstPlan(run, plan.instance, plan.profile, info, sums, Rows(COLUMNS, rows))
+    return SeenAgainstPlan(run, plan.instance, plan.profile, info, sums, Rows(COLUMNS, rows), *memory)
 
 
 MOST = 1000

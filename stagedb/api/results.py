@@ -726,6 +726,9 @@ class Difference:
     longer: for profiles, the share by which the second step is longer, for as many tokens as the first has; negative
     for a shorter one. grew: the term of the step that grew the most, in words; empty if none did. limit: the share that
     was asked for; None if none was.
+
+    memory, for a run and a plan: bytes by rank class at moments of a step, expected and seen; no rows if the run has
+    none. memory_verdict: one sentence on them, or how to record them; empty for others.
     """
 
     first: InstanceInfo | ProfileInfo | RunInfo
@@ -738,6 +741,8 @@ class Difference:
     longer: float | None = None
     grew: str = ""
     limit: float | None = None
+    memory: Rows = dataclasses.field(default_factory=lambda: Rows((), ()))
+    memory_verdict: str = ""
 
     @property
     def failed(self) -> bool:
@@ -759,6 +764,6 @@ class Difference:
         return not (self.plan.rows or self.work.rows or self.time.rows)
 
     def _repr_html_(self) -> str:
-        tables = (("plan", self.plan), ("work", self.work), ("time", self.time))
+        tables = (("plan", self.plan), ("work", self.work), ("time", self.time), ("memory", self.memory))
         shown = [html_tables.table(rows.columns, rows.rows, title) for title, rows in tables if rows.rows]
         return "".join(shown) or "<p>nothing differs</p>"

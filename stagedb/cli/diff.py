@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 MOST = 24
 """Rows of a table on a terminal."""
 
-TITLES_OF_RUNS = {"time": "times", "work": "what differs"}
+TITLES_OF_RUNS = {
+    "time": "times",
+    "memory": "memory: bytes of a rank at moments of the step, expected and seen",
+    "work": "what differs",
+}
 
 TITLES_OF_SEVERAL = {"time": "the step and its terms: ns of a rank, for as many tokens"}
 
@@ -34,6 +38,7 @@ class DiffRows(StrEnum):
     PLAN = "plan"
     WORK = "work"
     TIME = "time"
+    MEMORY = "memory"
     ALL = "all"
 
 
@@ -60,7 +65,8 @@ def diff(
         DiffRows | None,
         typer.Option(
             help="plan: words of the plans; work: calls, FLOPs and bytes by kind, axis and phase; time, for profiles: "
-            "their figures and times.  [all in a table, else time of profiles, work of instances]"
+            "their figures and times; memory, for a run and a plan: bytes at moments of a step.  [all in a table, else "
+            "time of profiles, work of instances]"
         ),
     ] = None,
     fail_above: Annotated[
@@ -82,7 +88,7 @@ def diff(
     """
     printed = output.format is RowFormat.TABLE and output.output is None
     if show is DiffRows.ALL and not printed:
-        raise UsageError("tables with different columns do not fit into one file: --show plan, work or time")
+        raise UsageError("tables with different columns do not fit into one file: --show plan, work, time or memory")
     from stagedb import api
 
     if more:
@@ -104,13 +110,15 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
     write = common.line if printed else common.note
     if not found.same:
         write(f"{found.verdict}.")
+    if found.memory_verdict:
+        write(f"{found.memory_verdict}.")
     same = ": nothing differs" if found.same else ""
     write(f"first {_description(found.first)}, second {_description(found.second)}{same}")
     titles = TITLES if found.plan.columns else TITLES_OF_RUNS
     for part, title in titles.items():
-        rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
+        rows = {"plan": found.plan, "work": found.work, "time": found.time, "memory": found.memory}[part]
         if chosen.value == part:
-            output.write(rows.columns, rows.rows, provenance=found.provenance)
+            output.write(rows.columns, rows.rows, units=rows.units, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:
             print_line(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST], keep=rows.keep, units=rows.units)
