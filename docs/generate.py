@@ -693,9 +693,13 @@ def recorded(page: str) -> str:
 
 
 def real_run(page: str, name: str) -> str:
-    """Copy a run of PyTorch over gloo to the folder `traces` of a page, for the commands on it. Prints nothing."""
+    """Copy a run of PyTorch over gloo to the folder `traces` of a page, for the commands on it. Prints nothing.
+
+    name: a folder in `tests/matching/gloo`, or in another one, such as `memory/fsdp`.
+    """
     folder = Path(_first_store(page)["STAGEDB_HOME"], "written", "traces")
-    source = Path(__file__).parents[1] / "tests" / "matching" / "gloo" / name
+    recorded = Path(__file__).parents[1] / "tests" / "matching"
+    source = recorded / name if "/" in name else recorded / "gloo" / name
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.jsonl"))
     return ""
 

@@ -761,7 +761,8 @@ class Difference:
     @property
     def same(self) -> bool:
         """Whether nothing differs."""
-        return not (self.plan.rows or self.work.rows or self.time.rows)
+        held = any(row["difference"] for row in self.memory)
+        return not (self.plan.rows or self.work.rows or self.time.rows or held)
 
     def _repr_html_(self) -> str:
         tables = (("plan", self.plan), ("work", self.work), ("time", self.time), ("memory", self.memory))

@@ -103,3 +103,16 @@ def test_diff_of_a_plan_and_a_run_has_their_memory(embedded_store: Store) -> Non
     assert rows["peak"]["share"] == 4 / 22_166_020
     assert rows["peak"]["seen_in"] == "backward, FusedSwiGLUBackward"
     assert found.memory_verdict.startswith("memory of ranks 0-1 peaks at 22.17 MB above the start of the step")
+    assert not found.same
+    # What docs/matching.md asks for: matched ops lead from the run's memory to the account.
+    db.memory(instance.id)
+    page = (Path(__file__).parents[2] / "docs" / "matching.md").read_text(encoding="utf-8")
+    question = next(part for part in page.split("```cypher\n") if "RunMemory" in part[:400]).partition("```")[0]
+    asked = {row["moment"]: (row["seen"], row["expected"]) for row in db.query(question, run=run.id)}
+    start = asked["start"][1]
+    assert {moment: seen for moment, (seen, _) in asked.items()} == {"start": 0} | {
+        moment: row["seen"] for moment, row in rows.items()
+    }
+    assert {moment: each - start for moment, (_, each) in asked.items() if moment != "start"} == {
+        moment: row["expected"] for moment, row in rows.items()
+    }
