@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.runs.kineto_events import Event, Scalar, integer
+from stagedb.runs.kineto_events import Arguments, Event, Scalar, integer, integers
 from stagedb.runs.memory_phases import MemoryPhases
 from stagedb.runs.memory_record import MOST_POINTS, AllocatedMemory, MemoryMoment
 from stagedb.runs.rank_spans import Numbering, RankSpans
@@ -29,6 +29,7 @@ _HOST_TYPE = 0
 _ALLOCATING = ("aten::empty", "aten::resize_", "[")
 """Begins of the names of operators that allocate for the one that calls them."""
 
+_NOTHING = Arguments()
 _COLUMNS = ("time", "bytes", "total", "reserved", "thread", "place")
 
 
@@ -47,28 +48,36 @@ class MemoryEvents:
 
     def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
         """Keep those of some events that are of allocators; False, and none is kept, if `in_ns` returns None."""
-        kept: list[Any] = [event for event in events if event is not None and is_memory(event)]
+        # A call for each event of a file would take as long as the rest.
+        kept: list[Any] = [each for each in events if each is not None and each.ph == "i" and each.name == NAME]
         if not kept:
             return True
         times = in_ns([event.ts for event in kept])
         if times is None:
             return False
-        for time, event in zip(times.tolist(), kept, strict=True):
-            args = event.args
-            size = NONE if args is None else integer(args.size_changed, 0)
-            if args is None or not size or integer(args.device_type, NONE) < 0:
-                continue
-            row = (
-                time,
-                size,
-                integer(args.total_allocated, NONE),
-                integer(args.total_reserved, NONE),
-                self.threads[event.pid, event.tid],
-                self.places[_place(args.device_type, args.device_id)],
-            )
-            for name, value in zip(_COLUMNS, row, strict=True):
-                self.columns[name].append(value)
+        args = [event.args or _NOTHING for event in kept]
+        known = {each: self._place(*each) for each in {(each.device_type, each.device_id) for each in args}}
+        places = np.array([known[each.device_type, each.device_id] for each in args], np.int64)
+        counts = (places != NONE) & np.array([each.size_changed not in (None, 0) for each in args])
+        threads = [self.threads[event.pid, event.tid] for event in kept]
+        columns = {
+            "time": times,
+            "bytes": integers([each.size_changed for each in args]),
+            "total": integers([each.total_allocated for each in args]),
+            "reserved": integers([each.total_reserved for each in args]),
+            "thread": np.array(threads, np.int64),
+            "place": places,
+        }
+        for name, column in columns.items():
+            self.columns[name].frombytes(column[counts].astype(np.int64, copy=False).tobytes())
         return True
+
+    def _place(self, kind: Scalar, number: Scalar) -> int:
+        """The place of a kind of devices, by PyTorch's number of it, and a device's number; `NONE` without a kind."""
+        device = integer(kind, NONE)
+        if device < 0:
+            return NONE
+        return self.places[HOST_PLACE if device == _HOST_TYPE else f"device {max(integer(number, 0), 0)}"]
 
     def over(self, rank: RankSpans) -> tuple[AllocatedMemory, ...]:
         """The memory of each device and of the host over the recording. rank: its spans, which name what ran when."""
@@ -81,13 +90,8 @@ class MemoryEvents:
         return tuple(
             _over(name, {key: column[columns["place"] == place] for key, column in columns.items()}, rank, phases)
             for name, place in sorted(self.places.items())
+            if (columns["place"] == place).any()
         )
-
-
-def _place(kind: Scalar, number: Scalar) -> str:
-    if integer(kind, _HOST_TYPE) == _HOST_TYPE:
-        return HOST_PLACE
-    return f"device {max(integer(number, 0), 0)}"
 
 
 def _over(name: str, columns: "dict[str, npt.NDArray[Any]]", rank: RankSpans, phases: MemoryPhases) -> AllocatedMemory:
