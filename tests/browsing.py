@@ -122,7 +122,9 @@ class Browser:
         elif method == "Log.entryAdded":
             entry = params["entry"]
             # Chromium reports the status of the page itself as a failed resource.
-            if "Failed to load resource" not in entry["text"] or entry.get("url") != self._visit.asked[0]:
+            # Before it has asked for anything, an entry is one of the page before.
+            own, asked = entry.get("url"), self._visit.asked
+            if asked and ("Failed to load resource" not in entry["text"] or own != asked[0]):
                 self._visit.console.append(f"{entry['text']} ({entry.get('url')})")
         elif method == "Network.requestWillBeSent":
             self._visit.asked.append(params["request"]["url"])

@@ -19,6 +19,7 @@ from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.reports.page_frame import as_json
 from stagedb.reports.page_parts import LinearScale, Scale, percent
 from stagedb.reports.search_view import SearchView
+from stagedb.reports.term_colors import PALETTE, REASON_STYLES
 from stagedb.search import Candidate, Fate
 
 DRAWN = 2_000
@@ -53,9 +54,6 @@ NEAR = 1.1
 
 LEAST = 0.5
 """A peak near the best as a share of the smallest one that was timed; smaller ones are bounds of many plans."""
-
-USUAL = ("compute", "exposed tp", "best", "memory", "bubble", "exposed pp", "exposed dp", "untried", "other", "idle")
-"""Why plans lose, each with a colour of its own in every picture."""
 
 OTHERS, NONE = "others", "none"
 
@@ -190,8 +188,9 @@ def colorings_of(view: SearchView, marks: Sequence[Mark]) -> list[Coloring]:
 def _by_code(codes: Sequence[str]) -> Coloring:
     """Each usual reason has its own colour; others have those that are free."""
     names = _frequent(codes)
-    free = [at for at in range(COLORS) if USUAL[at] not in names]
-    colors = [USUAL.index(name) if name in USUAL else free.pop(0) for name in names]
+    own = {name: PALETTE.index(REASON_STYLES[name]) for name in names if name in REASON_STYLES}
+    free = (at for at in range(len(PALETTE)) if at not in own.values())
+    colors = [own[name] if name in own else next(free) for name in names]
     return Coloring(WHY, "why it loses", names, colors, _places(codes, names))
 
 

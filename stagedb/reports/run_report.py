@@ -16,6 +16,7 @@ from stagedb.reports.report_head import tile
 from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_chart import halves_chart, run_chart
 from stagedb.reports.spans import WORDS, Doing
+from stagedb.reports.term_colors import EXPOSED, TERM_STYLES
 from stagedb.reports.terminal_chart import span
 from stagedb.runs.overlaps import Half, communicates, halves_of
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
@@ -25,10 +26,10 @@ MOST = 40
 """Rows of a table."""
 
 _SPENT = (
-    ("busy", "busy", "computing or copying"),
-    ("communication", "exposed", "collectives alone"),
-    ("m4", "bubble", "messages alone"),
-    ("m9", "idle", "nothing runs"),
+    (TERM_STYLES["busy"], "busy", "computing or copying"),
+    (EXPOSED, "exposed", "collectives alone"),
+    (TERM_STYLES["bubble"], "bubble", "messages alone"),
+    (TERM_STYLES["idle"], "idle", "nothing runs"),
 )
 """CSS class, field of `RankTime` and words of what a rank spends its time with."""
 

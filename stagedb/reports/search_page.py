@@ -1,6 +1,5 @@
 """The report of a search: one HTML file with a picture of all candidates, the best plans, and why the others lose."""
 
-from collections.abc import Sequence
 from html import escape
 
 from stagedb.outputs import GB
@@ -20,6 +19,7 @@ from stagedb.reports.search_tables import (
     ranks_table,
 )
 from stagedb.reports.search_view import SearchView
+from stagedb.reports.term_colors import term_style
 from stagedb.reports.terminal_chart import span
 
 BARS = 20
@@ -27,10 +27,6 @@ BARS = 20
 
 FIRST = ("compute", "bubble", "idle", "other")
 """Terms in the order of a bar; exposed communication is after them."""
-
-
-FREE = ("k7", "k2", "k3")
-"""Colours of terms that have none of their own."""
 
 
 def render_search(view: SearchView, made: Made | None = None) -> str:
@@ -99,7 +95,7 @@ def terms_section(view: SearchView) -> str:
         return ""
     names = [name for name in FIRST if any(each.terms.get(name, 0) > 0 for _, each in some)]
     names += sorted({name for _, each in some for name, ns in each.terms.items() if ns > 0} - set(FIRST))
-    styles = {name: _style(name, names) for name in names}
+    styles = {name: term_style(name) for name in names}
     longest = max(each.step for _, each in some)
     rows = [
         Bar(
@@ -118,23 +114,6 @@ def terms_section(view: SearchView) -> str:
         "<section><h2>Where their time goes</h2><p>The mean of all ranks; a plan loses by the term that differs most "
         f'from that of the best one.{more}</p><div class="plans">{legend(items)}{bars(rows, longest)}</div></section>'
     )
-
-
-def _style(name: str, names: Sequence[str]) -> str:
-    """The colour of a term, as in the picture; axes without one have those that are free."""
-    usual = {
-        "compute": "k0",
-        "exposed tp": "k1",
-        "exposed cp": "k2",
-        "exposed ep": "k3",
-        "bubble": "k4",
-        "exposed pp": "k5",
-        "exposed dp": "k6",
-        "other": "k8",
-        "idle": "k9",
-    }
-    others = [each for each in names if each not in usual]
-    return usual.get(name) or FREE[others.index(name) % len(FREE)]
 
 
 def _fronts(view: SearchView) -> str:

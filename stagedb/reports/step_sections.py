@@ -8,6 +8,7 @@ from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, le
 from stagedb.reports.pipeline_chart import KEYS, STYLES, ZOOM, Gantt
 from stagedb.reports.spans import WORDS, Doing
 from stagedb.reports.step_view import StepView
+from stagedb.reports.term_colors import EXPOSED, TERM_STYLES
 from stagedb.reports.terminal_chart import span
 from stagedb.timing import Lane
 
@@ -36,7 +37,12 @@ def pipeline(charts: Sequence[Gantt], heading: str = "The pipeline") -> str:
 def stages(job: StepView, lanes: Sequence[Lane], heading: str = "Where the time goes") -> str:
     """The section with the shares of the step, by stage."""
     step = job.times.step or 1
-    words = (("busy", "computing"), ("communication", "exposed communication"), ("m4", "bubble"), ("m9", "idle"))
+    words = (
+        (TERM_STYLES["busy"], "computing"),
+        (EXPOSED, "exposed communication"),
+        (TERM_STYLES["bubble"], "bubble"),
+        (TERM_STYLES["idle"], "idle"),
+    )
     rows = []
     for lane in lanes:
         times = job.times.lanes[lane.number]

@@ -1,39 +1,15 @@
 """What the page that compares draws: stacked bars, with the words for who does not see them, and rows of tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagedb.api import PlanComparison
 from stagedb.outputs import GB
 from stagedb.reports.memory_sections import CATEGORIES
 from stagedb.reports.step_comparison import ComparedTerm, differs_most, shares_of, time_text
+from stagedb.reports.term_colors import TERM_STYLES, term_style
 from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import address, gigabytes
-
-STYLES: Mapping[str, str] = {
-    "busy": "m0",
-    "tp": "m8",
-    "cp": "m5",
-    "ep": "m6",
-    "dp": "m2",
-    "pp": "m7",
-    "bubble": "m4",
-    "idle": "m9",
-    "kv": "m1",
-    "cpr": "m3",
-    "cpa": "m1",
-    "epn": "m3",
-    "epr": "m1",
-    "edp": "m3",
-    "dp_replicate": "m3",
-    "dp_reshard": "m1",
-    "data": "m1",
-    "embedding": "m1",
-}
-"""The colours of terms, called as those of memory are."""
-
-OTHER = "m3"
-"""The colour of what has none of its own: an axis that a run named."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +75,11 @@ def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequen
     for at, (name, step) in enumerate(zip(names, steps, strict=False)):
         shares = shares_of(terms, at)
         parts = [
-            (_style(each), each.values[at], f"{each.text}: {time_text(each.values[at])}, {share:.1%}")
+            (term_style(each.name), each.values[at], f"{each.text}: {time_text(each.values[at])}, {share:.1%}")
             for each, share in zip(terms, shares, strict=True)
         ]
         bars.append(stacked_bar(name, span(step, 4, zeros=True), parts, max(totals)))
-    return StackedBars(tuple(bars), tuple((_style(each), each.text) for each in terms))
+    return StackedBars(tuple(bars), tuple((term_style(each.name), each.text) for each in terms))
 
 
 def term_rows(terms: Sequence[ComparedTerm]) -> list[TermRow]:
@@ -185,9 +161,5 @@ def stacked_bar(name: str, note: str, parts: Sequence[tuple[str, float, str]], w
     return StackedBar(name, note, tuple(pieces), f"{name}, {note}: {described}")
 
 
-def _style(term: ComparedTerm) -> str:
-    return STYLES.get(term.name, OTHER)
-
-
 def _category(name: str) -> str:
-    return f"m{CATEGORIES.index(name)}" if name in CATEGORIES else OTHER
+    return f"m{CATEGORIES.index(name)}" if name in CATEGORIES else TERM_STYLES["other"]

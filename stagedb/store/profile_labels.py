@@ -72,7 +72,7 @@ PROFILE_LABELS = (
             Property("idle", "integer", "waiting for ranks of its own stage, and all remaining time", "ns"),
             Property("communication", "integer", "communicating, hidden or not", "ns"),
         ),
-        style=("#ecb5c9", "stage"),
+        style=("#b9739a", "stage"),
     ),
     Label(
         "OpTime",
@@ -108,7 +108,7 @@ PROFILE_LABELS = (
             Property("wires", "string[]?", "for a sender: every network dimension that it crosses, innermost first"),
             Property("wire_bytes", "integer[]?", "what one rank sends into each of them in one run, on average", "B"),
         ),
-        style=("#ffc454", "name"),
+        style=("#4c8eda", "name"),
     ),
     Label(
         "TaskTime",
@@ -125,7 +125,7 @@ PROFILE_LABELS = (
             Property("slack", "integer", "the least slack of its ops", "ns"),
             Property("critical", "integer", "of its ops' runs on the critical path", "ns"),
         ),
-        style=("#d9c8ae", "kind"),
+        style=("#a68a5c", "kind"),
     ),
     Label(
         "Leg",

@@ -162,7 +162,7 @@ RUN_LABELS = (
             Property("launching", "integer", "part of that in which its launch had not begun", "ns"),
             Property("rule", "string", "source of the duration: `measured`"),
         ),
-        style=("#ffc454", "kind"),
+        style=("#a3c644", "kind"),
     ),
     Label(
         "RunCollective",

@@ -39,7 +39,7 @@ TEAM_LABELS = (
         "Tag",
         "A word that graphs, instances, profiles, searches and runs are tagged with.",
         (id_of("the word"),),
-        style=("#8dcc93", "id"),
+        style=("#b3aed6", "id"),
     ),
     Label(
         "Note",

@@ -55,7 +55,7 @@ def test_a_candidate_is_at_its_step_and_its_peak() -> None:
     text = candidates_chart(view_of(FOUND))
     found = marks(area(text, "timed"))
     # The best is the last one, on top of the others.
-    assert [each.style for each in found] == ["k0", "k0", "k4", "k2 best"]
+    assert [each.style for each in found] == ["k0", "k0", "k4", "k10 best"]
     slow, middle, quick, best = found  # 150, 130, 120 and 100 ms; 20, 35, 30 and 70 GB
     assert (slow.x - middle.x) / (quick.x - best.x) == pytest.approx((20 - 35) / (30 - 70), rel=1e-3)
     assert (slow.y - middle.y) / (quick.y - best.y) == pytest.approx((150 - 130) / (120 - 100), rel=1e-3)
@@ -129,7 +129,7 @@ def test_colours_are_why_plans_lose_or_the_values_of_a_word() -> None:
     colorings = {each.word: each for each in colorings_of(view, drawn_marks(view)[0])}
     assert list(colorings) == ["why", "tp", "dp", "zero"], "words that vary"
     names, colors = colorings["why"].names, colorings["why"].colors
-    assert dict(zip(names, colors, strict=True)) == {"compute": 0, "bubble": 4, "memory": 3, "best": 2}
+    assert dict(zip(names, colors, strict=True)) == {"compute": 0, "bubble": 4, "memory": 11, "best": 10}
     assert list(colorings["tp"].names) == ["1", "2", "4"]
     assert list(colorings["zero"].names) == ["0", "1", "3", "none"], "a set may leave a word open"
     text = candidates_chart(view, color="tp")

@@ -67,7 +67,7 @@ def test_a_search_without_a_plan_has_a_report() -> None:
 def test_bars_are_the_terms_of_a_step() -> None:
     view = view_of([candidate(Fate.TIMED, 100, 50, "best", tp=1), candidate(Fate.TIMED, 200, 50, "compute", tp=2)])
     text = render_search(view)
-    assert re.findall(r'<rect class="k0" x="0%" width="([\d.]+)%" height="100%"><title>compute: ([^<]+)<', text) == [
+    assert re.findall(r'<rect class="m0" x="0%" width="([\d.]+)%" height="100%"><title>compute: ([^<]+)<', text) == [
         ("50", "100 ms"),
         ("100", "200 ms"),
     ]

@@ -1,5 +1,6 @@
 """The schema table, and what the store holds of it."""
 
+import itertools
 import re
 from typing import Any
 
@@ -162,6 +163,14 @@ def test_every_label_has_its_statements_and_none_is_written_twice() -> None:
             assert f"lifecycle/clear_{label.name.lower()}" in made
     assert not [name for name in made if (statements_directory() / f"{name}.cypher").exists()]
     assert set(made) <= set(names())
+
+
+def test_nodes_that_are_drawn_next_to_each_other_differ_in_colour() -> None:
+    colours = {label.name: label.style[0] for label in LABELS}
+    joined = [(each.source, each.target) for each in RELATIONSHIPS if each.source != each.target]
+    # What Explore begins with.
+    joined += itertools.combinations(("OpTime", "Op", "SymOp", "Segment", "Leg", "TaskTime", "LaneTime"), 2)
+    assert [pair for pair in joined if colours[pair[0]] == colours[pair[1]]] == []
 
 
 def test_what_is_deleted_with_an_owner_is_all_that_it_made(store: Store) -> None:

@@ -103,7 +103,7 @@ for (const figure of document.querySelectorAll(".candidates")) {
       view.area.hidden = view.area.dataset.show !== shown;
       view.marks.forEach((each, at) => {
         const color = coloring.colors[coloring.of[view.numbers[at]]];
-        each.setAttribute("class", each.getAttribute("class").replace(/^k\d/, `k${color}`));
+        each.setAttribute("class", each.getAttribute("class").replace(/^k\d+/, `k${color}`));
       });
       hide(view);
     }
