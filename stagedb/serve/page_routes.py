@@ -188,7 +188,8 @@ class LaterParts(StreamingResponse):
     """An answer whose parts are computed while it is sent, as soon as its request has a turn."""
 
     def __init__(self, answer: StreamingResponse, turns: asyncio.Semaphore) -> None:
-        super().__init__(answer.body_iterator, answer.status_code, media_type=answer.media_type)
+        super().__init__(answer.body_iterator, answer.status_code)
+        self.raw_headers = answer.raw_headers
         self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

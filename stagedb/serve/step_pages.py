@@ -19,6 +19,11 @@ REPORT_POLICY = (
 )
 """A report has its scripts and styles inside. `sandbox` gives it an origin of its own, so that it reaches no page."""
 
+PERFETTO = "https://ui.perfetto.dev"
+"""The page that shows timelines, which a browser opens."""
+HANDS_OVER = "same-origin-allow-popups"
+"""The page of a profile may talk with the window that it opens for Perfetto; no other page reaches it."""
+
 
 def profile(request: Request) -> Response:
     """A profile: the parts of the report of its step, which come after its head."""
@@ -37,7 +42,7 @@ def profile(request: Request) -> Response:
         made: str = kept.get(key, lambda: shared.read(lambda db: views.report_parts(db.store, found.id, link).html))
         return made
 
-    return page_frames.page_in_parts(
+    answer = page_frames.page_in_parts(
         request,
         "profile.html",
         parts,
@@ -46,7 +51,11 @@ def profile(request: Request) -> Response:
         short=found.id[:SHORT_ID],
         origin=page_frames.origin(origin),
         report=address("profiles", found.id, "report"),
+        trace=address("profiles", found.id, "trace"),
+        perfetto=PERFETTO,
     )
+    answer.headers["cross-origin-opener-policy"] = HANDS_OVER
+    return answer
 
 
 def report(request: Request) -> Response:
