@@ -1,5 +1,6 @@
 """Memory over a step as pieces of a curve: over the time of a profile, or over the tasks of a rank class."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,19 +18,35 @@ MOMENTS = 600
 class MemoryCurve:
     """Memory over an axis: from each of `starts` to the next, the last until `end`.
 
-    points: the fullest moment of each piece. sizes: bytes by category at these.
+    points: the fullest moment of each piece. sizes: bytes by category at these. timed: whether the axis is time [ns].
     """
 
     starts: Sequence[float]
     end: float
     points: Sequence[Point]
     sizes: Mapping[str, Sequence[int]]
+    timed: bool = True
 
     @property
     def fullest(self) -> int:
         """The piece with the most bytes."""
         totals = [sum(sizes) for sizes in zip(*self.sizes.values(), strict=True)]
         return totals.index(max(totals))
+
+
+@dataclass(frozen=True)
+class TaskSpans:
+    """When each task of a rank class runs in a step, by its place in the schedule [ns]. step: its length."""
+
+    starts: Sequence[int]
+    finishes: Sequence[int]
+    step: int
+
+    @property
+    def order(self) -> list[int]:
+        """The places in the order in which they begin."""
+        found: list[int] = np.argsort(self.starts, kind="stable").tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -63,7 +80,19 @@ def curve_of(memory: ClassMemory) -> MemoryCurve:
     count = len(memory.usage.tasks)
     parts = max(MOMENTS // max(count, 1), 1)
     pieces = [(task + begin, piece) for task in range(count) for begin, piece in _pieces(memory, task, parts)]
-    return _curve(memory, pieces, count)
+    return dataclasses.replace(_curve(memory, pieces, count), timed=False)
+
+
+def curve_over_time(memory: ClassMemory, times: TaskSpans) -> MemoryCurve:
+    """Memory of a rank of a class over the time of its step; the moments of a task are spread evenly over its time."""
+    order = times.order
+    parts = max(MOMENTS // max(len(order), 1), 1)
+    pieces = []
+    for task, following in zip(order, [*order[1:], None], strict=True):
+        start = times.starts[task]
+        end = times.finishes[task] if following is None else min(times.finishes[task], times.starts[following])
+        pieces += [(start + begin * max(end - start, 0), piece) for begin, piece in _pieces(memory, task, parts)]
+    return _curve(memory, pieces, times.step)
 
 
 _Piece = tuple[int, int, list[int]]

@@ -11,6 +11,7 @@ from stagedb.reports.figures import Held, held, task_words
 from stagedb.reports.memory_curve import MemoryCurve, levels
 from stagedb.reports.page_parts import Bar, BarPart, bars, legend, level_ticks, percent, time_ticks
 from stagedb.reports.step_view import StepView
+from stagedb.reports.terminal_chart import span
 
 CATEGORIES = (
     "parameters",
@@ -116,9 +117,10 @@ def moment_marks(memory: ClassMemory, curve: MemoryCurve, link: MomentLink) -> l
     return [
         MomentMark(
             link(memory.rank_class.number, point),
-            f"{size / GB:,.2f} GB in {task_words(memory.usage.tasks[point.task])}",
+            f"{size / GB:,.2f} GB in {task_words(memory.usage.tasks[point.task])}"
+            + (f", at {span(start) if start else '0'} of the step" if curve.timed else ""),
         )
-        for point, size in zip(curve.points, totals, strict=True)
+        for point, size, start in zip(curve.points, totals, curve.starts, strict=True)
     ]
 
 

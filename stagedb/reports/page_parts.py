@@ -79,9 +79,10 @@ def table(
     shares: Sequence[float] = (),
     style: str = "communication",
     ids: Sequence[str] = (),
+    links: Sequence[str] = (),
 ) -> str:
     """A table that its heads sort. shares: the share of each row, from 0 to 1, drawn after it in a style. ids: of rows
-    that something on the page leads to."""
+    that something on the page leads to. links: where the first cell of each row leads."""
     meter = '<th class="meter"></th>' if shares else ""
     heads = ""
     for column in columns:
@@ -90,12 +91,13 @@ def table(
         heads += f"<th{kind}{order}><button>{escape(column.name)}</button></th>"
     lines = []
     for at, row in enumerate(rows):
-        cells = []
+        cells = list[str]()
         for column, cell in zip(columns, row, strict=True):
             text, value = cell if isinstance(cell, tuple) else (cell, None)
             kind = ' class="n"' if column.numeric else ' class="w"' if column.wraps else ""
             sorted_by = "" if value is None else f' data-value="{value:.9g}"'
-            cells.append(f"<td{kind}{sorted_by}>{escape(text)}</td>")
+            shown = f'<a href="{escape(links[at])}">{escape(text)}</a>' if links and not cells else escape(text)
+            cells.append(f"<td{kind}{sorted_by}>{shown}</td>")
         if shares:
             drawn = f'<rect class="{style}" width="{percent(shares[at], 1)}" height="100%"/>'
             cells.append(f'<td class="meter"><svg aria-hidden="true">{drawn}</svg></td>')
@@ -130,7 +132,10 @@ def count_ticks(whole: int, count: int = 9) -> str:
 
 def _x_marks(whole: float, every: float, text: Callable[[float], str]) -> str:
     marks = [at * every for at in range(int(whole / every) + 1) if whole - at * every > every / 2]
-    drawn = "".join(_x_mark(percent(mark, whole), text(mark)) for mark in marks)
+    # A narrow page leaves every other one out.
+    drawn = "".join(
+        _x_mark(percent(mark, whole), text(mark), " class=odd" if at % 2 else "") for at, mark in enumerate(marks)
+    )
     return f'<svg class="x" aria-hidden="true">{drawn}{_x_mark("100%", text(whole), " class=end")}</svg>'
 
 

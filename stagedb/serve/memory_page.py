@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -9,16 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stagedb import api
-from stagedb.api import InstanceInfo, Memory, Stagedb
+from stagedb.api import InstanceInfo, Memory, ProfileInfo, Stagedb, lookup
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.memory import ClassMemory, Point
 from stagedb.memory.tensor_patterns import tensor_patterns
 from stagedb.outputs import printable, reserve_text
 from stagedb.reports.figures import task_words
-from stagedb.reports.memory_curve import MemoryCurve, curve_of
+from stagedb.reports.memory_curve import MemoryCurve, TaskSpans, curve_of, curve_over_time
 from stagedb.reports.memory_sections import CATEGORIES, MomentLink, curve_chart, moment_marks
-from stagedb.reports.page_parts import Cell, TableColumn, count_ticks, table
+from stagedb.reports.page_parts import Cell, TableColumn, count_ticks, table, time_ticks
+from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.compared_bars import DrawnPiece, memory_part, stacked_bar
 from stagedb.serve.instance_pages import the_instance
@@ -28,6 +30,29 @@ from stagedb.store.contents.memory import analyse
 MOMENT = "peak"
 TENSORS = 200
 """Rows of the table of tensors."""
+TASKS = 400
+"""Rows of the table of tasks."""
+
+
+@dataclass(frozen=True)
+class ClassCurve:
+    """The memory of a rank class over a step: over the time of a profile, or over its tasks where there is none."""
+
+    memory: ClassMemory
+    curve: MemoryCurve
+    profile: ProfileInfo | None
+    times: TaskSpans | None
+
+    def piece_of(self, point: Point) -> int:
+        """The piece of the curve in which a moment is."""
+        order = range(len(self.memory.usage.tasks)) if self.times is None else self.times.order
+        place = {task: at for at, task in enumerate(order)}
+        found = [
+            at
+            for at, each in enumerate(self.curve.points)
+            if (place[each.task], each.index) <= (place[point.task], point.index)
+        ]
+        return found[-1] if found else 0
 
 
 def moment_links(instance: str, system: str | None = None) -> MomentLink:
@@ -51,7 +76,7 @@ def memory(request: Request) -> Response:
         raise UsageError(f"{shown(at)} is not a moment: those of the chart are a task and an item of it, such as 3.14")
     chosen = at is not None or word is not None
     shared, kept = request.app.state.shared, request.app.state.kept
-    found = shared.read(lambda db: the_instance(db, request))
+    found, profile = shared.read(lambda db: _asked(db, request, system))
     key = ("memory", found.id, system, found.name)
 
     def result() -> Memory:
@@ -63,7 +88,7 @@ def memory(request: Request) -> Response:
         number = _chosen_class(word, made)
         own = address("instances", found.id, "memory", system=system)
         peaks = page_frames.part("memory_peaks.html", **_peaks(made, own))
-        of_class = _class_memory(request, found, number)
+        of_class = _class_memory(request, found, number, profile)
         return peaks + _over_the_step(of_class, made.room, at, moment_links(found.id, system))
 
     return page_frames.page_in_parts(
@@ -71,7 +96,7 @@ def memory(request: Request) -> Response:
         "memory.html",
         parts,
         # Only the memory itself shows whether it has the class and the moment of the address.
-        ready=chosen or (kept.has(key) and kept.has(("curve", found.id, _chosen_class(None, result())))),
+        ready=chosen or (kept.has(key) and kept.has(_curve_key(found, _chosen_class(None, result()), profile))),
         info=found,
         short=found.id[:SHORT_ID],
         system=system,
@@ -122,31 +147,41 @@ def _chosen_class(word: str | None, result: Memory) -> int:
     return int(word)
 
 
-def _class_memory(request: Request, info: InstanceInfo, number: int) -> tuple[ClassMemory, MemoryCurve]:
-    """The memory of a class and its curve, which the server keeps."""
+def _asked(db: Stagedb, request: Request, system: str | None) -> tuple[InstanceInfo, ProfileInfo | None]:
+    """The instance of an address, and its newest profile without scaled durations: on a system, if that is named."""
+    found = the_instance(db, request)
+    profiles = (each for each in lookup.profiles_of(db.store, found.id) if not each.scalings)
+    return found, next((each for each in profiles if system in (None, each.system)), None)
+
+
+def _curve_key(info: InstanceInfo, number: int, profile: ProfileInfo | None) -> tuple[Any, ...]:
+    return ("curve", info.id, number, None if profile is None else profile.id)
+
+
+def _class_memory(request: Request, info: InstanceInfo, number: int, profile: ProfileInfo | None) -> ClassCurve:
+    """The memory of a class over the step, which the server keeps."""
     shared, kept = request.app.state.shared, request.app.state.kept
 
-    def read(db: Stagedb) -> tuple[ClassMemory, MemoryCurve]:
+    def read(db: Stagedb) -> ClassCurve:
         every = analyse(db.store, info.id)
         one = next(each for each in every if each.rank_class.number == number)
-        return one, curve_of(one)
+        rows = [] if profile is None else db.store.read("profile/class_tasks", profile=profile.id, **{"class": number})
+        if profile is None or len(rows) != len(one.usage.tasks):
+            return ClassCurve(one, curve_of(one), None, None)
+        times = TaskSpans([row["start"] for row in rows], [row["finish"] for row in rows], profile.step)
+        return ClassCurve(one, curve_over_time(one, times), profile, times)
 
-    found: tuple[ClassMemory, MemoryCurve] = kept.get(("curve", info.id, number), lambda: shared.read(read))
+    found: ClassCurve = kept.get(_curve_key(info, number, profile), lambda: shared.read(read))
     return found
 
 
-def _over_the_step(
-    of_class: tuple[ClassMemory, MemoryCurve], room: int | None, at: str | None, link: MomentLink
-) -> str:
+def _over_the_step(of_class: ClassCurve, room: int | None, at: str | None, link: MomentLink) -> str:
     """The sections of memory over the step, and of the tensors of a moment."""
-    found, curve = of_class
+    found, curve = of_class.memory, of_class.curve
     number = found.rank_class.number
     point = found.peak if at is None else _point(found, at)
-    # The piece of the curve in which the moment is.
-    places = [place for place, each in enumerate(curve.points) if (each.task, each.index) <= (point.task, point.index)]
-    piece = places[-1] if places else 0
-    if (point.task, point.index) == (found.peak.task, found.peak.index):
-        piece = curve.fullest
+    is_peak = (point.task, point.index) == (found.peak.task, found.peak.index)
+    piece = curve.fullest if is_peak else of_class.piece_of(point)
     to = {
         "the first moment": curve.points[0],
         "earlier": curve.points[max(piece - 1, 0)],
@@ -154,16 +189,55 @@ def _over_the_step(
         "the moment of the peak": found.peak,
     }
     ways = "".join(f'<a href="{escape(link(number, where))}">{name}</a> ' for name, where in to.items())
-    count = len(found.usage.tasks)
     near = room is not None and room <= 4 * sum(found.usage.at(found.peak).values())
     limit = (float(room), "for tensors of an accelerator") if room is not None and near else None
     most = math.inf if room is None else float(room)
-    chart = curve_chart(curve, limit, count_ticks(count), moment_marks(found, curve, link), piece, most)
+    axis = count_ticks(len(found.usage.tasks)) if of_class.times is None else time_ticks(of_class.times.step or 1)
+    chart = curve_chart(curve, limit, axis, moment_marks(found, curve, link), piece, most)
+    when = "" if of_class.times is None else f", at {_time(curve.starts[piece])} of the step"
     return (
-        f"<section><h2>Memory over the step, class {number}</h2><p>What one rank holds over its {count:,} tasks, in "
-        "the order in which it runs them. A click chooses a moment.</p>"
-        f'{chart}<p class="axis">tasks of the step</p></section>{_moment(found, point, ways)}'
+        f"<section><h2>Memory over the step, class {number}</h2><p>{_about_axis(of_class)} A click chooses a moment."
+        f'</p>{chart}<p class="axis">{"tasks" if of_class.times is None else "time"} of the step</p>'
+        f"{_tasks(of_class, link)}</section>{_moment(found, point, ways, when)}"
     )
+
+
+def _about_axis(of_class: ClassCurve) -> str:
+    """What the curve is over, as HTML."""
+    count, profile = len(of_class.memory.usage.tasks), of_class.profile
+    if profile is None:
+        return (
+            f"What one rank holds over its {count:,} tasks, in the order in which it runs them: no profile has times."
+        )
+    name = escape(printable(f"{profile.name or profile.id[:SHORT_ID]} on {profile.system}", kept=""))
+    return (
+        f'What one rank holds over the step of profile <a href="{address("profiles", profile.id)}">{name}</a>, '
+        f"{_time(profile.step)}: its {count:,} tasks when they run, with the moments of each spread evenly over it."
+    )
+
+
+def _tasks(of_class: ClassCurve, link: MomentLink) -> str:
+    """The tasks of the step as a table: what each holds at its fullest moment."""
+    found, times = of_class.memory, of_class.times
+    order = list(range(len(found.usage.tasks))) if times is None else times.order
+    columns = [TableColumn("task", wraps=True), TableColumn("fullest", True)]
+    columns += [] if times is None else [TableColumn("begins", True), TableColumn("takes", True)]
+    rows, ids = list[list[Cell]](), list[str]()
+    for task in order[:TASKS]:
+        totals = found.usage.levels(task).sum(axis=0)
+        size = int(totals.max())
+        row: list[Cell] = [task_words(found.usage.tasks[task]), (gigabytes(size), size)]
+        if times is not None:
+            took = times.finishes[task] - times.starts[task]
+            row += [(_time(times.starts[task]), times.starts[task]), (_time(took), took)]
+        rows.append(row)
+        ids.append(link(found.rank_class.number, found.usage.fuller(task, int(totals.argmax()))))
+    left = f'<p class="small">{len(order) - TASKS:,} more tasks follow.</p>' if len(order) > TASKS else ""
+    return f"<details><summary>The tasks as a table</summary>{table(columns, rows, links=ids)}{left}</details>"
+
+
+def _time(ns: float) -> str:
+    return span(ns, 4) if ns else "0"
 
 
 def _point(found: ClassMemory, at: str) -> Point:
@@ -178,8 +252,8 @@ def _point(found: ClassMemory, at: str) -> Point:
     return found.usage.fuller(task, index)
 
 
-def _moment(found: ClassMemory, point: Point, ways: str) -> str:
-    """The tensors of a moment by the pattern of the model, as in a terminal."""
+def _moment(found: ClassMemory, point: Point, ways: str, when: str) -> str:
+    """The tensors of a moment by the pattern of the model, as in a terminal. when: its time in words."""
     task, _, name = found.at(point)
     whole = sum(found.usage.at(point).values())
     alive = found.usage.alive(point)
@@ -207,6 +281,6 @@ def _moment(found: ClassMemory, point: Point, ways: str) -> str:
     shares = [each.bytes / most for each in patterns[:TENSORS]]
     return (
         f'<section class="long" id="moment"><h2>{gigabytes(whole)} in {escape(task_words(task))}</h2>'
-        f"<p>Held while <code>{escape(printable(name))}</code> runs: a tensor of all layers is one row.</p>"
+        f"<p>Held while <code>{escape(printable(name))}</code> runs{when}: a tensor of all layers is one row.</p>"
         f'<p class="links">{ways}</p>{table(columns, rows, shares, "busy")}{left}</section>'
     )

@@ -10,7 +10,8 @@ from stagedb.api import Stagedb
 from stagedb.api.results import InstanceInfo
 from stagedb.memory import ClassMemory, Point
 from stagedb.memory.tensor_patterns import TensorPattern, tensor_patterns
-from stagedb.reports.memory_curve import MOMENTS, curve_of
+from stagedb.reports.memory_curve import MOMENTS, TaskSpans, curve_of, curve_over_time
+from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import gigabytes
 from stagedb.store import Store
 from stagedb.store.contents.memory import analyse
@@ -67,6 +68,44 @@ def test_many_tasks_are_joined(found: tuple[ClassMemory, ...], monkeypatch: pyte
     curve = curve_of(found[0])
     assert len(curve.points) <= 5
     assert curve.points[curve.fullest] == found[0].peak
+
+
+def test_a_curve_over_time_has_tasks_when_they_run(found: tuple[ClassMemory, ...]) -> None:
+    one = found[0]
+    count = len(one.usage.tasks)
+    # Tasks of 100 ns with gaps of 50; the second one begins before the first one ends.
+    starts = [150 * task for task in range(count)]
+    starts[1] = 60
+    times = TaskSpans(starts, [start + 100 for start in starts], 150 * count)
+    curve = curve_over_time(one, times)
+    assert curve.timed and curve.end == times.step
+    assert list(curve.starts) == sorted(curve.starts)
+    firsts: dict[int, float] = {}
+    for point, start in zip(curve.points, curve.starts, strict=True):
+        firsts.setdefault(point.task, start)
+        assert starts[point.task] <= start < starts[point.task] + 100
+    assert list(firsts.values()) == starts
+    assert curve.points[curve.fullest] == one.peak
+
+
+def test_the_axis_is_the_time_of_the_newest_profile(made: InstanceInfo, served: Served, embedded_store: Store) -> None:
+    page = f"/instances/{made.id}/memory"
+    assert "tasks of the step" in served.get(page).text
+    db = Stagedb(embedded_store)
+    newest = db.profile(made.id, system="h100").info
+    db.profile(made.id, system="h100", scale=["collective:dp=0.5"])  # no times of the plan itself
+    text = unescape(served.get(f"{page}?class=0").text)
+    assert f'<a href="/profiles/{newest.id}">{newest.id[:12]} on h100</a>' in text and "time of the step" in text
+    rows = embedded_store.read("profile/class_tasks", profile=newest.id, **{"class": 0})
+    first = rows[1]
+    # A mark and a row of the table name the task and its time.
+    at_first = f", at {span(first['start'])} of the step</title>"
+    assert f"GB in forward of micro-batch 1{at_first}" in text
+    table = text.partition("The tasks as a table")[2].partition("</table>")[0]
+    assert table.count("<tr>") == len(rows) + 1
+    assert re.search(rf">forward of micro-batch 1</a>.*? data-value=\"{first['start']:.9g}\">", table)
+    last = f"{page}?class=0&at={len(rows) - 1}.0"
+    assert f"runs, at {span(rows[-1]['start'], 4)} of the step: a tensor" in served.get(last).text
 
 
 def test_a_moment_has_its_tensors_by_pattern(
