@@ -26,7 +26,7 @@ from stagedb.api.plan_comparison import MOST
 from stagedb.api.results import Thing
 from stagedb.errors import UsageError
 from stagedb.mentions import call
-from stagedb.reports.step_comparison import labels, time_text
+from stagedb.reports.step_comparison import labels, scaled_to_first, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames, step_pages
 from stagedb.serve.compared_bars import figure_rows, memory_bars, term_bars, term_rows
@@ -173,11 +173,16 @@ def _offered(db: Stagedb, things: Sequence[Thing]) -> list[tuple[str, str]]:
 def _plans(found: PlanComparison) -> dict[str, Any]:
     """What the page shows of plans."""
     terms = found.compared_terms
+    steps = (
+        [each.step * scale for each, scale in zip(found.sums, scaled_to_first(found.sums), strict=True)]
+        if terms
+        else []
+    )
     return {
         "found": found,
         "figures": figure_rows(found),
         "plan": cells(found.plan.rows),
-        "terms": term_bars(found.names, terms, [each.step for each in found.sums]),
+        "terms": term_bars(found.names, terms, steps),
         "term_rows": term_rows(terms),
         "memory": memory_bars(found),
         "memory_rows": [

@@ -68,8 +68,8 @@ class FigureRow:
     ranks: str
 
 
-def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequence[int]) -> StackedBars:
-    """A bar of terms for each step. steps: their lengths [ns], for their own tokens."""
+def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequence[float]) -> StackedBars:
+    """A bar of terms for each step. steps: their lengths [ns], for as many tokens as the terms."""
     totals = [sum(each.values[at] for each in terms) for at in range(len(steps))]
     bars = []
     for at, (name, step) in enumerate(zip(names, steps, strict=False)):

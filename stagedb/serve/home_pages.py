@@ -23,8 +23,8 @@ PAIRS = 40
 """Pairs of a model and a system whose best plans are shown."""
 
 BEST = (
-    *("model", "system", "tokens/s an accelerator", "MFU", "step", "memory", "ranks", "plan", "profile", "by"),
-    "of profiles",
+    *("model", "system", "profile", "tokens/s an accelerator", "MFU", "step", "memory", "ranks", "plan", "by"),
+    "all profiles",
 )
 NEW = ("what", "name", "tokens/s an accelerator", "step", "about", "by", "created (UTC)")
 
@@ -120,10 +120,10 @@ def _others(text: str, queries: Sequence[QueryInfo]) -> list[tuple[str, int, Seq
 def _best(each: BestPlan) -> list[Cell]:
     """The best plan of a model on a system; the number leads to all of its profiles."""
     every = address("list", "profiles", model=each.model, system=each.system, sort="tokens")
-    plan = each.plan
+    plan, model = each.plan, cell(each.model, address("list", "profiles", model=each.model, sort="tokens"))
     if plan is None:
-        nothing: list[Any] = ["", "", "", "", "", "none fits", "", ""]
-        return [cell(each.model), cell(each.system), *map(cell, nothing), cell(each.profiles, every)]
+        nothing: list[Any] = ["none fits", *[""] * 7]
+        return [model, cell(each.system), *map(cell, nothing), cell(each.profiles, every)]
     figures = [
         Cell(f"{plan.tokens:,.1f}", number=True),
         Cell("" if plan.mfu is None else f"{plan.mfu:.1%}", number=True),
@@ -132,11 +132,11 @@ def _best(each: BestPlan) -> list[Cell]:
         cell(plan.ranks),
     ]
     return [
-        cell(each.model),
+        model,
         cell(each.system),
+        cell(plan.name or plan.id[:SHORT_ID], address("profiles", plan.id)),
         *figures,
         cell(plan.described(("ranks", "seq_len"))),
-        cell(plan.name or plan.id[:SHORT_ID], address("profiles", plan.id)),
         cell(plan.made_by),
         cell(each.profiles, every),
     ]

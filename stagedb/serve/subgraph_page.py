@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,13 @@ from stagedb.api.neighbourhood import (
 )
 from stagedb.outputs import printable
 from stagedb.reports.page_frame import as_json
+from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.cypher_page import free_question, query_text
 from stagedb.serve.explore_scene import Scene, scene_of
 from stagedb.serve.explore_starts import STARTS, start_text, starts
 from stagedb.serve.node_facts import node_facts
-from stagedb.serve.page_frames import address, cell
+from stagedb.serve.page_frames import SHORT_ID, address, cell
 
 CAPTION = 24
 """Characters of a node's text in the drawing."""
@@ -81,6 +82,8 @@ def explore(request: Request) -> Response:
         found=found,
         scene=scene,
         hidden=[(name, value) for name, value in _flat(scene) if name not in ("find", "layout")],
+        begun=_begun(scene),
+        slowest=_slowest(scene, nodes),
         chosen=_chosen(scene, found),
         labels=_legend(scene, Counter(node.label for node in found.nodes.values()), found),
         types=_types(scene, Counter(edge.type for edge in found.edges)),
@@ -124,6 +127,26 @@ def _around(opened: Sequence[str]) -> Iterator[SeenQuery]:
         text = f"MATCH (n:{label})-[r]-(m)\nWHERE n.id IN $nodes\nRETURN n, r, m LIMIT 200"
         about = f"neighbours of the open {label} nodes"
         yield SeenQuery(about, text, address("cypher", query=text, **{"$nodes": json.dumps(ids)}))
+
+
+def _begun(scene: Scene) -> dict[str, str] | None:
+    """What a start shows, and the page of what it is about."""
+    about = next((kind for kind in ("profile", "instance") if kind in scene.asked), None)
+    if scene.start is None or about is None:
+        return None
+    id_ = scene.asked[about]
+    text = STARTS[scene.start][1]
+    return {"text": text[0].upper() + text[1:], "name": f"{about} {id_[:SHORT_ID]}", "to": address(f"{about}s", id_)}
+
+
+def _slowest(scene: Scene, nodes: Mapping[str, GraphNode]) -> list[dict[str, str]]:
+    """The operators of the start `slow_ops`, the slowest first, with the time of all their runs."""
+    timed = [(key, node) for key, node in nodes.items() if node.label == "OpTime"] if scene.start == "slow_ops" else []
+    order = sorted(timed, key=lambda each: (-each[1].properties["total"], each[0]))
+    return [
+        {"name": node_text(node), "time": span(node.properties["total"]), "to": scene.choosing(key).address}
+        for key, node in order
+    ]
 
 
 def _flat(scene: Scene) -> Iterator[tuple[str, str]]:

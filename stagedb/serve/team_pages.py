@@ -35,7 +35,7 @@ _HEADS = (
     "step",
     "MFU",
     "memory",
-    "of",
+    "for tensors",
     "fits",
     "plan",
     "by",
@@ -63,6 +63,7 @@ def find(request: Request) -> Response:
     some, more = Rows(found.columns, found.rows[:limit]), len(found) > limit
     if format_ is not None:
         return file_of(some, format_, "find", cut=more)
+    named_ids = {row["id"]: row["name"] for row in profiles}
     return page_frames.page(
         request,
         "find.html",
@@ -71,7 +72,7 @@ def find(request: Request) -> Response:
         models=sorted({row["model"] for row in graphs}),
         systems=sorted({row["system"] for row in profiles}),
         columns=_HEADS,
-        rows=[_found(row) for row in some],
+        rows=[_found(row, named_ids.get(row["profile"])) for row in some],
         hints=found.hints,
         more=more,
         files={each: address("find", **asked, format=each) for each in FORMATS},
@@ -122,13 +123,14 @@ def plan_words(asked: Mapping[str, str | None]) -> dict[str, Any]:
     return found
 
 
-def _found(row: Mapping[str, Any]) -> list[Cell]:
+def _found(row: Mapping[str, Any], name: str | None) -> list[Cell]:
+    """A row of the answer. name: of the profile."""
     memory, room = (
         None if row[name] is None else Cell(gigabytes(row[name]), number=True) for name in ("memory", "room")
     )
     return [
         cell(row["name"] or row["instance"][:SHORT_ID], address("instances", row["instance"])),
-        cell(row["profile"][:SHORT_ID], address("profiles", row["profile"])),
+        cell(name or row["profile"][:SHORT_ID], address("profiles", row["profile"])),
         cell(row["system"]),
         cell(row["ranks"]),
         Cell("" if row["tokens_per_accelerator"] is None else f"{row['tokens_per_accelerator']:,.1f}", number=True),

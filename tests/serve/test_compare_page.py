@@ -10,6 +10,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.reports.step_comparison import compared_terms
+from stagedb.reports.terminal_chart import span
 from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.matching.recorded import FOLDER
@@ -196,3 +197,16 @@ def test_a_word_of_an_address_is_only_text(served: Served) -> None:
     word = "<script>alert(1)</script>"
     answer = served.get(f"/compare?of={quote(word)}")
     assert answer.status == 400 and word not in answer.text
+
+
+def test_bars_and_their_sums_are_for_the_same_tokens(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    made = [db.profile(model=card("llama"), dp=2, seq_len=8, global_batch_size=size).info for size in (8, 4)]
+    with serving(embedded_store) as served:
+        page = served.get(compare(*(each.id for each in made))).text
+    bars = page.partition("<h2>Where the time of a step goes")[2].partition("<tbody>")[0]
+    sums = re.findall(r'<span class="n">([^<]+)</span>', bars)
+    assert sums == [span(made[0].step, 4, zeros=True), span(2 * made[1].step, 4, zeros=True)]
+    assert "times are for as many tokens as the first has" in page
+    (row,) = [row for row in rows_of(page, "Plans") if row[0] == "global_batch_size"]
+    assert row[1:] == ["8", "4"]

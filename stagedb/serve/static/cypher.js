@@ -252,7 +252,7 @@ function drawShelf(id, rows, onRemove) {
     const link = document.createElement("a");
     link.href = `/cypher?${row.query}`;
     const text = new URLSearchParams(row.query).get("query") ?? "";
-    link.textContent = row.name ?? text.replace(/\s+/g, " ").slice(0, 160);
+    link.textContent = row.name ?? text.replace(/\s+/g, " ");
     link.title = text;
     item.append(link);
     if (onRemove) {
