@@ -95,7 +95,7 @@ def test_the_page_has_one_scroll_bar(made: Profile, served: Served, browser: Bro
         " return each.scrollHeight > each.clientHeight + 1 && (way === 'auto' || way === 'scroll'); }).length"
     ) == 0  # fmt: skip
     assert browser.run("document.querySelector('.canvas path.forward').getBoundingClientRect().width > 50")
-    assert browser.run("getComputedStyle(document.querySelector('.bar .busy')).fill") == browser.run(
+    assert browser.run("getComputedStyle(document.querySelector('.bar .m0')).fill") == browser.run(
         "getComputedStyle(document.querySelector('.canvas path.forward')).fill"
     )
 
