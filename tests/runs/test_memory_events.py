@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,8 @@ def test_a_trace_without_allocations_has_no_memory(compress: bool, tmp_path: Pat
     found.events.append({"ph": "i", "name": "Iteration Start: PyTorch Profiler", "ts": "1", "args": {}})
     found.events.append({"ph": "i", "name": "[memory]", "ts": "1", "args": {"Bytes": 5, "Total Allocated": 5}})
     found.allocated(10, 0, 0)
-    found.allocated(11, 5, 5, None, **{"Device Type": "cuda"})
+    kind: dict[str, Any] = {"Device Type": "cuda"}
+    found.allocated(11, 5, 5, None, **kind)
     path = found.write(tmp_path, compress)
     assert read_kineto(path, file_digest(path)).memory == ()
 
