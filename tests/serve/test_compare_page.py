@@ -31,6 +31,8 @@ def reading(embedded_engine: Store) -> Store:
     db.import_run(FOLDER / "fsdp-no-reduction", name="dropped")
     db.import_run(FOLDER / "fsdp", name="clean")
     db.profile(db.match("dropped").instance.id, system="h100", name="expected")
+    db.import_run(FOLDER.parent / "memory" / "ddp", name="remembered")
+    db.match("remembered")
     return embedded_engine
 
 
@@ -158,6 +160,21 @@ def test_a_run_is_next_to_what_was_expected(reading: Store, served: Served) -> N
     (finding,) = rows_of(page, "What differs from the plan")
     assert finding[0] == "missing" and "layer.1" in finding
     assert {"matmul forward", "all_gather backward"} <= {row[0] for row in rows_of(page, "What a call takes")}
+
+
+def test_memory_is_next_to_the_account(reading: Store, served: Served) -> None:
+    for run, recorded in (("remembered", True), ("dropped", False)):
+        to = re.search(
+            r'href="(/compare[^"]+)">compare with its instance',
+            served.get(f"/runs/{Stagedb(reading).show(run).id}").text,
+        )
+        assert to is not None
+        page = unescape(served.get(unescape(to[1])).text)
+        found = page[page.index("<h2>Memory next to the account") :]
+        assert found.index("peaks at 22.17 MB above" if recorded else "profile_memory=True") < found.index("</section>")
+        if recorded:
+            peaks = [row for row in rows_of(page, "Memory next to the account") if row[2] == "peak"]
+            assert [row[:6] for row in peaks] == [["0-1", "host", "peak", "22.17 MB", "22.17 MB", "+0.0%"]]
 
 
 def test_a_run_that_was_not_matched_asks_for_an_instance(reading: Store, served: Served) -> None:
