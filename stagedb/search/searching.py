@@ -36,7 +36,7 @@ TOGETHER = 64
 """Groups that a process bounds at a time."""
 
 DIVE_EVERY = 16
-"""Of so many sets that are opened, one is the nearest to plans, whatever its bound."""
+"""One of this many opened sets is the one nearest to plans, even if others have better bounds."""
 
 
 @dataclass(frozen=True)
