@@ -15,6 +15,7 @@ from stagedb.reports.provenance_section import Made, provenance_section
 from stagedb.reports.report_head import tile
 from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_chart import halves_chart, run_chart
+from stagedb.reports.seen_section import SeenPlan, seen_section
 from stagedb.reports.spans import WORDS, Doing
 from stagedb.reports.term_colors import EXPOSED, TERM_STYLES
 from stagedb.reports.terminal_chart import span
@@ -34,11 +35,12 @@ _SPENT = (
 """CSS class, field of `RankTime` and words of what a rank spends its time with."""
 
 
-def render_run(run: StoredRun, made: Made | None = None) -> str:
-    """The report of a run. made: facts of its provenance by name."""
+def render_run(run: StoredRun, made: Made | None = None, plan: SeenPlan | None = None) -> str:
+    """The report of a run. made: facts of its provenance by name. plan: what was expected, if it was matched."""
     parts = run_parts(run)
     sections = [
         parts.sections,
+        "" if plan is None else seen_section(plan),
         _path_section(run),
         _waits_section(run),
         _communication_section(run),

@@ -1,12 +1,15 @@
 """A run that was recorded, as a page and as a trace for Perfetto's viewer."""
 
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stagedb.api import RunInfo
 from stagedb.api.client import Stagedb
+from stagedb.api.run_views import run_report
 from stagedb.errors import UsageError
 from stagedb.reports.run_report import render_run
 from stagedb.reports.run_trace import trace_run
@@ -16,6 +19,15 @@ from stagedb.store import Store
 from stagedb.store.contents.run_reading import read_run
 from tests.reports.test_tracing import Read
 from tests.runs.recordings import Recording, training_step
+
+MATCHED = Path(__file__).parents[1] / "matching"
+"""Recordings of small models whose plans are found."""
+
+
+def info_of(db: Stagedb, name: str) -> RunInfo:
+    found = db.show(name)
+    assert isinstance(found, RunInfo)
+    return found
 
 
 def stored(store: Store, directory: Path, *recordings: Recording) -> StoredRun:
@@ -138,3 +150,27 @@ def test_views_are_written_to_files(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists"):
         db.report_run("mine", out=page)
     assert db.report_run("mine", out=page, force=True).run.name is not None
+
+
+def test_a_matched_run_has_what_was_expected(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    db.import_run(MATCHED / "gloo" / "fsdp-no-reduction", name="dropped")
+    assert "Expected and seen" not in run_report(embedded_store, info_of(db, "dropped"))
+    db.profile(db.match("dropped").instance.id, system="h100", name="expected")
+    page = run_report(embedded_store, info_of(db, "dropped"))
+    verdict = db.diff("expected", "dropped").verdict
+    assert verdict in unescape(page)
+    rows = Texts(page).rows
+    terms = {row[0]: row[1:] for row in rows if len(row) == 4}
+    assert {"computing", "exposed communication over dp", "other waiting"} <= terms.keys()
+    assert [row[:3] for row in rows if row[:1] == ["missing"]] == [["missing", "layer.1", "0-3"]]
+
+
+def test_a_matched_run_has_its_memory_next_to_the_account(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    db.import_run(MATCHED / "memory" / "ddp", name="remembered")
+    db.match("remembered")
+    page = run_report(embedded_store, info_of(db, "remembered"))
+    assert "The instance has no profile" in page and "peaks at 22.17 MB above the start" in page
+    (peak,) = [row for row in Texts(page).rows if row[2:3] == ["peak"]]
+    assert peak[:6] == ["0-1", "host", "peak", "22.17 MB", "22.17 MB", "+0.0%"]
