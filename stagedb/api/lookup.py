@@ -147,7 +147,10 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
             f"no profile {shown(word)}{whose} in the store{near(word, names)}; {call('ls', 'profiles')} lists them"
         )
     if not known:
-        way = call("profile") if instance is None else call("profile", instance.id[:SHORT_ID])
+        way = str(call("profile") if instance is None else call("profile", instance.id[:SHORT_ID]))
+        runs = catalog.runs(store) if instance is None else []
+        if runs:
+            way += f", or ask about a run that was imported: {Word('run', runs[0].name or runs[0].id[:SHORT_ID])}"
         raise UsageError(f"the store has no profile{whose} yet: make one with {way}")
     return known[0]
 

@@ -115,7 +115,7 @@ def _seen_plan(store: Store, info: RunInfo) -> SeenPlan | None:
         terms=seen.terms,
         findings=[SeenFinding(*(row[word] for word in words)) for row in seen.match.findings],
         memory=[
-            SeenMemory(row["ranks"], row["place"], row["moment"], row["expected"], row["seen"], row["seen_in"] or "")
+            SeenMemory(row["fullest"], row["place"], row["moment"], row["expected"], row["seen"], row["seen_in"] or "")
             for row in seen.memory
         ],
         memory_verdict=seen.memory_verdict,
@@ -136,7 +136,7 @@ def _made(store: Store, info: RunInfo) -> dict[str, str]:
         "imported": f"{info.created}, by {info.made_by or 'an unknown user'}",
         "files": ", ".join(imported[:8]) + (f" and {len(imported) - 8} more" if len(imported) > 8 else ""),
         "stagedb": importlib.metadata.version("stagedb"),
-        "made again by": "stagedb import FILE…, then stagedb report --run RUN",
+        "made again by": "stagedb import FILE…, stagedb match RUN if it has a plan, then stagedb report --run RUN",
     }
 
 

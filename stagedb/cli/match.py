@@ -10,7 +10,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 
-PRINTED = ("finding", "module", "ranks", "critical", "planned", "seen")
+PRINTED = ("finding", "module", "phase", "ranks", "critical", "planned", "seen", "reason")
 """Columns of a table on a terminal."""
 
 
@@ -65,6 +65,7 @@ def match(
         if rows.rows:
             shown = [tuple(row[at] for at in chosen) for row in rows.rows]
             output.write(PRINTED, shown, keep=rows.keep, units=rows.units)
+            write(f"next: stagedb query run_against_plan --run {word} -f json has the phase and the reason of each")
     else:
         output.write(rows.columns, rows.rows)
 

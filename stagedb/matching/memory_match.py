@@ -19,13 +19,15 @@ MOMENTS = (
 class MemoryAt:
     """Bytes of a rank class at a moment of a step.
 
-    number: of the class. ranks: its recorded ranks, ascending; the fullest one is compared. place: `device 0`, or
+    number: of the class. ranks: its recorded ranks, ascending. fullest: those whose memory is compared, as its peak is
+    the highest: more than one if their allocators did the same. place: `device 0`, or
     `host`. above_start: whether bytes are those above the start of the step. moment: of `MOMENTS`. expected, seen:
     bytes. expected_in, seen_in: the phase and what runs at a peak, in words; empty at the end of a phase.
     """
 
     number: int
     ranks: tuple[int, ...]
+    fullest: tuple[int, ...]
     place: str
     above_start: bool
     moment: str
@@ -61,16 +63,20 @@ def compared_memory(run: StoredRun, program: Program) -> tuple[MemoryAt, ...]:
     found: list[MemoryAt] = []
     for expected in memory_of(program):
         members = ranks.get(expected.rank_class.number, [])
-        seen = _fullest(run.memory, members)
-        if seen is not None:
-            found += _of_class(expected, tuple(members), seen)
+        fullest = _fullest(run.memory, members)
+        if fullest:
+            found += _of_class(expected, tuple(members), fullest)
     return tuple(found)
 
 
-def _fullest(memory: Sequence[StoredMemory], ranks: Sequence[int]) -> StoredMemory | None:
-    """The memory with the highest peak among those of some ranks: of a device, or of the host if no device has any."""
+def _fullest(memory: Sequence[StoredMemory], ranks: Sequence[int]) -> list[StoredMemory]:
+    """The memory with the highest peak among those of some ranks: of a device, or of the host if no device has any.
+
+    Several of them if their peaks are equal.
+    """
     mine = [each for each in memory if not set(ranks).isdisjoint(each.members)]
-    return max(mine, key=lambda each: (each.place != "host", _bytes(each, "peak")), default=None)
+    keys = [(each.place != "host", _bytes(each, "peak")) for each in mine]
+    return [each for each, key in zip(mine, keys, strict=True) if key == max(keys)]
 
 
 def _bytes(seen: StoredMemory, moment: str) -> int:
@@ -78,7 +84,8 @@ def _bytes(seen: StoredMemory, moment: str) -> int:
     return held if seen.absolute else held - seen.levels["start"].bytes
 
 
-def _of_class(expected: ClassMemory, ranks: tuple[int, ...], seen: StoredMemory) -> Iterator[MemoryAt]:
+def _of_class(expected: ClassMemory, ranks: tuple[int, ...], fullest: Sequence[StoredMemory]) -> Iterator[MemoryAt]:
+    seen, members = fullest[0], {member for each in fullest for member in each.members}
     sizes = {moment: sum(held.values()) for moment, held in (*expected.ends(), *expected.peaks())}
     before = 0 if seen.absolute else sizes["start"]
     runs_then = dict(_runs_at_peaks(expected))
@@ -88,6 +95,7 @@ def _of_class(expected: ClassMemory, ranks: tuple[int, ...], seen: StoredMemory)
         yield MemoryAt(
             number=expected.rank_class.number,
             ranks=ranks,
+            fullest=tuple(each for each in ranks if each in members),
             place=seen.place,
             above_start=not seen.absolute,
             moment=moment,

@@ -15,13 +15,16 @@ from stagedb.reports.provenance_section import Made, provenance_section
 from stagedb.reports.report_head import tile
 from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_chart import halves_chart, run_chart
-from stagedb.reports.seen_section import SeenPlan, seen_section
+from stagedb.reports.seen_section import SeenPlan, seen_lead, seen_section
 from stagedb.reports.spans import WORDS, Doing
 from stagedb.reports.term_colors import EXPOSED, TERM_STYLES
 from stagedb.reports.terminal_chart import span
 from stagedb.runs.overlaps import Half, communicates, halves_of
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
 from stagedb.runs.time_spent import RankTime, exposed_of, time_of
+
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=layer)\d+|(?<=block)\d+|(?<=stage)\d+")
+"""Numbers of layers and of micro-batches in a name, and not those of words such as fp8."""
 
 MOST = 40
 """Rows of a table."""
@@ -48,7 +51,8 @@ def render_run(run: StoredRun, made: Made | None = None, plan: SeenPlan | None =
         provenance_section([("", made or {})]),
     ]
     footer = f"Times are as they were recorded, by the clock of the first rank. Run {run.id}. Written by stagedb."
-    head = f"<header><h1>{escape(run.name)}</h1><p>{escape(about_run(run))}</p>{parts.figures}</header>"
+    lead = "" if plan is None else f'<p class="lead">{seen_lead(plan)}</p>'
+    head = f"<header><h1>{escape(run.name)}</h1><p>{escape(about_run(run))}</p>{parts.figures}{lead}</header>"
     return page(f"{run.name}: a run", head, "".join(sections), footer, parts.charts)
 
 
@@ -131,7 +135,7 @@ def _late(run: StoredRun) -> dict[int, int]:
 
 def _place(op: RunOpFacts) -> str:
     """The annotation around an op, the same for all layers and micro-batches: with * for its numbers."""
-    return re.sub(r"\d+", "*", op.block)
+    return _NUMBER.sub("*", op.block)
 
 
 def _chart_section(chart: Gantt, heading: str) -> str:

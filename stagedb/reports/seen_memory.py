@@ -9,10 +9,10 @@ from stagedb.outputs.number_texts import EVEN, spans_of
 NOT_RECORDED = "memory was not recorded: torch.profiler.profile(profile_memory=True) records it"
 
 COLUMNS = (
-    *("class", "ranks", "place", "above_start", "moment", "expected", "seen", "difference", "share"),
+    *("class", "ranks", "fullest", "place", "above_start", "moment", "expected", "seen", "difference", "share"),
     *("expected_in", "seen_in"),
 )
-KEEP = ("moment", "expected", "seen", "share", "seen_in", "class", "difference")
+KEEP = ("moment", "expected", "seen", "difference", "seen_in", "fullest", "class")
 UNITS = dict.fromkeys(("expected", "seen", "difference"), "B")
 
 NAMED = 0.01
@@ -22,8 +22,8 @@ NAMED = 0.01
 def memory_rows(found: Sequence[MemoryAt]) -> tuple[tuple[Any, ...], ...]:
     """A row for each rank class and moment: bytes expected and seen, and the difference in bytes and as a share."""
     return tuple(
-        (each.number, list(each.ranks), each.place, each.above_start, each.moment, each.expected, each.seen,
-         each.difference, each.share, each.expected_in or None, each.seen_in or None)
+        (each.number, list(each.ranks), list(each.fullest), each.place, each.above_start, each.moment, each.expected,
+         each.seen, each.difference, each.share, each.expected_in or None, each.seen_in or None)
         for each in found
     )  # fmt: skip
 
@@ -34,8 +34,10 @@ def memory_verdict(found: Sequence[MemoryAt]) -> str:
     if not peaks:
         return NOT_RECORDED
     most = max(peaks, key=lambda each: abs(each.share or 0.0))
-    ranks = f"rank{'' if len(most.ranks) == 1 else 's'} {spans_of(most.ranks)}"
-    text = f"memory of {ranks} peaks at {bytes_text(most.seen)}"
+    text = f"memory of {_ranks(most.fullest)}"
+    if most.fullest != most.ranks:
+        text += f", the fullest of {_ranks(most.ranks)},"
+    text += f" peaks at {bytes_text(most.seen)}"
     text += " above the start of the step, on the host" if most.above_start else f" on {most.place}"
     text += f" ({most.seen_in}), {_next_to(most)} {bytes_text(most.expected)} ({most.expected_in})"
     if len(peaks) > 1:
@@ -44,8 +46,11 @@ def memory_verdict(found: Sequence[MemoryAt]) -> str:
     end = max(ends, key=lambda each: abs(each.difference), default=None)
     if end is None or abs(end.difference) < NAMED * most.expected:
         return text
-    change = f"{'+' if end.difference > 0 else '-'}{bytes_text(abs(end.difference))}"
-    return f"{text}; of the ends of phases {end.moment} differs the most, by {change}"
+    return f"{text}; of the ends of phases {end.moment} differs the most, by {signed_bytes(end.difference)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans_of(ranks)}"
 
 
 def _next_to(peak: MemoryAt) -> str:
@@ -55,6 +60,11 @@ def _next_to(peak: MemoryAt) -> str:
     if abs(peak.share) < EVEN:
         return "as was expected:"
     return f"{abs(peak.share):.2%} {'more' if peak.share > 0 else 'less'} than the expected"
+
+
+def signed_bytes(size: int) -> str:
+    """A difference of bytes in a readable unit, with its sign; `0` for none."""
+    return f"{'+' if size > 0 else '-'}{bytes_text(abs(size))}" if size else "0"
 
 
 def bytes_text(size: float) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from stagedb.outputs import printable
 from stagedb.outputs.number_texts import spans_of
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
-from stagedb.reports.seen_memory import bytes_text
+from stagedb.reports.seen_memory import bytes_text, signed_bytes
 from stagedb.reports.step_comparison import ComparedTerm, time_text
 from stagedb.reports.term_colors import term_style
 from stagedb.reports.terminal_chart import span
@@ -58,13 +58,18 @@ class SeenPlan:
     memory_verdict: str
 
 
+def seen_lead(found: SeenPlan) -> str:
+    """The sentence on a run and its plan, as HTML."""
+    return f"Next to its plan {_text(found.instance)}: {_text(found.verdict)}."
+
+
 def seen_section(found: SeenPlan) -> str:
     """The section of a report, as HTML."""
     held = found.memory_verdict[:1].upper() + found.memory_verdict[1:]
     parts = (_terms(found), _findings(found.findings), f"<p>{_text(held)}.</p>", _memory(found.memory))
     return (
-        f'<section class="long"><h2>Expected and seen</h2><p>Next to the instance {_text(found.instance)}: '
-        f"{_text(found.verdict)}.</p>{''.join(parts)}</section>"
+        '<section class="long"><h2>Expected and seen</h2><p>The ops of the run next to those of its plan, by module. '
+        f"What is missing has no time on the critical path.</p>{''.join(parts)}</section>"
     )
 
 
@@ -131,12 +136,8 @@ def _memory(memory: Sequence[SeenMemory]) -> str:
     ]  # fmt: skip
     cells: list[list[Cell]] = [
         [spans_of(each.ranks), each.place, each.moment.replace("_", " "), (bytes_text(each.expected), each.expected),
-         (bytes_text(each.seen), each.seen), _share(each), each.runs_then]
+         (bytes_text(each.seen), each.seen), (signed_bytes(each.seen - each.expected), each.seen - each.expected),
+         each.runs_then]
         for each in memory[:MOST]
     ]  # fmt: skip
     return table(columns, cells)
-
-
-def _share(memory: SeenMemory) -> Cell:
-    share = (memory.seen - memory.expected) / memory.expected if memory.expected else None
-    return ("", 0) if share is None else (f"{share:+.1%}", share)

@@ -200,6 +200,9 @@ class RunDifference:
         if self.scale != 1:
             scaled = f" (its times are multiplied by {self.scale:.3f}, since it has {calls} calls)"
         text = f"{what} {second}{scaled} is {abs(more):.2%} {'longer' if more > 0 else 'shorter'} than {first}"
+        ours, theirs = (len(each.run.timed) for each in (self.one, self.other))
+        if ours != theirs:
+            text += f" (on {theirs} ranks that were recorded, against {ours})"
         if self.common < MOST_OF:
             text += f" (only {self.common:.0%} of the time is of operators that both have: are these runs of one job?)"
         return f"{text}: {self.why}" if self.why else text

@@ -27,7 +27,7 @@ from stagedb.api.results import Thing
 from stagedb.errors import UsageError
 from stagedb.mentions import call
 from stagedb.outputs.number_texts import spans_of
-from stagedb.reports.seen_memory import bytes_text
+from stagedb.reports.seen_memory import bytes_text, signed_bytes
 from stagedb.reports.step_comparison import labels, scaled_to_first, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames, step_pages
@@ -245,9 +245,9 @@ def _memory(rows: Rows) -> list[list[Cell]]:
     """Ranks, place, moment, bytes expected and seen, the difference as a share, and what ran."""
     return [
         [
-            *(cell(spans_of(row["ranks"])), cell(row["place"]), cell(row["moment"].replace("_", " "))),
+            *(cell(spans_of(row["fullest"])), cell(row["place"]), cell(row["moment"].replace("_", " "))),
             *(Cell(bytes_text(row[side]), number=True) for side in ("expected", "seen")),
-            Cell("" if row["share"] is None else f"{row['share']:+.1%}", number=True),
+            Cell(signed_bytes(row["difference"]), number=True),
             cell(row["seen_in"] or ""),
         ]
         for row in rows

@@ -53,7 +53,11 @@ def test_a_run_that_frees_later_holds_more_at_the_end_of_its_backward() -> None:
     found = found_of("memory-fsdp")
     assert found["forward_peak"].difference == 0 and found["forward_end"].difference == 4
     assert found["peak"].difference == 4_584_964
-    assert memory_verdict([*found.values()]).endswith(
+    text = memory_verdict([*found.values()])
+    # The allocator of one rank was later than that of the other.
+    assert found["peak"].ranks == (0, 1) and found["peak"].fullest == (1,)
+    assert text.startswith("memory of rank 1, the fullest of ranks 0-1, peaks at 43.28 MB above the start of the step")
+    assert text.endswith(
         "11.85% more than the expected 38.7 MB (backward, layer.1.ffn.gate.input_gradient); of the ends of phases "
         "backward_end differs the most, by +18.88 MB"
     )
@@ -88,7 +92,7 @@ def test_without_events_memory_is_not_recorded() -> None:
      (0, 10, "instead of the expected 0 B"), (10**6, 10**6 + 2, "as was expected: 1 MB")],
 )  # fmt: skip
 def test_the_sentence_has_the_difference(expected: int, seen: int, text: str) -> None:
-    peak = MemoryAt(0, (3,), "device 0", False, "peak", expected, seen, "backward, wq", "backward, aten::mm")
+    peak = MemoryAt(0, (3,), (3,), "device 0", False, "peak", expected, seen, "backward, wq", "backward, aten::mm")
     begin, _, end = memory_verdict([peak]).partition(" on device 0 (backward, aten::mm), ")
     assert begin.startswith("memory of rank 3 peaks at ") and end == f"{text} (backward, wq)"
 

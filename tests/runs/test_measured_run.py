@@ -338,6 +338,8 @@ def test_kernels_that_communicate_are_known_by_name(name: str, kind: str | None)
         ("cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1", "aten::cudnn_convolution", "convolution"),
         ("aten::addmm", "", "matmul"),
         ("BmmBackward0", "", "matmul"),
+        ("void split_embedding_codegen_forward_kernel<float>(fbgemm_gpu::FixedDivisor, int)", "", "embedding"),
+        ("void fbgemm_gpu::permute_2D_data_kernel<int>(int)", "fbgemm::permute_2D_sparse_data", "copy"),
         ("hmm_kernel", "aten::mul", "other"),
         ("my_kernel", "", "other"),
     ),

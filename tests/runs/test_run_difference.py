@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from stagedb.api.client import Stagedb
+from stagedb.errors import UsageError
 from stagedb.runs.run_difference import RunDifference, difference
 from stagedb.runs.run_files import RunFiles
 from stagedb.store import Store
+from tests.matching.recorded import run_of
 from tests.runs.recordings import Recording
 from tests.runs.stored_rows import stored
 
@@ -62,3 +64,11 @@ def test_diff_of_two_runs_of_a_store(embedded_store: Store, tmp_path: Path) -> N
     assert [row[0] for row in found.work.rows] == ["aten::mm"]
     assert found.provenance.commands[0].startswith("stagedb diff ")
     assert db.diff("run-0", "run-0").same
+    with pytest.raises(UsageError, match=r"no profile yet: make one with .*, or ask about a run .*: run='run-1'"):
+        db.query("hotspots")
+
+
+def test_other_numbers_of_ranks_are_in_the_sentence() -> None:
+    one, other = (stored(run_of(name)) for name in ("memory-ddp", "ddp"))
+    assert (len(one.timed), len(other.timed)) == (2, 4)
+    assert " (on 4 ranks that were recorded, against 2)" in difference(one, other).verdict("a", "b")
