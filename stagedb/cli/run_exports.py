@@ -72,6 +72,8 @@ def replay(
     rows = _rows(found, changed)
     if output.format is RowFormat.TABLE and output.output is None:
         output.write(("run", "ms", "ratio"), [(what, f"{ns / MS:,.3f}", f"{ratio:.4f}") for what, ns, ratio in rows])
+        if found.held:
+            common.note("the host launches each op when it did, so that nothing changes: --without host leaves it out")
         common.note(f"gaps that no dependency explains make {found.gaps / found.measured:.1%} of the run")
         return
     output.write(("run", "ns", "ratio"), rows)

@@ -27,6 +27,9 @@ RUN_SELECTORS: Mapping[str, str] = {
 }
 """The first word of a selector and what it chooses. `phase`, `stage`, `rank` and `op` need a value after the colon."""
 
+_LAUNCHES = "host"
+"""The kind of dependency on launches of the host."""
+
 _OWN_TYPES = {"compute": ("compute",), "copy": ("copy",), "collective": ("collective",), "send": MESSAGES}
 
 
@@ -34,13 +37,15 @@ _OWN_TYPES = {"compute": ("compute",), "copy": ("copy",), "collective": ("collec
 class RunWhatIf:
     """A run timed again. measured: its length; base: timed again as it was; step: with the changes; all in ns.
 
-    gaps: ns by which it is shorter without the gaps that no dependency explains.
+    gaps: ns by which it is shorter without the gaps that no dependency explains. held: the changes make no difference,
+    since the host launches each op when it did: without its launches they would.
     """
 
     measured: int
     base: int
     step: int
     gaps: int
+    held: bool = False
 
 
 _FORM = re.compile(r"[^:=]+(:[^=]+)?=[0-9]+(\.[0-9]+|/[0-9]+)?")
@@ -103,7 +108,11 @@ def what_if(run: StoredRun, scalings: Sequence[Scaling], without: Collection[str
 
     base = again()
     step = again(work, host, dropped=without) if scalings or without else base
-    return RunWhatIf(run.step, base, step, base - again(gap=gaps))
+    held = False
+    if scalings and step == base and _LAUNCHES not in without:
+        free = {*without, _LAUNCHES}
+        held = again(work, host, dropped=free) != again(dropped=free)
+    return RunWhatIf(run.step, base, step, base - again(gap=gaps), held)
 
 
 def _factors(run: StoredRun, rank: int, scalings: Sequence[Scaling], used: set[Scaling]) -> Floats:

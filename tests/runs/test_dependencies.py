@@ -14,7 +14,9 @@ from stagedb.runs.dependencies import KINDS_OF_DEPENDENCY, Dependencies, Retimed
 from stagedb.runs.host_waits import synchronised, waiting_calls
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import NONE
+from stagedb.runs.what_ifs import scaling_of, what_if
 from tests.runs.recordings import Recording, step, training_step
+from tests.runs.stored_rows import stored
 from tests.runs.test_measured_run import run_of
 
 
@@ -155,3 +157,18 @@ def test_a_recording_has_the_calls_in_which_its_host_waited(tmp_path: Path) -> N
     each = found(run)[0]
     assert again(run).step == run.window
     assert again(run, {0: replace(each, gap=each.gap * 0)}).step <= run.window
+
+
+def test_launches_that_hold_all_ops_are_named(tmp_path: Path) -> None:
+    """A collective between two matmuls, each launched long after the one before: half of it gains nothing."""
+    recording = Recording()
+    for number, at in enumerate((1_000, 100_000, 200_000)):
+        if number == 1:
+            recording.collective("allreduce", at, 20_000, (0,), launched=at - 500)
+        else:
+            recording.kernel("gemm", at, 10_000, launched=at - 500)
+    run = stored(run_of(tmp_path, recording))
+    half = scaling_of("collective=0.5", run)
+    assert what_if(run, [half]).held and what_if(run, [half]).step == what_if(run, []).base
+    assert not what_if(run, [half], ["host"]).held
+    assert not what_if(run, [scaling_of("compute=0.5", run)]).held
