@@ -46,7 +46,8 @@ MULTIPLYING = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,15})$")
 _OPTIMIZER_NAME = re.compile(r"^Optimizer\.step|\boptimizer(?:[_ ]step)?\b", re.IGNORECASE)
-_BACKWARD_NAME = re.compile(r"\b(?:backward|bwd)\b|\([BW]\)$", re.IGNORECASE)
+_BACKWARD_NAME = re.compile(r"(?<![A-Za-z0-9])(?:backward|bwd)(?![A-Za-z0-9])|\([BW]\)$", re.IGNORECASE)
+"""`FSDP::post_backward_reduce` is one, and the name of an operator such as `MulBackward0` is none."""
 
 
 def device_ops(rank: RankSpans) -> DeviceOps:

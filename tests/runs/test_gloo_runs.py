@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from stagedb.api.importing import trace_files
+from stagedb.collectives import REDUCE_SCATTER
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, TraceFileError
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.lane_rows import ELEMENT_BYTES
-from stagedb.runs.rank_trace import BACKGROUND, CATEGORIES, HOST, NONE, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import BACKGROUND, CATEGORIES, HOST, NONE, PHASES, RankTrace, RecordedCollective
 from stagedb.runs.run_files import RunFiles
 
 FOLDER = Path(__file__).parent / "gloo"
@@ -39,6 +40,15 @@ def sent_in(name: str) -> dict[int, Any]:
     """What each rank communicated, as the program itself listed it."""
     _, *ranks = (FOLDER / name / "expected.jsonl").read_text(encoding="utf-8").splitlines()
     return dict(enumerate(map(json.loads, ranks)))
+
+
+def test_gradients_of_fsdp_are_reduced_in_the_backward() -> None:
+    """FSDP calls gloo in annotations such as `FSDP::post_backward_reduce`."""
+    for trace in run_of("fsdp").ranks.values():
+        places = [at for at, each in enumerate(trace.ops.collective) if each != NONE]
+        kinds = {at: trace.collectives[trace.ops.collective[at]].kind for at in places}
+        reduced = [at for at, kind in kinds.items() if kind == REDUCE_SCATTER.name]
+        assert reduced and {PHASES[trace.ops.phase[at]] for at in reduced} == {"backward"}
 
 
 def about(name: str) -> Any:
