@@ -132,7 +132,7 @@ class Space:
 
     def _arrangements(self, words: Words) -> int:
         """The ways to send and to place ranks: up to 48 of a cell, which no other word of a plan follows from."""
-        key = ("scatter_gather" in words, *(words[axis] > 1 for axis in RANK_ORDER))
+        key = ("arranged", "scatter_gather" in words, *(words[axis] > 1 for axis in RANK_ORDER))
         if key not in self._counts:
             self._counts[key] = sum(1 for _ in self._product(words, _ARRANGED_AXES))
         return self._counts[key]
