@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,9 +22,9 @@ class SharedMemory:
     ranks: dict[int, AllocatedMemory]
 
     @property
-    def first(self) -> AllocatedMemory:
-        """That of the first rank."""
-        return next(iter(self.ranks.values()))
+    def first(self) -> tuple[int, AllocatedMemory]:
+        """The first rank, and its memory."""
+        return next(iter(self.ranks.items()))
 
     def begin(self, rank: int) -> int:
         """When the run begins by the clock of a rank, in ns since 1970."""
@@ -31,8 +32,8 @@ class SharedMemory:
 
     def node(self) -> Node:
         """The memory as a node, with the times of its first rank."""
-        rank, memory = next(iter(self.ranks.items()))
-        peak, op = memory.peak, self.op()
+        rank, memory = self.first
+        peak = memory.peak
         values = {
             "id": self.id,
             **self.lane.place,
@@ -46,7 +47,7 @@ class SharedMemory:
             "step_number": memory.step,
             "phase": peak.phase,
             "operator": _name(peak),
-            "module": None if op is None else self._module(rank, op),
+            "module": None if self.op is None else self._module(rank, self.op),
             "reserved": memory.reserved,
             "times": (memory.time - self.begin(rank)).tolist(),
             "allocated": memory.allocated.tolist(),
@@ -55,7 +56,7 @@ class SharedMemory:
 
     def levels(self) -> Iterator[Node]:
         """What is held at the moments of the fullest step."""
-        rank, memory = next(iter(self.ranks.items()))
+        rank, memory = self.first
         for each in memory.moments:
             values = {
                 "id": f"{self.id}/{each.moment}",
@@ -74,16 +75,16 @@ class SharedMemory:
 
     def peak_op(self) -> Iterator[Edge]:
         """The op that the peak is for."""
-        op = self.op()
-        if op is not None:
-            yield self.id, f"{self.lane.id}/{op}", {}
+        if self.op is not None:
+            yield self.id, f"{self.lane.id}/{self.op}", {}
 
+    @cached_property
     def op(self) -> int | None:
         """The op of the lane that the peak is for: the first one launched by the operator that allocates.
 
         Without one, the op that was launched last before; None at the begin.
         """
-        rank, memory = next(iter(self.ranks.items()))
+        rank, memory = self.first
         launched, peak = self.lane.run.ranks[rank].ops.launched, memory.peak
         if not len(launched):
             return None

@@ -70,7 +70,7 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
         "RunLeg": RowSource(legs, path.legs),
         "RunMemory": RowSource(len(memory), lambda: (each.node() for each in memory)),
         "RunMemoryLevel": RowSource(
-            sum(len(each.first.moments) for each in memory),
+            sum(len(each.first[1].moments) for each in memory),
             lambda: chain.from_iterable(each.levels() for each in memory),
         ),
     }
@@ -92,7 +92,7 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
             sum(len(each.ranks) for each in memory), lambda: chain.from_iterable(each.owners() for each in memory)
         ),
         ("PEAKS_AT", "RunMemory", "RunOp"): RowSource(
-            sum(each.op() is not None for each in memory),
+            sum(each.op is not None for each in memory),
             lambda: chain.from_iterable(each.peak_op() for each in memory),
         ),
     }
