@@ -14,7 +14,8 @@ from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.matching.memory_match import compared_memory
+from stagedb.matching.memory_match import MemoryAt, compared_memory
+from stagedb.matching.run_match import RunMatch
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
 from stagedb.reports import seen_memory
@@ -147,10 +148,11 @@ def _expected_and_seen(store: Store, run: RunInfo, plan: PlanSide) -> Difference
 class SeenAgainstPlan:
     """A run next to the instance that it is of: expected and seen.
 
-    profile: the times that are expected; None without one. match: what differs between the ops of both. sums: where the
+    profile: the times that are expected; None without one. match: what differs between the ops of both; found: the same
+    with the run and the plan that were read for it. sums: where the
     time of the expected and of the seen step goes; empty without a profile. calls: what a call takes, by what it is,
-    expected and seen; empty unless the store has this match. memory: bytes at the moments of a step, by rank class,
-    expected and seen; empty if the run has none. memory_verdict: one sentence on them, or how to record them.
+    expected and seen; empty unless the store has this match. held: bytes at the moments of a step, by rank
+    class, expected and seen; empty if the run has none.
     """
 
     run: RunInfo
@@ -159,13 +161,24 @@ class SeenAgainstPlan:
     match: MatchedRun
     sums: tuple[StepSums, ...]
     calls: Rows
-    memory: Rows
-    memory_verdict: str
+    found: RunMatch
+    held: tuple[MemoryAt, ...]
 
     @property
     def verdict(self) -> str:
         """What the match found, and how long the step takes instead of what was expected."""
         return f"{self.match}; {seen_verdict(*self.sums)}" if self.sums else f"{self.match}"
+
+    @property
+    def memory(self) -> Rows:
+        """Bytes at the moments of a step, a row each."""
+        rows = seen_memory.memory_rows(self.held)
+        return Rows(seen_memory.COLUMNS, rows, keep=seen_memory.KEEP, units=seen_memory.UNITS)
+
+    @property
+    def memory_verdict(self) -> str:
+        """One sentence on the memory, or how to record it."""
+        return seen_memory.memory_verdict(self.held)
 
     @property
     def time(self) -> Rows:
@@ -185,13 +198,9 @@ def seen_against_plan(store: Store, run: RunInfo, plan: PlanSide) -> SeenAgainst
     """A run next to an instance, with the times of its newest profile. Writes nothing: both are matched in memory."""
     (plan,) = timed(store, [plan])
     info, match = matching.match_of(store, run, plan.instance)
-    held = compared_memory(match.run, match.planned.program)
-    memory = (
-        Rows(seen_memory.COLUMNS, seen_memory.memory_rows(held), keep=seen_memory.KEEP, units=seen_memory.UNITS),
-        seen_memory.memory_verdict(held),
-    )
+    found = match, compared_memory(match.run, match.planned.program)
     if plan.profile is None:
-        return SeenAgainstPlan(run, plan.instance, None, info, (), Rows(COLUMNS, ()), *memory)
+        return SeenAgainstPlan(run, plan.instance, None, info, (), Rows(COLUMNS, ()), *found)
     planned = stored_sums(store, plan.profile, plan.name)
     sums = expected_sums(planned), seen_sums(match, run.name or run.id[:12], planned.tokens)
     recorded = matching.instance_of_run(store, run.id) == plan.instance.id
@@ -201,7 +210,7 @@ def seen_against_plan(store: Store, run: RunInfo, plan: PlanSide) -> SeenAgainst
         for row in calls
         if row["system"] == plan.profile.system
     )
-    return SeenAgainstPlan(run, plan.instance, plan.profile, info, sums, Rows(COLUMNS, rows), *memory)
+    return SeenAgainstPlan(run, plan.instance, plan.profile, info, sums, Rows(COLUMNS, rows), *found)
 
 
 MOST = 1000

@@ -16,7 +16,7 @@ from stagedb.outputs import file_name, write_whole
 from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_report import render_run, run_parts
 from stagedb.reports.run_trace import trace_run
-from stagedb.reports.seen_section import SeenFinding, SeenMemory, SeenPlan
+from stagedb.reports.seen_section import SeenPlan
 from stagedb.runs.chakra_traces import run_traces
 from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import StoredRun
@@ -98,28 +98,19 @@ def save_run_report(store: Store, word: str, out: str | Path | None, force: bool
 
 def run_report(store: Store, info: RunInfo) -> str:
     """The page of a run, as `save_run_report` writes it."""
-    return render_run(read_run(store, info.id), _made(store, info), _seen_plan(store, info))
-
-
-def _seen_plan(store: Store, info: RunInfo) -> SeenPlan | None:
-    """What was expected by the instance that a run was matched with last; None without one."""
     instance = matching.instance_of_run(store, info.id)
     if instance is None:
-        return None
+        return render_run(read_run(store, info.id), _made(store, info))
     seen = comparing.seen_against_plan(store, info, comparing.side_of(store, instance))
-    words = ("finding", "module", "ranks", "planned", "seen", "reason", "critical")
-    return SeenPlan(
+    plan = SeenPlan(
         instance=seen.instance.name or instance[:12],
         verdict=seen.verdict,
         steps=tuple(each.step for each in seen.sums),
         terms=seen.terms,
-        findings=[SeenFinding(*(row[word] for word in words)) for row in seen.match.findings],
-        memory=[
-            SeenMemory(row["fullest"], row["place"], row["moment"], row["expected"], row["seen"], row["seen_in"] or "")
-            for row in seen.memory
-        ],
-        memory_verdict=seen.memory_verdict,
+        findings=seen.found.findings,
+        memory=seen.held,
     )
+    return render_run(seen.found.run, _made(store, info), plan)
 
 
 def run_report_parts(store: Store, info: RunInfo) -> PageParts:

@@ -25,3 +25,12 @@ def parts_in(unit: int, parts: Sequence[int]) -> list[int]:
     """
     sums = [(2 * each + unit) // (2 * unit) for each in accumulate(parts, initial=0)]
     return [after - before for before, after in pairwise(sums)]
+
+
+def bytes_text(size: float, digits: int = 3) -> str:
+    """Bytes, 0 or more, in a readable unit with so many digits: `22.17 MB`."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size < 1000:
+            return f"{size:.{digits}g} {unit}"
+        size /= 1000
+    return f"{size:,.{digits}g} PB"

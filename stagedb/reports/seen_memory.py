@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagedb.matching.memory_match import MemoryAt
-from stagedb.outputs.number_texts import EVEN, spans_of
+from stagedb.outputs.number_texts import EVEN, bytes_text, spans_of
 
 NOT_RECORDED = "memory was not recorded: torch.profiler.profile(profile_memory=True) records it"
 
@@ -37,9 +37,9 @@ def memory_verdict(found: Sequence[MemoryAt]) -> str:
     text = f"memory of {_ranks(most.fullest)}"
     if most.fullest != most.ranks:
         text += f", the fullest of {_ranks(most.ranks)},"
-    text += f" peaks at {bytes_text(most.seen)}"
+    text += f" peaks at {bytes_text(most.seen, 4)}"
     text += " above the start of the step, on the host" if most.above_start else f" on {most.place}"
-    text += f" ({most.seen_in}), {_next_to(most)} {bytes_text(most.expected)} ({most.expected_in})"
+    text += f" ({most.seen_in}), {_next_to(most)} {bytes_text(most.expected, 4)} ({most.expected_in})"
     if len(peaks) > 1:
         text += f"; the other {len(peaks) - 1} rank classes differ by less"
     ends = [each for each in found if each.number == most.number and each.moment.endswith(("start", "_end"))]
@@ -64,13 +64,4 @@ def _next_to(peak: MemoryAt) -> str:
 
 def signed_bytes(size: int) -> str:
     """A difference of bytes in a readable unit, with its sign; `0` for none."""
-    return f"{'+' if size > 0 else '-'}{bytes_text(abs(size))}" if size else "0"
-
-
-def bytes_text(size: float) -> str:
-    """Bytes in a readable unit, in four digits."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.4g} {unit}"
-        size /= 1000
-    return f"{size:,.4g} TB"
+    return f"{'+' if size > 0 else '-'}{bytes_text(abs(size), 4)}" if size else "0"

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from stagedb.matching.findings import Finding
+from stagedb.matching.memory_match import MemoryAt
 from stagedb.outputs import printable
-from stagedb.outputs.number_texts import spans_of
+from stagedb.outputs.number_texts import bytes_text, spans_of
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
-from stagedb.reports.seen_memory import bytes_text, signed_bytes
-from stagedb.reports.step_comparison import ComparedTerm, time_text
+from stagedb.reports.seen_memory import memory_verdict, signed_bytes
+from stagedb.reports.step_comparison import ComparedTerm, signed_time, time_text
 from stagedb.reports.term_colors import term_style
 from stagedb.reports.terminal_chart import span
 
@@ -17,45 +19,20 @@ MOST = 40
 
 
 @dataclass(frozen=True)
-class SeenFinding:
-    """What a run has otherwise than its plan. critical: ns on the critical path; None where nothing follows from it."""
-
-    finding: str
-    module: str
-    ranks: Sequence[int]
-    planned: str
-    seen: str
-    reason: str
-    critical: int | None
-
-
-@dataclass(frozen=True)
-class SeenMemory:
-    """Bytes of a rank class at a moment, expected by the account and seen. runs_then: what ran, in words."""
-
-    ranks: Sequence[int]
-    place: str
-    moment: str
-    expected: int
-    seen: int
-    runs_then: str
-
-
-@dataclass(frozen=True)
 class SeenPlan:
     """A run next to the instance that it was matched with.
 
-    instance: its name or id. verdict, memory_verdict: a sentence each. steps: length of the expected and of the seen
-    step [ns]; empty without a profile. terms: where their time goes, expected first.
+    instance: its name or id. verdict: a sentence. steps: length of the expected and of the seen step [ns]; empty
+    without a profile. terms: where their time goes, expected first. memory: at moments of the step; empty if it was
+    not recorded.
     """
 
     instance: str
     verdict: str
     steps: tuple[float, ...]
     terms: Sequence[ComparedTerm]
-    findings: Sequence[SeenFinding]
-    memory: Sequence[SeenMemory]
-    memory_verdict: str
+    findings: Sequence[Finding]
+    memory: Sequence[MemoryAt]
 
 
 def seen_lead(found: SeenPlan) -> str:
@@ -65,7 +42,8 @@ def seen_lead(found: SeenPlan) -> str:
 
 def seen_section(found: SeenPlan) -> str:
     """The section of a report, as HTML."""
-    held = found.memory_verdict[:1].upper() + found.memory_verdict[1:]
+    held = memory_verdict(found.memory)
+    held = held[:1].upper() + held[1:]
     parts = (_terms(found), _findings(found.findings), f"<p>{_text(held)}.</p>", _memory(found.memory))
     return (
         '<section class="long"><h2>Expected and seen</h2><p>The ops of the run next to those of its plan, by module. '
@@ -94,7 +72,11 @@ def _terms(found: SeenPlan) -> str:
     ]
     columns = [TableColumn("time of a rank"), *(TableColumn(name, True) for name in ("expected", "seen", "more"))]
     cells: list[list[Cell]] = [
-        [each.text, *((time_text(ns), ns) for ns in each.values), _more(each.values[1] - each.values[0])]
+        [
+            each.text,
+            *((time_text(ns), ns) for ns in each.values),
+            (signed_time(more := each.values[1] - each.values[0]), more),
+        ]
         for each in found.terms
     ]
     items = [(term_style(each.name), each.text) for each in found.terms]
@@ -102,11 +84,7 @@ def _terms(found: SeenPlan) -> str:
     return f"{legend(items)}{bars(rows, whole)}{table(columns, cells)}"
 
 
-def _more(ns: float) -> Cell:
-    return ("0" if not round(ns) else f"{'+' if ns > 0 else '−'}{span(abs(ns))}", ns)
-
-
-def _findings(findings: Sequence[SeenFinding]) -> str:
+def _findings(findings: Sequence[Finding]) -> str:
     """What differs from the plan, the costliest first."""
     if not findings:
         return "<p>Every op of the plan is in the run.</p>"
@@ -116,8 +94,8 @@ def _findings(findings: Sequence[SeenFinding]) -> str:
         TableColumn("reason", wraps=True),
     ]  # fmt: skip
     cells: list[list[Cell]] = [
-        [each.finding, each.module, spans_of(each.ranks),
-         ("", -1) if each.critical is None else (span(each.critical) if each.critical else "0", each.critical),
+        [each.kind, each.module, spans_of(each.ranks),
+         ("", -1) if each.critical is None else (time_text(each.critical), each.critical),
          each.planned, each.seen, each.reason]
         for each in findings[:MOST]
     ]  # fmt: skip
@@ -126,7 +104,7 @@ def _findings(findings: Sequence[SeenFinding]) -> str:
     return f"{table(columns, cells)}{more}"
 
 
-def _memory(memory: Sequence[SeenMemory]) -> str:
+def _memory(memory: Sequence[MemoryAt]) -> str:
     """Bytes at the moments of a step."""
     if not memory:
         return ""
@@ -135,9 +113,9 @@ def _memory(memory: Sequence[SeenMemory]) -> str:
         TableColumn("seen", True), TableColumn("more", True), TableColumn("what ran", wraps=True),
     ]  # fmt: skip
     cells: list[list[Cell]] = [
-        [spans_of(each.ranks), each.place, each.moment.replace("_", " "), (bytes_text(each.expected), each.expected),
-         (bytes_text(each.seen), each.seen), (signed_bytes(each.seen - each.expected), each.seen - each.expected),
-         each.runs_then]
+        [spans_of(each.fullest), each.place, each.moment.replace("_", " "),
+         (bytes_text(each.expected, 4), each.expected), (bytes_text(each.seen, 4), each.seen),
+         (signed_bytes(each.difference), each.difference), each.seen_in]
         for each in memory[:MOST]
     ]  # fmt: skip
     return table(columns, cells)

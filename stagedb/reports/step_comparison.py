@@ -169,5 +169,10 @@ def time_text(ns: float) -> str:
     return span(ns) if round(ns) else "0"
 
 
+def signed_time(ns: float) -> str:
+    """A difference of times with its sign, `0` for less than half a ns."""
+    return f"{'+' if ns > 0 else '−'}{span(abs(ns))}" if round(ns) else "0"
+
+
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
+from stagedb.outputs.number_texts import bytes_text
 from stagedb.reports.figures import hotspots
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
 from stagedb.reports.pipeline_chart import KEYS, STYLES, ZOOM, Gantt
@@ -85,8 +86,8 @@ def communication(job: StepView) -> str:
             (f"{row.exposed / step:.1%}", row.exposed / step),
             row.place,
             (span(row.time), row.time),
-            (_bytes(row.bytes), row.bytes),
-            (_bytes(row.wire), row.wire),
+            (bytes_text(row.bytes), row.bytes),
+            (bytes_text(row.wire), row.wire),
             (f"{row.calls:,}", row.calls),
         ]
         for row in shown
@@ -103,11 +104,3 @@ def communication(job: StepView) -> str:
         "hides.</p>"
         f"{table(columns, cells, [row.exposed / most for row in shown])}{more}</section>"
     )
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} PB"

@@ -26,9 +26,9 @@ from stagedb.api.plan_comparison import MOST
 from stagedb.api.results import Thing
 from stagedb.errors import UsageError
 from stagedb.mentions import call
-from stagedb.outputs.number_texts import spans_of
-from stagedb.reports.seen_memory import bytes_text, signed_bytes
-from stagedb.reports.step_comparison import labels, scaled_to_first, time_text
+from stagedb.outputs.number_texts import bytes_text, spans_of
+from stagedb.reports.seen_memory import signed_bytes
+from stagedb.reports.step_comparison import labels, scaled_to_first, signed_time, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames, step_pages
 from stagedb.serve.compared_bars import figure_rows, memory_bars, term_bars, term_rows
@@ -242,11 +242,11 @@ def _seen_words(seen: SeenAgainstPlan) -> dict[str, Any]:
 
 
 def _memory(rows: Rows) -> list[list[Cell]]:
-    """Ranks, place, moment, bytes expected and seen, the difference as a share, and what ran."""
+    """Ranks, place, moment, bytes expected and seen, their difference, and what ran."""
     return [
         [
             *(cell(spans_of(row["fullest"])), cell(row["place"]), cell(row["moment"].replace("_", " "))),
-            *(Cell(bytes_text(row[side]), number=True) for side in ("expected", "seen")),
+            *(Cell(bytes_text(row[side], 4), number=True) for side in ("expected", "seen")),
             Cell(signed_bytes(row["difference"]), number=True),
             cell(row["seen_in"] or ""),
         ]
@@ -268,11 +268,7 @@ def _table(rows: Rows) -> tuple[list[str], list[list[Cell]]]:
         for line, values in zip(found, rows.rows, strict=False):
             ns = name in times or (name in ("first", "second") and str(values[1]).startswith("ns"))
             if ns and isinstance(values[at], int | float):
-                line[at] = Cell(_signed(values[at]) if name == "change" else time_text(values[at]), number=True)
+                line[at] = Cell(signed_time(values[at]) if name == "change" else time_text(values[at]), number=True)
             elif name == "ratio":
                 line[at] = Cell("" if values[at] is None else f"{values[at]:,.4g}", number=True)
     return [name.replace("_", " ") for name in rows.columns], found
-
-
-def _signed(ns: float) -> str:
-    return "0" if not round(ns) else f"{'+' if ns > 0 else '−'}{span(abs(ns))}"
