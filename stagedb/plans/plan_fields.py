@@ -14,6 +14,7 @@ from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.request_batches import DECODE_SYMBOLS, MEAN_SYMBOLS, RequestBatch, batch_of, value_over
 from stagedb.schedules import (
+    SCHEDULES,
     ChunkPlacement,
     Task,
     parse_order,
@@ -144,11 +145,18 @@ class PlanFields(LayoutAspects, _Structure):
             self.schedule, self.pp, self.microbatches, self.virtual_stages, self.workflow, self.overlap_experts
         )
 
+    @property
+    def may_split(self) -> bool:
+        """Whether backwards may run as two halves: without a look at every task, as searches ask it of many plans."""
+        return bool(self.task_order) or SCHEDULES[self.schedule].halves
+
     def tasks(self) -> tuple[tuple[Task, ...], ...]:
         """The tasks that each stage's ranks run: the order of tasks as the framework's runtime runs it."""
         orders = self.orders()
+        if not self.options.framework.whole_first_backward or not self.may_split:
+            return orders
         stage, chunk = self.placement.located(0, self.pp)
-        if not self.options.framework.whole_first_backward or not splits(orders[stage]):
+        if not splits(orders[stage]):
             return orders
         return (*orders[:stage], whole_backwards(orders[stage], chunk), *orders[stage + 1 :])
 

@@ -157,7 +157,7 @@ def _check_halves(plan: PlanFields, schedule: Schedule) -> None:
     """Raise UsageError where a schedule splits a backward that the workflow does not have."""
     if plan.workflow.differentiates:
         return
-    if any(map(splits, schedule.orders(plan.pp, plan.microbatches, plan.virtual_stages))):
+    if schedule.halves and any(map(splits, schedule.orders(plan.pp, plan.microbatches, plan.virtual_stages))):
         others = [Way({"workflow": name}) for name, each in WORKFLOWS.items() if each.differentiates]
         raise Misfit(
             f"schedule {schedule.name} splits the backward, and the workflow {plan.workflow.name} has none",
@@ -172,7 +172,7 @@ def check_recomputed_halves(plan: PlanFields) -> None:
     Orders that split only backwards which the framework runs whole are no such case.
     """
     what, framework = plan.options.recompute, plan.options.framework
-    if what == "none" or framework.splits_recomputed or not any(map(splits, plan.tasks())):
+    if what == "none" or framework.splits_recomputed or not (plan.may_split and any(map(splits, plan.tasks()))):
         return
     nothing: Change = {"recompute": "none", "recompute_every": 1, "recompute_first": None, "early_stop": None}
     without = Way({**nothing, "recompute_operators": (), "recompute_modules": ()}, str(Word("recompute", "none")))

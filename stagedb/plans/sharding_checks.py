@@ -124,7 +124,7 @@ def other_reductions(plan: PlanFields) -> str | None:
     """What a framework's runtime does not compute or reduce, although training needs it; None if nothing."""
     framework, zero = plan.options.framework, plan.options.zero
     ranks = plan.dp * (plan.cp if zero or plan.options.cp_grad_sync else 1) // (1 if plan.options.ep_sync else plan.ep)
-    if framework.reduces_halves or ranks == 1 or not any(map(splits, plan.tasks())):
+    if framework.reduces_halves or ranks == 1 or not (plan.may_split and any(map(splits, plan.tasks()))):
         return None
     same = "with zero 2, or a schedule with whole backwards, both do the same"
     if zero < 2:

@@ -99,6 +99,7 @@ DUAL_PIPE_V = Schedule(
     "dualpipev",
     "DeepSeek's DualPipe over two chunks a stage, up and down the stages",
     order,
+    halves=True,
     several_chunks=True,
     paired=paired_order,
     chunks=2,

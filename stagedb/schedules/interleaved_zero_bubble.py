@@ -38,6 +38,7 @@ INTERLEAVED_ZERO_BUBBLE = Schedule(
     "interleaved-zb",
     "interleaved 1F1B with split backwards, whose weight gradients fill the bubble",
     order,
+    halves=True,
     several_chunks=True,
     one_stage="virtual_stages {chunks} with pp 1 interleaves nothing",
     rounds="interleaved-zb runs micro-batches in {rounds} equal rounds, which do not divide the plan's {microbatches}",

@@ -21,6 +21,7 @@ class Schedule:
     {stages}; empty if they suit. rounds: the same for micro-batches // stages equal rounds, a text with {rounds} too.
     paired: the order in which forwards and backwards run together in pairs; None if the schedule has none.
     pairs_alone: whether it has pairs on one stage only, because its warm-up is too short for those of a pipeline.
+    halves: whether backwards run as two halves.
     alternates: whether, with one stage, the backward of each micro-batch follows its forward at once.
     placement: the places of chunks in the pipeline.
     """
@@ -35,6 +36,7 @@ class Schedule:
     groups: str = ""
     rounds: str = ""
     fewest: str = ""
+    halves: bool = False
     alternates: bool = False
     placement: ChunkPlacement = LOOP
     paired: Callable[[int, int, int, int], tuple[Task, ...]] | None = None

@@ -27,5 +27,6 @@ ZERO_BUBBLE_H1 = Schedule(
     "zb-h1",
     "1F1B with split backwards, whose weight gradients fill the bubble",
     order,
+    halves=True,
     one_stage="schedule {name} with pp 1 has no bubble to fill",
 )

@@ -73,6 +73,7 @@ ZERO_BUBBLE_V = Schedule(
     "zb-v",
     "a zero-bubble schedule over two chunks a stage, up and down the stages",
     order,
+    halves=True,
     several_chunks=True,
     chunks=2,
     one_stage="schedule {name} with pp 1 has no bubble to fill",

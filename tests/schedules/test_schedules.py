@@ -73,6 +73,7 @@ def test_each_microbatch_runs_once_each_way_and_the_step_is_last(chosen: tuple[s
         tasks = [Task(kind, mb, chunk) for kind in kinds for mb in range(m) for chunk in range(v)]
         assert Counter(order) == Counter([*tasks, STEP])
         assert order[-1] == STEP
+        assert splits(order) == SCHEDULES[name].halves
 
 
 @settings(deadline=None)
