@@ -1,10 +1,16 @@
 """The exact value of an expression, without sympy: integers, and fractions where a division leaves one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from operator import itemgetter
+from typing import TypeAlias
 
 from stagedb.expressions.parsing import Call, DimensionError, Node, Power, Product, Sum, read, shorten, symbols
 from stagedb.inputs import shown
+
+Evaluator: TypeAlias = Callable[[Mapping[str, int]], int | Fraction]
+"""The value of a part of an expression, from those of its symbols."""
 
 MAX_BITS = 1 << 16
 """Bound of a power's size: text from a store must not be able to fill the memory."""
@@ -29,7 +35,7 @@ def evaluate_all(texts: Iterable[str], env: Mapping[str, int], *, what: str = ""
 
 def _checked(text: str, env: Mapping[str, int], what: str) -> int | Fraction:
     try:
-        tree = read(text)
+        evaluated = _evaluator(text)
     except DimensionError as error:
         raise DimensionError(f"{_named(what)}{error}") from None
     for name in symbols(text):
@@ -42,7 +48,7 @@ def _checked(text: str, env: Mapping[str, int], what: str) -> int | Fraction:
                 f"{_named(what)}{shorten(text)}: {name} must be a positive integer, not {shown(value)}"
             )
     try:
-        return _value(tree, env)
+        return evaluated(env)
     except ZeroDivisionError:
         raise DimensionError(
             f"{_named(what)}{shorten(text)} divides by zero with {_bindings(symbols(text), env)}"
@@ -59,43 +65,85 @@ def _bindings(names: Iterable[str], env: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={env[name]}" for name in sorted(names)) or "no symbols"
 
 
-def _value(node: Node, env: Mapping[str, int]) -> int | Fraction:
+@lru_cache(maxsize=16_384)
+def _evaluator(text: str) -> Evaluator:
+    return _of_node(read(text))
+
+
+def _of_node(node: Node) -> Evaluator:
+    """What evaluates a node: functions of functions are three times as fast as a walk through the tree."""
     match node:
         case int():
-            return node
+            return lambda env: node
         case str():
-            return env[node]
+            return itemgetter(node)
         case Sum(terms):
-            return _whole(sum(sign * _value(term, env) for sign, term in terms))
+            return _sum(tuple((sign, _of_node(term)) for sign, term in terms))
         case Product(first, rest):
-            value = _value(first, env)
-            for operator, factor in rest:
-                value = _apply(operator, value, _value(factor, env))
-            return value
+            return _product(_of_node(first), tuple((operator, _of_node(factor)) for operator, factor in rest))
         case Power(base, exponent):
-            value = _value(base, env)
-            if exponent * max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-                raise OverflowError(f"a power of more than {MAX_BITS} bits")
-            return _whole(value**exponent)
-        case Call("ceil", (argument,)):
-            return -(-_value(argument, env) // 1)
-        case Call("floor", (argument,)):
-            return _value(argument, env) // 1
-        case Call("min", arguments):
-            return min(_value(argument, env) for argument in arguments)
-        case Call("max", arguments):
-            return max(_value(argument, env) for argument in arguments)
+            return _power(_of_node(base), exponent)
+        case Call(function, arguments):
+            return _call(function, tuple(map(_of_node, arguments)))
     raise AssertionError(f"no such node: {shown(node)}")
+
+
+def _sum(terms: Sequence[tuple[int, Evaluator]]) -> Evaluator:
+    def value(env: Mapping[str, int]) -> int | Fraction:
+        return _whole(sum([sign * term(env) for sign, term in terms]))
+
+    return value
+
+
+def _product(first: Evaluator, rest: Sequence[tuple[str, Evaluator]]) -> Evaluator:
+    def value(env: Mapping[str, int]) -> int | Fraction:
+        found = first(env)
+        for operator, factor in rest:
+            found = _apply(operator, found, factor(env))
+        return found
+
+    return value
+
+
+def _power(base: Evaluator, exponent: int) -> Evaluator:
+    def value(env: Mapping[str, int]) -> int | Fraction:
+        found = base(env)
+        if exponent * max(found.numerator.bit_length(), found.denominator.bit_length()) > MAX_BITS:
+            raise OverflowError(f"a power of more than {MAX_BITS} bits")
+        return _whole(found**exponent)
+
+    return value
+
+
+def _call(function: str, arguments: Sequence[Evaluator]) -> Evaluator:
+    first = arguments[0]
+    match function:
+        case "ceil":
+            return lambda env: -(-first(env) // 1)
+        case "floor":
+            return lambda env: first(env) // 1
+        case "min":
+            return lambda env: min([argument(env) for argument in arguments])
+        case "max":
+            return lambda env: max([argument(env) for argument in arguments])
+    raise AssertionError(f"no such function: {shown(function)}")
 
 
 def _apply(operator: str, left: int | Fraction, right: int | Fraction) -> int | Fraction:
     if operator == "*":
         return _whole(left * right)
     if operator == "/":
-        return _whole(Fraction(left) / right)
+        return _divided(left, right)
     if operator == "//":
         return left // right
     return _whole(left % right)
+
+
+def _divided(left: int | Fraction, right: int | Fraction) -> int | Fraction:
+    # A fraction takes ten times as long to make as an integer, and most divisions leave no rest.
+    if isinstance(left, int) and isinstance(right, int) and not left % right:
+        return left // right
+    return _whole(Fraction(left) / right)
 
 
 def _whole(value: int | Fraction) -> int | Fraction:
@@ -107,7 +155,7 @@ def _reason(text: str, env: Mapping[str, int]) -> str:
     """The divisor that does not divide, if there is one such divisor; else the values of all symbols."""
     above, slash, below = _quotient(text)
     if slash:
-        dividend, divisor = _value(read(above), env), _value(read(below), env)
+        dividend, divisor = _evaluator(above)(env), _evaluator(below)(env)
         if isinstance(dividend, int) and isinstance(divisor, int):
             faults = [name for name in sorted(symbols(below)) if dividend % env[name] != 0]
             culprit = f"{faults[0]}={env[faults[0]]}" if faults else below if below.isdigit() else f"{below}={divisor}"

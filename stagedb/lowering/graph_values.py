@@ -107,7 +107,7 @@ def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
     turns = _turns(looped, values, graph)
     maps, envs, variants = _variants(values.known, plan, graph, turns)
     apart = of_experts(graph)
-    split = any(map(splits, plan.orders()))
+    split = plan.may_split and any(map(splits, plan.orders()))
     held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
     return Evaluated(
         values=maps,
@@ -153,7 +153,7 @@ def _variants(
     changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step", *of_experts}]
     of_cp = any("cp_rank" in names for names in used.values())
     read = sorted(of_experts & {name for names in used.values() for name in names})
-    of_ep = len({tuple(map(plan.rank_symbols(graph.sizes, 0, rank).get, read)) for rank in range(plan.ep)}) > 1
+    of_ep = bool(read) and len({tuple(map(own.get, read)) for own in plan.symbols_of_ep(graph.sizes)}) > 1
     apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
     env = plan.env(graph.sizes)
     found: dict[tuple[int, ...], int] = {}

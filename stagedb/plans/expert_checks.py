@@ -1,6 +1,6 @@
 """Experts in a plan: checks that suggest the nearest valid plan, and the values of the experts' symbols."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import gcd
 
@@ -231,25 +231,26 @@ def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(each // common for each in load)
 
 
-def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
-    """The values of the load's symbols: the sum, the most of one expert, and this rank's own part + 1.
+def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_ranks: Iterable[int]) -> list[dict[str, int]]:
+    """The values of the load's symbols on ranks of ep: the sum, the most of one expert, and the rank's own part + 1.
 
     `load_here` is one more than the load, because symbols are above 0.
     """
     given = loads(plan, sizes)
     each = sizes["E"] // plan.ep
     of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
-    copies = dict.fromkeys(COPY_SYMBOLS, 1)
+    routing = None
     if plan.options.dispatch != "copies":
-        tokens = int(routed(plan, sizes)) // sizes["K"]
-        routing = of_sizes(sizes, tokens, given, table(plan))
-        copies = copy_symbols(routing, plan.ep, plan.node_ranks, ep_rank)
-    return {
-        **copies,
-        "load_all": sum(given),
-        "load_most": max(given),
-        "load_here": of_ranks[ep_rank % len(of_ranks)] + 1,
-    }
+        routing = of_sizes(sizes, int(routed(plan, sizes)) // sizes["K"], given, table(plan))
+    common = {**dict.fromkeys(COPY_SYMBOLS, 1), "load_all": sum(given), "load_most": max(given)}
+    return [
+        {
+            **common,
+            **({} if routing is None else copy_symbols(routing, plan.ep, plan.node_ranks, rank)),
+            "load_here": of_ranks[rank % len(of_ranks)] + 1,
+        }
+        for rank in ep_ranks
+    ]
 
 
 def _some(load: tuple[int, ...]) -> str:

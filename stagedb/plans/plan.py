@@ -221,7 +221,12 @@ class Plan(PlanFields):
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
         """The values of the symbols that differ between ranks of a stage."""
-        return {"cp_rank": cp_rank + 1, **(load_symbols(self, sizes, ep_rank) if "E" in sizes else {})}
+        loads = load_symbols(self, sizes, (ep_rank,))[0] if "E" in sizes else {}
+        return {"cp_rank": cp_rank + 1, **loads}
+
+    def symbols_of_ep(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+        """The values of the symbols that differ between ranks of ep, for each of them."""
+        return load_symbols(self, sizes, range(self.ep)) if "E" in sizes else [{}]
 
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The values of the symbols of expressions: the model's sizes, degrees, B, S, SK, bytes of dtype classes.
