@@ -106,24 +106,13 @@ def transfers(
     ahead: the number of parts in `LayerPlace.later`. opened, last: as the task has them
     (`stagedb.schedules.TaskPosition`). Where a part is several times in a class, its map has the least of each entry.
     """
-    ops = columns.ops
-    wanted = np.isin(ops.template, templates) & (ops.when != FIRST)
-    wanted &= (ops.when != LAST) | last
-    wanted &= (ops.when != CLOSED) | (not opened)
-    before = defaultdict[int, list[int]](list)
-    for source, target, kind in zip(
-        columns.edges.source.tolist(), columns.edges.target.tolist(), columns.edges.kind.tolist(), strict=True
-    ):
-        if kind == DATA and wanted[source] and wanted[target]:
-            before[target].append(source)
-    handed = {source for target, of in before.items() for source in of if ops.chunk[source] != ops.chunk[target]}
+    rows_of = _Rows.of(columns, ns, templates, opened=opened, last=last)
     states = STREAMS + len(set(streams.values()))
     found: dict[LayerPlace, ClockMap] = {}
     for chunk in sorted({chunk for chunk, _ in parts}):
-        rows = np.flatnonzero(wanted & (ops.chunk == chunk))
-        rows = rows[np.argsort(ops.order[rows], kind="stable")]
-        segments = _segments(columns, rows.tolist())
+        segments = _segments(rows_of, rows_of.of_chunk(chunk))
         others = frozenset(block for (of, _), (block, _) in parts.items() if of == chunk and block not in layers)
+        read_later = _read_later(rows_of, segments)
         for at, segment in enumerate(segments):
             part = parts.get(segment.key)
             if part is None:
@@ -131,19 +120,86 @@ def transfers(
             later = tuple(parts[each.key] for each in segments[at + 1 : at + 1 + ahead] if each.key in parts)
             earlier = parts.get(segments[at - 1].key) if at else None
             place = LayerPlace(part, earlier, later, others)
-            one = _transfer(columns, ns, before, segments, at, handed, streams, states)
+            one = _transfer(rows_of, segments, at, read_later, streams, states)
             found[place] = np.minimum(found[place], one) if place in found else one
     return found
 
 
-def _segments(columns: ClassColumns, rows: Sequence[int]) -> list[_Segment]:
+@dataclass(frozen=True)
+class _Rows:
+    """What maps need of the operators of a rank class, one entry a row.
+
+    wanted: whether the task runs it. before: by row, the operators whose results it reads. gathers: whether it gathers
+    parameters. handed: rows that are read by other chunks.
+    """
+
+    columns: ClassColumns
+    wanted: npt.NDArray[np.bool_]
+    ns: Sequence[int]
+    types: Sequence[int]
+    chunks: Sequence[int]
+    orders: Sequence[int]
+    gathers: Sequence[bool]
+    before: Mapping[int, Sequence[int]]
+    handed: frozenset[int]
+
+    @classmethod
+    def of(cls, columns: ClassColumns, ns: Ints, templates: Sequence[int], *, opened: bool, last: bool) -> "_Rows":
+        ops, edges = columns.ops, columns.edges
+        wanted = np.isin(ops.template, templates) & (ops.when != FIRST)
+        wanted &= (ops.when != LAST) | last
+        wanted &= (ops.when != CLOSED) | (not opened)
+        types, chunks = ops.type.tolist(), ops.chunk.tolist()
+        counts = (edges.kind == DATA) & wanted[edges.source] & wanted[edges.target]
+        before = defaultdict[int, list[int]](list)
+        for source, target in zip(edges.source[counts].tolist(), edges.target[counts].tolist(), strict=True):
+            before[target].append(source)
+        return cls(
+            columns,
+            wanted,
+            ns.tolist(),
+            types,
+            chunks,
+            ops.order.tolist(),
+            [
+                type_ == COLLECTIVE and axis in DATA_AXES and gathers(kind)
+                for type_, axis, kind in zip(types, ops.axis, ops.kind, strict=True)
+            ],
+            before,
+            frozenset(source for target, of in before.items() for source in of if chunks[source] != chunks[target]),
+        )
+
+    def of_chunk(self, chunk: int) -> list[int]:
+        """The rows of a chunk that the task runs, in issue order."""
+        ops = self.columns.ops
+        rows = np.flatnonzero(self.wanted & (ops.chunk == chunk))
+        found: list[int] = rows[np.argsort(ops.order[rows], kind="stable")].tolist()
+        return found
+
+    def sends(self, row: int) -> bool:
+        """Whether it is a message that leaves."""
+        return self.types[row] not in (COMPUTE, COLLECTIVE, RECV)
+
+
+def _read_later(rows: _Rows, segments: Sequence[_Segment]) -> set[int]:
+    """The operators whose results a later segment reads, without gathers of parameters."""
+    segment_of = {row: at for at, each in enumerate(segments) for row in each.rows}
+    return {
+        source
+        for row, at in segment_of.items()
+        for source in rows.before.get(row, ())
+        if segment_of.get(source, at) < at and not rows.gathers[source]
+    }
+
+
+def _segments(rows: _Rows, of_task: Sequence[int]) -> list[_Segment]:
     """The rows of a task, position by position. Each position has what is issued before the next one computes."""
-    ops, origins = columns.ops, columns.origins
+    origins = rows.columns.origins
     found: list[_Segment] = []
     early: list[int] = []
-    for row in rows:
-        if ops.type[row] == COMPUTE and origins.block[row] not in PSEUDO_BLOCKS:
-            key = (int(ops.chunk[row]), int(origins.position[row]))
+    for row in of_task:
+        if rows.types[row] == COMPUTE and origins.block[row] not in PSEUDO_BLOCKS:
+            key = (rows.chunks[row], int(origins.position[row]))
             if not found or found[-1].key != key:
                 found.append(_Segment(key, [*early, row] if not found else [row]))
                 continue
@@ -155,71 +211,58 @@ def _segments(columns: ClassColumns, rows: Sequence[int]) -> list[_Segment]:
 
 
 def _transfer(
-    columns: ClassColumns,
-    ns: Ints,
-    before: Mapping[int, Sequence[int]],
+    rows: _Rows,
     segments: Sequence[_Segment],
     at: int,
-    handed: set[int],
+    read_later: set[int],
     streams: Mapping[str, int],
     states: int,
 ) -> ClockMap:
-    """The map of a segment: it is run once for each state, with all others long ago. handed: read by other chunks."""
-    ops, own = columns.ops, segments[at]
+    """The map of a segment: one time for each state of before, with all others long ago. read_later: by others."""
+    own, axes = segments[at], rows.columns.ops.axis
     mine = set(own.rows)
-    earlier = {row for each in segments[:at] for row in each.rows}
     previous = set(segments[at - 1].rows) if at else set[int]()
-    gathered = [row for row in sorted(earlier, key=lambda row: -int(ops.order[row])) if _gathers(columns, row)]
+    gathered = sorted(
+        (row for each in segments[:at] for row in each.rows if rows.gathers[row]), key=lambda row: -rows.orders[row]
+    )
     slots = {row: GATHERED + slot for slot, row in enumerate(gathered[: STREAMS - GATHERED])}
-    later = {row for each in segments[at + 1 :] for row in each.rows}
-    read = {source for row in later for source in before[row] if source in mine and not _gathers(columns, source)}
-    combined = {row for row in read if ops.type[row] == COLLECTIVE}
-    read -= combined
-    read |= {source for row in own.rows for source in before[row] if _sends(columns, row) and source in mine}
-    read |= mine & handed
-    found = np.full((states, states), NEVER, np.int64)
-    for state in range(states):
-        times = [NEVER] * states
-        times[state] = 0
-        ends: dict[int, int] = {}
-        fresh: list[int] = []
-        for row in own.rows:
-            kind = ops.type[row]
-            if kind not in (COMPUTE, COLLECTIVE):
-                if kind == RECV:
-                    ends[row] = times[READ]
-                continue
-            stream = COMPUTED if kind == COMPUTE else streams[ops.axis[row]]
-            begin, waits = times[stream], False
-            for source in before[row]:
-                if source in mine:
-                    begin = max(begin, ends.get(source, NEVER))
-                    waits = waits or ops.type[source] != RECV
-                elif source in slots:
-                    begin = max(begin, times[slots[source]])
-                elif ops.chunk[source] != ops.chunk[row]:
-                    begin = max(begin, times[READ])
-                elif source in previous and not _gathers(columns, source):
-                    begin = max(begin, times[COMBINED if ops.type[source] == COLLECTIVE else READ])
-            if at == 0 and not waits:
-                begin = max(begin, 0 if state == COMPUTED else NEVER)
-            ends[row] = max(begin + int(ns[row]), NEVER)
-            times[stream] = ends[row]
-            if _gathers(columns, row):
-                fresh.append(ends[row])
-        # Nothing is read from the layer that computes last: what follows waits for its compute stream.
-        times[READ] = min((ends[row] for row in read), default=times[COMPUTED])
-        times[COMBINED] = min((ends[row] for row in combined), default=NEVER)
-        times[GATHERED:STREAMS] = [*fresh[::-1], *times[GATHERED:STREAMS]][: STREAMS - GATHERED]
-        found[:, state] = times
-    return np.maximum(found, NEVER)
-
-
-def _gathers(columns: ClassColumns, row: int) -> bool:
-    ops = columns.ops
-    return ops.type[row] == COLLECTIVE and ops.axis[row] in DATA_AXES and gathers(ops.kind[row])
-
-
-def _sends(columns: ClassColumns, row: int) -> bool:
-    ops = columns.ops
-    return ops.type[row] not in (COMPUTE, COLLECTIVE, RECV)
+    times = list(identity(states))
+    never, begun = np.full(states, NEVER, np.int64), times[COMPUTED]
+    ends: dict[int, npt.NDArray[np.int64]] = {}
+    fresh: list[npt.NDArray[np.int64]] = []
+    for row in own.rows:
+        kind = rows.types[row]
+        if kind not in (COMPUTE, COLLECTIVE):
+            if kind == RECV:
+                ends[row] = times[READ]
+            continue
+        stream = COMPUTED if kind == COMPUTE else streams[axes[row]]
+        begin, waits = times[stream], False
+        for source in rows.before.get(row, ()):
+            awaited = None
+            if source in mine:
+                awaited = ends.get(source)
+                waits = waits or rows.types[source] != RECV
+            elif source in slots:
+                awaited = times[slots[source]]
+            elif rows.chunks[source] != rows.chunks[row]:
+                awaited = times[READ]
+            elif source in previous and not rows.gathers[source]:
+                awaited = times[COMBINED if rows.types[source] == COLLECTIVE else READ]
+            if awaited is not None:
+                begin = np.maximum(begin, awaited)
+        if at == 0 and not waits:
+            begin = np.maximum(begin, begun)
+        ends[row] = times[stream] = np.maximum(begin + rows.ns[row], NEVER)
+        if rows.gathers[row]:
+            fresh.append(ends[row])
+    sent = {source for row in own.rows if rows.sends(row) for source in rows.before.get(row, ()) if source in mine}
+    read = mine & read_later
+    combined = {row for row in read if rows.types[row] == COLLECTIVE}
+    read = (read - combined) | sent | (mine & rows.handed)
+    # Nothing is read from the layer that computes last: what follows waits for its compute stream.
+    times[READ] = np.minimum.reduce([ends[row] for row in read]) if read else times[COMPUTED]
+    times[COMBINED] = np.minimum.reduce([ends[row] for row in combined]) if combined else never
+    times[GATHERED:STREAMS] = [*fresh[::-1], *times[GATHERED:STREAMS]][: STREAMS - GATHERED]
+    found: ClockMap = np.maximum(np.array(times), NEVER)
+    return found
