@@ -10,7 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +26,19 @@ from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.plan_fields import RecomputedLayers
 from stagedb.schedules import DEFAULT, Order, splits
+from stagedb.search.floors import MARGIN, fastest, floor_times
 from stagedb.search.miniatures import (
-    Miniature,
+    MicroBatchFigures,
     PartTimes,
     StageMiniature,
+    StateFigures,
     TaskTransfers,
     beginning,
     layer_kinds,
-    miniature,
+    micro_batch_figures,
     shortened,
     stage_miniature,
+    state_figures,
 )
 from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
 from stagedb.search.space import Words
@@ -83,13 +89,20 @@ class Bounds:
     sizes: Mapping[str, int]
     system: System
     _graphs: dict[object, IndexedGraph] = field(default_factory=dict)
-    _miniatures: dict[object, Miniature] = field(default_factory=dict)
+    _micro_batches: dict[object, MicroBatchFigures] = field(default_factory=dict)
+    _states: dict[object, StateFigures] = field(default_factory=dict)
+    _floors: dict[object, Times] = field(default_factory=dict)
     _chunks: dict[object, Chunks] = field(default_factory=dict)
     _recomputing: dict[object, list[tuple[tuple[Words, ...], Chunks]]] = field(default_factory=dict)
     _orders: dict[object, "_Orders"] = field(default_factory=dict)
     _stages: dict[tuple[int, str], StageMiniature] = field(default_factory=dict)
     _rehearsals: dict[object, TaskOrder] = field(default_factory=dict)
     _costs: dict[int, Costs] = field(default_factory=dict)
+
+    @cached_property
+    def at_best(self) -> System | None:
+        """The system at its best rates, for bounds of all micro-batches."""
+        return fastest(self.system)
 
     def bound(self, plan: Plan, chunks: Chunks, largest: Chunks | None = None) -> PlanBound:
         """The bounds of a plan whose chunks have these layers. largest: in their place for the peak, if given.
@@ -101,7 +114,7 @@ class Bounds:
 
     def work(self, plan: Plan, waits: bool) -> int:
         """The least ns of a micro-batch on the whole model. plan: one stage. waits: for communication, too."""
-        times = self._miniature(plan, timed=True).times
+        times = self._of_micro_batch(plan).times
         costs = _task_costs(times, self.chunks(plan)[0], waits and self._waits(plan))
         return costs.forward + min(costs.backward, costs.halves)
 
@@ -114,17 +127,17 @@ class Bounds:
 
     def saved(self, plan: Plan) -> int:
         """Bytes that one forward of the whole model saves, if every layer recomputes. plan: one stage."""
-        saved = self._miniature(plan, timed=True).saved
+        saved = self._of_micro_batch(plan).saved
         return sum(saved[part] * count for part, count in self.chunks(plan, ALL)[0].parts)
 
     def held(self, plan: Plan) -> int:
         """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: one stage."""
-        held = self._miniature(plan, timed=False).held
+        held = self._of_states(plan).held
         return sum(held[block] * count for (block, _), count in self.chunks(plan)[0].parts)
 
     def _step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
         """A lower bound of the step. Every chunk has its stage's rank alone while one of its tasks runs."""
-        times = self._miniature(plan, timed=True).times
+        times = self._of_micro_batch(plan).times
         waits = self._waits(plan)
         costs = {chunk: _task_costs(times, chunk, waits) for chunk in set(chunks)}
         tasks = [costs[chunk] for chunk in chunks]
@@ -148,7 +161,7 @@ class Bounds:
     def rehearsed(self, plan: Plan, first: PlanBound) -> PlanBound:
         """The bounds of a plan with its tasks in their order: closer than those of `bound`, which are `first`."""
         small = self._stage_miniature(plan)
-        times = self._miniature(plan, timed=True).times
+        times = self._of_micro_batch(plan).times
         tasks = _TaskMaps(self, plan, small, self._ordered(plan), times, self._waits(plan))
         order = self._task_order(plan)
         ends = order.ends([tasks.of(each) for each in order.sorts])
@@ -174,7 +187,7 @@ class Bounds:
         costs = self._costs_of(plan.world)
         for axis, (kind, ranks) in small.updates.items() if self._waits(plan) else ():
             # Not all parameters are gathered: a rank may have experts of its own.
-            gathered = self._miniature(plan, timed=False).gathered.get(axis, {})
+            gathered = self._of_states(plan).gathered.get(axis, {})
             sizes = [gathered.get(block, 0) for block in blocks]
             if any(sizes):
                 gathers[axis] = costs.placed(kind, sum(sizes), costs.placement(ranks)).ns
@@ -218,7 +231,7 @@ class Bounds:
         return most
 
     def _sent_in_micro_batch(self, plan: Plan, chunk: ChunkParts) -> int:
-        sent = self._miniature(plan, timed=True).sent
+        sent = self._of_micro_batch(plan).sent
 
         def of(kind: str) -> int:
             return sum(count * sent.get(kind, {}).get(part, 0) for part, count in chunk.parts)
@@ -227,7 +240,7 @@ class Bounds:
         return of("forward") + (min(of("backward"), halves) if "input_gradient" in sent else of("backward"))
 
     def _reduced(self, plan: Plan, chunk: ChunkParts) -> int:
-        reduced = self._miniature(plan, timed=False).reduced
+        reduced = self._of_states(plan).reduced
         return sum(count * reduced.get(block, 0) for (block, _), count in chunk.parts)
 
     def message(self, plan: Plan, stage: int, hop: int, size: int) -> int:
@@ -288,7 +301,7 @@ class Bounds:
 
     def peak(self, plan: Plan, chunks: Chunks) -> int:
         """A lower bound of the bytes of the fullest rank of a plan whose chunks have these layers."""
-        held, saved = self._miniature(plan, timed=False).held, self._miniature(plan, timed=True).saved
+        held, saved = self._of_states(plan).held, self._of_micro_batch(plan).saved
         size = {
             chunk: (
                 sum(held[block] * count for (block, _), count in chunk.parts),
@@ -367,20 +380,58 @@ class Bounds:
             self._graphs[key] = IndexedGraph.of(made)
         return self._graphs[key]
 
-    def _miniature(self, plan: Plan, timed: bool) -> Miniature:
-        degrees = (plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks)
-        some = 1 if plan.recomputes_all else 2
-        mine = (plan.micro_batch_size, some) if timed else (plan.dp, plan.hsdp)
-        key = (timed, plan.options, plan.dtypes, degrees, mine)
-        if key not in self._miniatures:
-            # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share the timed one.
-            small = small_plan(plan, timed)
-            of_small = (timed, small.to_json())
-            if of_small not in self._miniatures:
+    def _of_micro_batch(self, plan: Plan) -> MicroBatchFigures:
+        key = self._layers_of(plan)
+        if key not in self._micro_batches:
+            # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share it.
+            small = micro_batch_plan(plan)
+            of_small = small.to_json()
+            if of_small not in self._micro_batches:
                 graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
-                self._miniatures[of_small] = miniature(graph, small, self.system if timed else None)
-            self._miniatures[key] = self._miniatures[of_small]
-        return self._miniatures[key]
+                self._micro_batches[of_small] = micro_batch_figures(graph, small, self.system)
+            self._micro_batches[key] = self._micro_batches[of_small]
+        return self._micro_batches[key]
+
+    def _of_states(self, plan: Plan) -> StateFigures:
+        key = (plan.options, plan.dtypes, _degrees(plan), plan.dp, plan.hsdp)
+        if key not in self._states:
+            small = state_plan(plan)
+            of_small = small.to_json()
+            if of_small not in self._states:
+                graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
+                self._states[of_small] = state_figures(graph, small)
+            self._states[key] = self._states[of_small]
+        return self._states[key]
+
+    def _layers_of(self, plan: Plan) -> object:
+        """What decides what layers compute in a micro-batch."""
+        return (plan.options, plan.dtypes, _degrees(plan), plan.micro_batch_size, plan.recomputes_all)
+
+    def floor(self, plan: Plan, batch: int, waits: bool) -> Fraction:
+        """The least ns of a sequence on the whole model, in any micro-batch that divides `batch`; 0 if unknown.
+
+        plan: one stage, with `batch` sequences in its micro-batch. waits: for communication, too.
+        """
+        key = self._layers_of(plan)
+        if key not in self._floors:
+            self._floors[key] = self._floor_times(plan)
+        times = self._floors[key]
+        costs = _task_costs(times, self.chunks(plan)[0], waits and self._waits(plan))
+        return MARGIN * (costs.forward + min(costs.backward, costs.halves)) / batch
+
+    def _floor_times(self, plan: Plan) -> Times:
+        if self.at_best is None:
+            return {}
+        small = micro_batch_plan(plan)
+        graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
+        try:
+            return floor_times(graph, small, self.at_best)
+        except OverflowError:  # a batch that is too large for one micro-batch
+            return {}
+
+
+def _degrees(plan: Plan) -> tuple[int, ...]:
+    return plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks
 
 
 @dataclass(frozen=True)
@@ -560,22 +611,33 @@ _RECOMPUTING = (
 """Words of a plan that are about what is computed again."""
 
 
-def small_plan(plan: Plan, timed: bool) -> Plan:
-    """The plan of the miniature with a plan's layers: one stage, one micro-batch, all that layers do not depend on left
-    out. timed: with the micro-batch, and few ranks of dp; otherwise with those that share states, and few sequences."""
+def micro_batch_plan(plan: Plan) -> Plan:
+    """The plan of the miniature with what a plan's layers compute: one stage, one micro-batch, and few ranks of dp.
+
+    What dp shards changes neither what a layer computes nor what it saves.
+    """
+    words = {word: value for word, value in _of_layers(plan).items() if word not in _SHARDING}
+    inner = plan.cp * (plan.tp if plan.options.experts_over_tp else 1)
+    return Plan.from_mapping({**words, "dp": math.lcm(plan.ep, inner) // inner})
+
+
+def state_plan(plan: Plan) -> Plan:
+    """The plan of the miniature with a plan's states: one stage, the ranks that share them, and few sequences."""
+    words = {word: value for word, value in _of_layers(plan).items() if word not in _RECOMPUTING}
+    # A strategy may deal whole sequences to the ranks of tp and cp.
+    return Plan.from_mapping({**words, "micro_batch_size": plan.tp * plan.cp if plan.options.strategy else 1})
+
+
+def _of_layers(plan: Plan) -> dict[str, Any]:
+    """The words of a plan on which its layers depend. Every second layer recomputes for all plans in which some do: a
+    miniature has layers of both."""
     words = {word: value for word, value in plan.to_dict().items() if word not in OF_STAGES}
-    # Every second layer recomputes for all plans in which some do: a miniature has layers of both.
-    words |= {"scatter_gather": False, "recompute_every": 1 if plan.recomputes_all else 2, "recompute_first": None}
-    if timed:
-        # What dp shards changes neither what a layer computes nor what it saves.
-        words = {word: value for word, value in words.items() if word not in _SHARDING}
-        inner = plan.cp * (plan.tp if plan.options.experts_over_tp else 1)
-        words |= {"dp": math.lcm(plan.ep, inner) // inner}
-    else:
-        words = {word: value for word, value in words.items() if word not in _RECOMPUTING}
-        # A strategy may deal whole sequences to the ranks of tp and cp.
-        words["micro_batch_size"] = plan.tp * plan.cp if plan.options.strategy else 1
-    return Plan.from_mapping(words)
+    return {
+        **words,
+        "scatter_gather": False,
+        "recompute_every": 1 if plan.recomputes_all else 2,
+        "recompute_first": None,
+    }
 
 
 def ahead_of(plan: Plan) -> int:

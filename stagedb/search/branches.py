@@ -1,5 +1,6 @@
 """Sets of plans that a search opens one after the other: their bounds, and the smaller sets that they consist of."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -22,10 +23,12 @@ from stagedb.timing.sent_bytes import most_sent
 class SetKind(IntEnum):
     """What the words of a branch have chosen."""
 
-    GROUP = 0
-    CELL = 1
-    ORDER = 2
-    PLAN = 3
+    ROUGH = 0
+    """A group whose bound is that of its layers in any micro-batch."""
+    GROUP = 1
+    CELL = 2
+    ORDER = 3
+    PLAN = 4
     """Its bound is that of its tasks in their order."""
 
 
@@ -100,15 +103,36 @@ class SearchPlace:
         for words in self.space.groups():
             yield PlanSet(self.number, SetKind.GROUP, words, self.space.count_group(words))
 
+    def roughly_bounded(self, group: PlanSet) -> PlanSet:
+        """A group with a bound of its step from one program, which serves all micro-batches of its degrees."""
+        rough = replace(group, level=SetKind.ROUGH)
+        try:
+            plan = self._one_stage(group.words, micro_batch_size=self.space.batch)
+            least = self.bounds.floor(plan, self.space.batch, self._waits)
+        except UsageError:
+            return rough
+        return replace(rough, step=math.ceil(least * self.space.batch / (group.words["dp"] * group.words["pp"])))
+
+    @property
+    def _waits(self) -> bool:
+        """Whether plans wait for communication as a plan of one stage does: another order of ranks may have a faster
+        one, and two tasks at once hide it."""
+        return not any(self.space.is_open(*each) for each in (("rank_order", "order"), ("overlap_experts", "overlap")))
+
+    def _one_stage(self, words: Words, **change: Any) -> Plan:
+        """The plan of a group with all layers on one stage. UsageError if there is none."""
+        # What dp shards is left out while it is not chosen.
+        open_ = {"zero": 0} if self.space.is_open("zero", "zero") else {}
+        plan = _of_one_stage(words, self.space, **open_, **change)
+        check_strategy(plan, self.space.sizes)  # before the graph is built
+        return plan
+
     def bounded(self, group: PlanSet) -> PlanSet:
         """A group with its bounds; without any, where no plan of one stage has its layers."""
         space, words = self.space, group.words
+        group = replace(group, level=SetKind.GROUP)
         try:
-            # What dp shards is left out while it is not chosen.
-            plan = _of_one_stage(words, space, **({"zero": 0} if space.is_open("zero", "zero") else {}))
-            check_strategy(plan, space.sizes)  # before the graph is built
-            # Another order of ranks may have faster communication, and two tasks at once hide it.
-            waits = not any(space.is_open(*each) for each in (("rank_order", "order"), ("overlap_experts", "overlap")))
+            plan, waits = self._one_stage(words), self._waits
             # A micro-batch takes so long on all stages together, and the slowest one is no faster than their mean.
             runs = space.batch // (words["dp"] * words["micro_batch_size"])
             step = -(-self.bounds.work(plan, waits) * runs // words["pp"])
@@ -117,7 +141,7 @@ class SearchPlace:
                 size //= words["dp"] * words["cp"]
             if words.get("recompute", "none") == "none" and not space.is_open("recompute", "recompute"):
                 size += self.bounds.saved(plan)
-            group = replace(group, step=step, peak=size // words["pp"])
+            group = replace(group, step=max(group.step, step), peak=size // words["pp"])
             if self.by_bytes:
                 # What is sharded is not chosen yet, and with it what is reduced and gathered once a step.
                 whole = not any(self.space.is_open(*each) for each in (("zero", "zero"), ("hsdp", "hsdp")))
@@ -128,7 +152,10 @@ class SearchPlace:
 
     def opened(self, branch: PlanSet, fewest: bool) -> Opened:
         """The parts of a set. fewest: whether a plan is the better the fewer of its layers recompute."""
+        found: list[PlanSet | Candidate]
         match branch.level:
+            case SetKind.ROUGH:
+                found = [self.bounded(branch)]
             case SetKind.GROUP:
                 found = list(self._cells(branch))
             case SetKind.CELL:

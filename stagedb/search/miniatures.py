@@ -78,20 +78,28 @@ class PartTimes:
 
 
 @dataclass(frozen=True)
-class Miniature:
-    """The figures of each part of a model under a plan.
+class MicroBatchFigures:
+    """The figures of each part of a model in a micro-batch.
 
-    times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. held: by block,
-    bytes of parameters, gradients that a framework keeps, and states of the optimizer. sent: by the name of a kind of
-    task and part, bytes that a rank sends in collectives of every micro-batch. reduced: by block, bytes that it sends
-    when gradients are reduced and parameters gathered once. gathered: by axis and block, bytes of its part of the
-    parameters that are gathered after the optimizer.
+    times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. sent: by the name
+    of a kind of task and part, bytes that a rank sends in collectives of every micro-batch.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
     saved: Mapping[Part, int]
-    held: Mapping[str, int]
     sent: Mapping[str, Mapping[Part, int]]
+
+
+@dataclass(frozen=True)
+class StateFigures:
+    """What a rank holds of each block of a model, and sends of it once a step.
+
+    held: bytes of parameters, gradients that a framework keeps, and states of the optimizer. reduced: bytes that it
+    sends when gradients are reduced and parameters gathered. gathered: by axis, bytes of its part of the parameters
+    that are gathered after the optimizer.
+    """
+
+    held: Mapping[str, int]
     reduced: Mapping[str, int]
     gathered: Mapping[str, Mapping[str, int]]
 
@@ -196,23 +204,40 @@ def _is_layer(block: BlockSpec) -> bool:
     return not block.once and block.name not in PSEUDO_BLOCKS
 
 
-def miniature(graph: IndexedGraph, plan: Plan, system: System | None) -> Miniature:
-    """The figures of a shortened graph. plan: one stage. system: None leaves out the times.
+def micro_batch_figures(graph: IndexedGraph, plan: Plan, system: System) -> MicroBatchFigures:
+    """The figures of a shortened graph. plan: one stage.
 
     Raises UsageError if the plan does not suit the model, or the system has no rate for it.
     """
     program = lower(graph, plan)
+    chunk = only_chunk(program)
+    parts = parts_of(chunk)
+    times = part_times(program, parts, system)
+    return MicroBatchFigures(times, _least(_saved(chunk, parts)), _sent(program, plan, parts))
+
+
+def state_figures(graph: IndexedGraph, plan: Plan) -> StateFigures:
+    """The figures of a shortened graph. plan: one stage. Raises UsageError if the plan does not suit the model."""
+    program = lower(graph, plan)
     columns = program.workload.classes[0]
-    carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in program.carried[columns.number].items()}
-    made = programs(program.graph, plan, columns, carried)[0]
-    parts = {position: (block, position in made.recomputing) for position, block in made.places}
-    times = {} if system is None else _times(program, plan, system, parts)
-    held = _held(Chunk(made, plan, plan.options.framework.memory))
-    sent, members = _sent(program, plan, parts), members_of(program.workload, columns)
+    held = _held(Chunk(only_chunk(program), plan, plan.options.framework.memory))
+    members = members_of(program.workload, columns)
     passing = list(_passing(program, plan, columns, of_experts(graph.stored)))
     reduced = _least(_by_block(_reduced(passing, columns, members), columns.origins))
     gathered = {axis: _least(_by_block(of, columns.origins)) for axis, of in _gathered(passing, columns).items()}
-    return Miniature(times, _least(_saved(made, parts)), _least(held), sent, reduced, gathered)
+    return StateFigures(_least(held), reduced, gathered)
+
+
+def only_chunk(program: Program) -> ChunkProgram:
+    """The chunk of a plan with one stage."""
+    columns = program.workload.classes[0]
+    carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in program.carried[columns.number].items()}
+    return programs(program.graph, program.plan, columns, carried)[0]
+
+
+def parts_of(chunk: ChunkProgram) -> dict[int, Part]:
+    """The part of the model at each position."""
+    return {position: (block, position in chunk.recomputing) for position, block in chunk.places}
 
 
 def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
@@ -325,8 +350,9 @@ def _by_block(found: Mapping[int, Fraction], origins: Origins) -> Iterator[tuple
         yield block, int(found.get(position, 0))
 
 
-def _times(program: Program, plan: Plan, system: System, parts: Mapping[int, Part]) -> dict[str, dict[Part, PartTimes]]:
-    columns = program.workload.classes[0]
+def part_times(program: Program, parts: Mapping[int, Part], system: System) -> dict[str, dict[Part, PartTimes]]:
+    """The times of the parts of a program with one stage, by the name of a kind of task. parts: by position."""
+    columns, plan = program.workload.classes[0], program.plan
     system = _alone(system)
     ns = _of_a_task(columns, lane_durations(program.workload, system).ns[0], system)
     found: dict[str, dict[Part, PartTimes]] = {}
@@ -383,13 +409,19 @@ def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int)
             mine = np.isin(ops.template, templates) & (ops.type == SEND) & ~ops.rings
             if mine.any():
                 messages[kind.name] = min(int(ops.size[mine].min()), messages.get(kind.name, 1 << 62))
+            runs = np.isin(ops.template, templates)
+            closed, final = (bool((runs & (ops.when == when)).any()) for when in (CLOSED, LAST))
+            known: dict[tuple[bool, bool], dict[LayerPlace, ClockMap]] = {}
             for opened, last in product((False, True), repeat=2):
                 if (opened and not closes) or (last and not ends):
                     continue
-                maps = transfers(
-                    columns, ns, templates, streams, parts, layers=layers, ahead=ahead, opened=opened, last=last
-                )
-                for place, one in maps.items():
+                # Tasks of this kind differ only if some of their operators run in one of the two alone.
+                same = (opened and closed, last and final)
+                if same not in known:
+                    known[same] = transfers(
+                        columns, ns, templates, streams, parts, layers=layers, ahead=ahead, opened=same[0], last=same[1]
+                    )
+                for place, one in known[same].items():
                     of = found[kind.name, opened, last]
                     of[place] = np.minimum(of[place], one) if place in of else one
     return StageMiniature(

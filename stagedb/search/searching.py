@@ -3,12 +3,12 @@
 import json
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from stagedb.advice.copied_processes import Answer, Copies, copies
@@ -37,6 +37,10 @@ TOGETHER = 64
 
 DIVE_EVERY = 16
 """One of this many opened sets is the one nearest to plans, even if others have better bounds."""
+
+
+PATIENCE = 4
+"""After so many sets without a plan that fits, degrees must have half the bound of others to be tried first."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +151,18 @@ def _name(question: Any) -> str:
 def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
     """What a process does: bounds of groups, the parts of a branch, or the trial of a plan."""
     if "groups" in question:
-        return [_plain(places[each["place"]].bounded(_branch(each))) for each in question["groups"]]
+        return [
+            _plain(_bounded(places[each["place"]], _branch(each), question["roughly"])) for each in question["groups"]
+        ]
     branch = _branch(question["branch"])
     place = places[branch.place]
     if branch.level is SetKind.PLAN:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
     return _plain(place.opened(branch, question["fewest"]))
+
+
+def _bounded(place: SearchPlace, group: PlanSet, roughly: bool) -> PlanSet:
+    return place.roughly_bounded(group) if roughly else place.bounded(group)
 
 
 def _plain(found: PlanSet | Opened) -> dict[str, Any]:
@@ -169,37 +179,76 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
     return Candidate(**{**row, "fate": Fate(row["fate"])})
 
 
+_Entry = tuple[Worth, int, PlanSet]
+"""A set in a heap, with the value of its bound and its number."""
+
+
 @dataclass
 class _World:
     """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
 
     heaps: sets that are not opened yet, by what their words have chosen, the best bound first. limits: the values of
-    the best layouts, ascending. rivals: those of other shards. opened: how many sets were.
+    the best layouts, ascending. rivals: those of other shards. opened: how many sets were. failed: how many sets that
+    were opened had no plan that fits, by their degrees and by their group. least: the best bound by degrees.
     """
 
     top: int
-    heaps: Sequence[list[tuple[Worth, int, PlanSet]]] = field(default_factory=lambda: [[] for _ in SetKind])
+    heaps: Sequence[list[_Entry]] = field(default_factory=lambda: [[] for _ in SetKind])
     limits: list[Worth] = field(default_factory=list)
     rivals: Sequence[float] = ()
     opened: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    least: dict[str, float] = field(default_factory=dict)
 
     @property
     def unopened(self) -> Iterator[tuple[Worth, PlanSet]]:
         """The sets that are not opened yet, with the values of their bounds."""
         return ((worth, branch) for heap in self.heaps for worth, _, branch in heap)
 
-    def next_heap(self, dives: bool) -> list[tuple[Worth, int, PlanSet]] | None:
-        """The heap whose first set is opened next: None if no set may have one of the best layouts.
+    def next(self, dives: bool) -> tuple[list[_Entry], _Entry] | None:
+        """The set to open next, and its heap; None if no set may have one of the best layouts.
 
         It is the one with the best bound of all: no set is opened that the result does not need. But bounds of groups
-        are loose, and thousands of them may be below the best plan. dives: until there is a limit, and now and then
-        later, it is the one nearest to plans, whose times rule out groups.
+        are loose, and thousands of them may be below the best plan. dives: until there is a limit, it is the one that
+        is hoped to lead to a plan; now and then later the one nearest to plans, whose times rule out groups.
         """
         limit = self.limit
         open_ = [heap for heap in self.heaps if heap and heap[0][0] <= limit]
         if not open_:
             return None
-        return open_[-1] if dives and (limit == NO_LIMIT or self.opened % DIVE_EVERY == 0) else min(open_)
+        if dives and limit == NO_LIMIT:
+            return min(((heap, entry) for heap in open_ for entry in heap), key=self._hope)
+        heap = open_[-1] if dives and self.opened % DIVE_EVERY == 0 else min(open_)
+        return heap, heap[0]
+
+    def _hope(self, found: tuple[list[_Entry], _Entry]) -> tuple[float, ...]:
+        """What is small for a set that is to lead to a plan that fits: of good degrees, in a group that has not failed,
+        near to plans, and lean."""
+        worth, number, each = found[1]
+        degrees = _degrees(each)
+        least = self.least.get(degrees, 0) * (1 + self.failed[degrees] / PATIENCE)
+        pp, sequences = int(each.words["pp"]), int(each.words["micro_batch_size"])
+        return (least, self.failed[_group(each)], -each.level, each.peak, -pp, sequences, *worth, number)
+
+    def push(self, worth: Worth, number: int, branch: PlanSet) -> None:
+        """Put a set into its heap."""
+        degrees = _degrees(branch)
+        self.least[degrees] = min(worth[0], self.least.get(degrees, worth[0]))
+        heappush(self.heaps[branch.level], (worth, number, branch))
+
+    def fail(self, branch: PlanSet) -> None:
+        """A set was opened, and has no plan that fits."""
+        self.failed.update((_degrees(branch), _group(branch)))
+
+    def take(self, heap: list[_Entry], entry: _Entry) -> PlanSet:
+        """Take a set from its heap."""
+        self.opened += 1
+        if entry is heap[0]:
+            heappop(heap)
+        else:
+            heap.remove(entry)
+            heapify(heap)
+        return entry[2]
 
     @property
     def limit(self) -> Worth:
@@ -258,7 +307,11 @@ class _Search:
             if not self.copies.busy:
                 break
             for question, answer in self.copies.answers():
-                self._take(_branch(question["branch"]), answer)
+                if "groups" in question:
+                    for row in answer:
+                        self._push(_branch(row))
+                else:
+                    self._take(_branch(question["branch"]), answer)
         self.settled += [self.places[branch.place].set_of(branch, Fate.UNTRIED) for branch in self.unbounded]
         self.settled = [self._judged(each) for each in self.settled]
         for world in self.worlds.values():
@@ -280,15 +333,15 @@ class _Search:
         for _ in range(len(self.turns)):
             world = self.worlds[self.turns[0]]
             self.turns.rotate(-1)
-            heap = world.next_heap(dives=not late)
-            if heap is not None and self._is_due(heap[0][2], late):
-                world.opened += 1
-                return heappop(heap)[2]
+            found = world.next(dives=not late)
+            if found is not None and self._is_due(found[1][2], late):
+                return world.take(*found)
         return None
 
     def _is_due(self, first: PlanSet, late: bool) -> bool:
         """Whether a set is opened: also late if only bounds are wanted, and it has none of its step yet."""
-        return not late or (self.seconds == 0 and first.step == 0 and first.level is not SetKind.PLAN)
+        unbounded = first.level is SetKind.ROUGH or (first.step == 0 and first.level is not SetKind.PLAN)
+        return not late or (self.seconds == 0 and unbounded)
 
     def _world_of(self, branch: PlanSet) -> _World:
         return self.worlds[self.places[branch.place].space.ranks]
@@ -308,15 +361,18 @@ class _Search:
                 kept.append(branch)
             else:
                 self._settle(place.set_of(branch, Fate.FILTERED))
-        # Groups with equal layers are next to each other, so that one process bounds them from the same figures.
-        kept.sort(key=lambda branch: repr([branch.words.get(word) for word in _LAYER]))
+        # Groups with equal layers are next to each other, so that one process bounds them from the same figures. Small
+        # micro-batches come first: they fit.
+        kept.sort(key=lambda branch: (_degrees(branch), branch.words["micro_batch_size"], branch.words["pp"]))
         asked = [kept[at : at + TOGETHER] for at in range(0, len(kept), TOGETHER)]
         if self.seconds:
             # In half of the time only some may get bounds: some of each size.
             random.Random(self.request.id).shuffle(asked)
+        # Where steps decide, most groups cannot win by a bound of all their micro-batches.
+        roughly = self.request.by not in (Objective.MEMORY, Objective.BYTES)
         while asked or self.copies.busy:
             while asked and self.copies.idle > 0 and not (self.seconds and self._is_late(1 / 2)):
-                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)]})
+                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "roughly": roughly})
             if not self.copies.busy:
                 break
             for _, answer in self.copies.answers():
@@ -329,7 +385,7 @@ class _Search:
         if place.room is not None and branch.peak > place.room:
             self._settle(place.set_of(branch, Fate.MEMORY))
             return
-        heappush(self._world_of(branch).heaps[branch.level], (self._worth_of(branch), self._next(), branch))
+        self._world_of(branch).push(self._worth_of(branch), self._next(), branch)
 
     def _worth_of(self, branch: PlanSet) -> Worth:
         place = self.places[branch.place]
@@ -339,8 +395,19 @@ class _Search:
         self.number += 1
         return self.number
 
+    def _bound(self, first: PlanSet) -> None:
+        """Ask for the bounds of a group, and of those next to it that have the same layers."""
+        world, groups = self._world_of(first), [first]
+        heap, limit = world.heaps[SetKind.ROUGH], world.limit
+        while heap and len(groups) < TOGETHER and heap[0][0] <= limit and _layers(heap[0][2]) == _layers(first):
+            groups.append(heappop(heap)[2])
+        self.copies.ask({"groups": [_plain(each) for each in groups], "roughly": False})
+
     def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
+        if branch.level is SetKind.ROUGH:
+            self._bound(branch)
+            return
         if branch.level is SetKind.PLAN:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
@@ -380,6 +447,8 @@ class _Search:
             self._push(_branch(row))
         for row in answer["settled"]:
             self._settle(_candidate(row))
+        if not answer["branches"] and not any(row["fate"] == Fate.TIMED for row in answer["settled"]):
+            self._world_of(branch).fail(branch)
         if branch.alike and answer["settled"]:
             self._push_alike(branch, _candidate(answer["settled"][0]))
 
@@ -409,20 +478,25 @@ class _Search:
 
 
 _LAYER = (
-    "recipe",
-    "tp",
-    "cp",
-    "cp_kind",
-    "ulysses",
-    "ep",
-    "expert_tp",
-    "dispatch",
+    *("recipe", "tp", "cp", "cp_kind", "ulysses", "ep", "expert_tp", "dispatch", "sp", "strategy"),
     "micro_batch_size",
-    "sp",
-    "strategy",
-    "pp",
-    "dp",
 )
+"""Words of a group that its layers depend on."""
+
+
+def _layers(group: PlanSet) -> list[Any]:
+    """What groups share whose layers take the same time."""
+    return [group.place, *(group.words.get(word) for word in _LAYER)]
+
+
+def _degrees(group: PlanSet) -> str:
+    """What groups share whose layers are divided alike."""
+    return repr(_layers(group)[:-1])
+
+
+def _group(branch: PlanSet) -> str:
+    """The group that a set belongs to."""
+    return repr([*_layers(branch), branch.words["pp"], branch.words["dp"]])
 
 
 def _key(system: str, words: Mapping[str, Any]) -> str:

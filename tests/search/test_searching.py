@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stagedb.advice import Trials
@@ -24,6 +25,7 @@ from stagedb.search.conditions import Condition
 from stagedb.search.searching import places_of, search, spaces_of
 from stagedb.search.space import GROUPS, Space, Words, groups_of
 from stagedb.systems import System, load_system
+from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.sent_bytes import most_sent
 
@@ -312,7 +314,8 @@ def test_plans_share_the_figures_that_their_other_words_do_not_change() -> None:
         assert bounds.saved(plan) == alone.saved(plan)
         assert bounds.held(plan) == alone.held(plan)
         assert bounds.work(plan, True) == alone.work(plan, True)
-    assert len({id(each) for each in bounds._miniatures.values()}) == 3 + 4
+    assert len({id(each) for each in bounds._micro_batches.values()}) == 3
+    assert len({id(each) for each in bounds._states.values()}) == 4
 
 
 @pytest.mark.parametrize(
@@ -502,6 +505,44 @@ def test_a_condition_decides_as_soon_as_it_can() -> None:
             some = {name: each[name] for name in known}
             alike = [one for one in every if some.items() <= one.items()]
             assert condition.may_hold(some) == any(map(condition.holds, alike)), some
+
+
+@pytest.mark.parametrize(
+    ("card", "system", "framework", "words"),
+    [
+        (LLAMA, "h100", "", {}),
+        (LLAMA, "a100-80gb", "torchtitan", {"recipe": "torch"}),
+        (LLAMA, "mi300x", "nemo", {"matmul_dtype": "fp8"}),
+        (MIXTURE, "h100", "megatron-core", {"dispatch": "ranks"}),
+        (MIXTURE, "gb200-nvl72", "", {}),
+    ],
+)
+def test_the_bound_of_all_micro_batches_is_below_that_of_each(
+    card: Card, system: str, framework: str, words: dict[str, Any]
+) -> None:
+    request = asked(card, 16, (), words={"global_batch_size": 96, **words}, framework=framework)
+    timed = load_system(system)
+    if framework:
+        profile = find_profile(framework)
+        timed = as_used_by(timed, profile)
+        request = dataclasses.replace(request, words=profile.plan_words(request.words))
+    (place,) = places_of(request, card, [timed])
+    shares = []
+    for group in random.Random(7).sample(list(place.groups()), 12):
+        rough, bound = place.roughly_bounded(group), place.bounded(group)
+        if bound.step:  # some degrees suit no plan of one stage
+            shares.append(rough.step / bound.step)
+    assert 0.5 < max(shares) <= 1
+
+
+def test_no_size_exceeds_the_fastest_rate_of_a_table() -> None:
+    for system in ("h100", "a100-80gb", "b200"):
+        table = OperatorTimes(load_system(system)).table("matmul", "bf16")
+        assert table is not None
+        drawn = np.random.default_rng(5)
+        rows = {name: np.exp(drawn.uniform(2, 13, 20_000)) for name in ("m", "n", "k")}
+        rates = 2 * rows["m"] * rows["n"] * rows["k"] / table.ns(rows)
+        assert 0.7 * table.fastest < rates.max() <= table.fastest
 
 
 def test_what_dp_shards_is_known_to_the_first_bound_of_the_memory() -> None:

@@ -24,6 +24,9 @@ _FASTEST = 98.0
 _NEAREST = 3
 """Families that are nearest in size, and make the time of another one."""
 
+_BEYOND = 60.0
+"""The logarithm of a size above all others."""
+
 _SAME = 1e-9
 """What is added to a distance, so that the family itself has all the weight."""
 
@@ -60,6 +63,28 @@ class MeasuredTable:
         for family, weight in self._near(wanted, self.families):
             found += weight * self.grid.at(np.concatenate([family[:, None].astype(np.float64), points], axis=1))
         return self.base(rows) * np.exp(found)
+
+    @property
+    def least(self) -> float:
+        """The shortest time of any size as a share of the simple model's."""
+        return float(np.exp(self.grid.values.min()))
+
+    @property
+    def fastest(self) -> float:
+        """FLOPs a ns that no size exceeds."""
+        if self.shape.families:
+            return self.rate / self.least
+        # In a cell of the grid the difference from the model is none below that of its corners, and the model's time of
+        # a FLOP is the shortest at the last corner. The first and the last cell of an axis are open.
+        low = self.grid.values
+        for axis in range(low.ndim):
+            low = np.minimum(
+                np.insert(low, 0, low.take(0, axis), axis), np.insert(low, low.shape[axis], low.take(-1, axis), axis)
+            )
+        ends = np.meshgrid(*(np.append(axis, _BEYOND) for axis in self.grid.axes), indexing="ij")
+        rows = {name: np.exp(end.ravel()) for name, end in zip(self.shape.columns, ends, strict=True)}
+        flops, _ = self.shape.work(rows, self.wide)
+        return float((flops / (self.base(rows) * np.exp(low.ravel()))).max())
 
     def local_experts(self, tokens: Floats, hidden: Floats, ffn: Floats, experts: Floats) -> Floats:
         """ns of all three matmuls of one rank's experts, whichever model and split they come from.

@@ -1,0 +1,119 @@
+"""Lower bounds of layers for every micro-batch at once: degrees that cannot win are known before micro-batches are.
+
+On a system without launches and latencies, on which all sizes have the best rate of any size, the time of a layer is
+proportional to the sequences of a micro-batch. No layer is faster on the system itself. Sizes that are rounded up are
+taken from a multiple of all micro-batches: for a sequence they are never smaller than there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
+from stagedb.plans import Plan
+from stagedb.search.miniatures import PartTimes, only_chunk, part_times, parts_of
+from stagedb.search.transfers import Part
+from stagedb.systems import System
+from stagedb.systems.system import ASTRA_SIM, FLAT, Accelerator, Curve, Dimension, Number
+from stagedb.systems.tables.operator_times import OperatorTimes
+from stagedb.workload.instance_columns import ClassColumns
+
+MARGIN = Fraction(99, 100)
+"""What a floor is reduced by: sizes that are rounded down may be smaller for a sequence in a small micro-batch."""
+
+_SEEN = 2
+"""An attention computes at least one of so many pairs of queries and keys: a causal mask hides fewer than half."""
+
+
+def fastest(system: System) -> System | None:
+    """The system at its best rates, without launches and latencies; None for the rules of a simulator."""
+    if system.collectives.model == ASTRA_SIM:
+        return None
+    tables = OperatorTimes(system)
+    inner, *others = map(_at_best, system.dimensions)
+    collective = tables.table("collective", "bf16")
+    if collective is not None:
+        rate = Fraction(collective.bandwidth / collective.least)
+        inner = replace(inner, kind="switch", bandwidth=max(inner.bandwidth, rate))
+    return replace(
+        system,
+        accelerator=_accelerator(system, tables),
+        dimensions=(inner, *others),
+        # Kernels that are faster in a step than alone would be below their tables.
+        overlap=replace(system.overlap, stretch=(), taken=0),
+        tables=(),
+    )
+
+
+def _accelerator(system: System, tables: OperatorTimes) -> Accelerator:
+    own, shorter = system.accelerator, min((Fraction(1), *dict(system.overlap.stretch).values()))
+    peak, attention = dict[str, Number](), Fraction(0)
+    for dtype, rate in own.peak.items():
+        # Both as shares of the file's peak, which a measurement may exceed.
+        shares = {
+            name: max([_best(curve), *(_share(tables, operator, dtype, rate) for operator in operators)])
+            for name, curve, operators in (
+                ("matmul", own.matmul, ("matmul", "experts")),
+                ("attention", own.attention, ("attention",)),
+            )
+        }
+        most = max(shares.values()) / shorter
+        peak[dtype] = rate * most
+        attention = max(attention, shares["attention"] / shorter / most)
+    return replace(
+        own,
+        peak=peak,
+        launch=Fraction(0),
+        graph_launch=Fraction(0),
+        matmul=FLAT,
+        attention=_level(attention),
+        memory=_level(_best(own.memory)),
+        power=None,
+    )
+
+
+def _share(tables: OperatorTimes, operator: str, dtype: str, peak: Number) -> Fraction:
+    """The highest rate of a table as a share of the peak; 0 without a table."""
+    table = tables.table(operator, dtype)
+    return Fraction(0) if table is None or peak == float("inf") else Fraction(table.fastest) / (1000 * Fraction(peak))
+
+
+def _at_best(dimension: Dimension) -> Dimension:
+    return replace(dimension, latency=Fraction(0), efficiency=_level(_best(dimension.efficiency)))
+
+
+def _best(curve: Curve) -> Fraction:
+    return max(share for _, share in curve.points)
+
+
+def _level(share: Fraction) -> Curve:
+    return Curve(((Fraction(1), share),))
+
+
+def floor_times(graph: IndexedGraph, plan: Plan, system: System) -> Mapping[str, Mapping[Part, PartTimes]]:
+    """The least times of a shortened graph's parts, by the name of a kind of task.
+
+    plan: one stage, with a multiple of all micro-batches. system: as `fastest` has it. Collectives that run in chunks
+    during matmuls count for nothing, as what is left of them depends on how both are long.
+    """
+    program = lower(graph, plan)
+    parts = parts_of(only_chunk(program))
+    workload = replace(program.workload, classes=tuple(map(_least_work, program.workload.classes)))
+    found = part_times(replace(program, workload=workload), parts, system)
+    if not system.overlap.chunked:
+        return found
+    return {
+        kind: {part: replace(one, chain=one.busy, exposed={}) for part, one in of.items()} for kind, of in found.items()
+    }
+
+
+def _least_work(columns: ClassColumns) -> ClassColumns:
+    """A class whose attentions have the FLOPs of the fewest pairs, and whose matmuls move nothing: tables of measured
+    times may be faster than the memory."""
+    ops = columns.ops
+    attends = np.array([kind.startswith("attention") for kind in ops.kind], bool)
+    flops = np.where(attends, ops.flops // _SEEN, ops.flops)
+    return replace(columns, ops=replace(ops, flops=flops, bytes=np.where(ops.flops > 0, 0, ops.bytes)))
