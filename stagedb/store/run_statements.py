@@ -26,8 +26,12 @@ _OF_PROFILES = re.compile(r"\.(?:peak|bandwidth|dimensions|dimension_bandwidths|
 """Properties that only a profile can have: they come from the model and the system."""
 
 
-OTHERWISE: Mapping[str, str] = {"analyze/time/longest_operators": "run/longest_operators"}
-"""Named queries whose form for a run is another statement: each call of a recorded operator takes another time."""
+OTHERWISE: Mapping[str, str] = {
+    "analyze/critical_path/critical_breakdown": "run/critical_breakdown",
+    "analyze/time/longest_operators": "run/longest_operators",
+}
+"""Named queries whose form for a run is another statement: the critical path of a recording has gaps, and each call
+of an operator takes another time."""
 
 NOT_RECORDED = ("dimension", "wire_bytes")
 """Columns of profiles that a recording does not have."""

@@ -141,7 +141,7 @@ def test_bytes_that_were_not_recorded_are_null(query: str, store: Store, tmp_pat
 
 def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
-    db.import_run(*three(tmp_path))
+    late_run = db.import_run(*three(tmp_path))
     (late,) = db.query("late_ranks")
     assert (late["rank"], late["calls"], late["waited"], late["longest"]) == (2, 1, 28_000, 14_000)
     assert late["share"] == pytest.approx(28_000 / 3 / 65_000) and late["clock_error"] == 0
@@ -152,6 +152,11 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     (gap,) = db.query("idle_gaps", run=run.id)
     assert (gap["launcher"], gap["gaps"], gap["idle"], gap["launching"]) == ("aten::linear", 1, 1_000, 700)
     assert (run.launching, run.unexplained) == (700, 300)
+    parts = [(row["kind"], row["runs"], row["ns"], row["share"]) for row in db.query("critical_breakdown", run=run.id)]
+    assert parts == [("gap", 1, 1_000, 0.5), ("matmul", 2, 1_000, 0.5)]
+    breakdown = db.query("critical_breakdown", run=late_run.id)
+    assert sum(row["ns"] for row in breakdown) == 65_000
+    assert [(row["block"], row["axis"], row["ns"]) for row in breakdown if row["kind"] == "gap"] == [("", None, 14_000)]
 
 
 def test_ranks_whose_allocators_did_the_same_share_a_memory(store: Store, tmp_path: Path) -> None:
