@@ -411,6 +411,11 @@ class RunInfo:
         parts = (("computes or copies", self.busy), ("only communicates", self.exposed), ("does nothing", idle))
         return ", ".join(f"{what} {ns / self.step:.1%}" for what, ns in parts)
 
+    @property
+    def gaps(self) -> str:
+        """The gaps of the critical path as shares of the run, until the launch of the next op and after it."""
+        return f"gaps until a launch {self.launching / self.step:.1%}, after it {self.unexplained / self.step:.1%}"
+
     def __str__(self) -> str:
         named = "" if self.name is None else f" {self.name}"
         return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms"

@@ -60,13 +60,12 @@ def import_(
 
 def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was recorded, where the time goes, and what to ask next. clocks: the rows of the query of that name."""
-    launching, after = run.launching / run.step, run.unexplained / run.step
     return [
         str(run) if run.new else f"{run} (there already)",
         *([_renamed(run)] if run.known_as and {*run.names} != {*run.known_as} else []),
         *([_aligned(clocks)] if len(clocks) > 1 else []),
         f"a rank {run.spent} of the time",
-        f"critical path: waits for launches {launching:.1%} of the time, and for what was not recorded {after:.1%}",
+        f"critical path: {run.gaps} of the time",
         f"next: stagedb query {_first_question(run)} --run {run.name or run.id[:12]}",
     ]
 

@@ -93,7 +93,7 @@ def _figures(run: StoredRun, spent: dict[int, RankTime], halves: tuple[Half, ...
         ("Computing", f"{100 * shares['busy']:.1f}", "%", "of the time a rank computes or copies"),
         ("Communication", f"{100 * (shares['exposed'] + shares['bubble']):.1f}", "%", "of the time it does only that"),
         ("Idle", f"{100 * shares['idle']:.1f}", "%", "of the time nothing runs"),
-        ("Gaps", f"{100 * gaps:.1f}", "%", "of the critical path: the host, and what was not recorded"),
+        ("Gaps", f"{100 * gaps:.1f}", "%", "of the critical path: nothing on it runs"),
     ]
     if halves:
         exchange, exposed = sum(each.communicating for each in halves), sum(each.exposed for each in halves)

@@ -59,8 +59,7 @@ def run(request: Request) -> Response:
         about=", ".join([info.extent, *info.devices]),
         expected=expected,
         report=address("runs", info.id, "report"),
-        waits=f"It waits for launches {info.launching / info.step:.1%} of the time, and for what was not recorded "
-        f"{info.unexplained / info.step:.1%}.",
+        gaps=f"Its {info.gaps} of the time.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )
