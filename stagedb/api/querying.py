@@ -1,14 +1,15 @@
 """Questions: free Cypher, and the named queries: `cypher/analyze/SUBJECT/NAME.cypher`."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
 from stagedb.api import catalog, lookup
+from stagedb.api.answer_hints import hints_about_run, hints_of
 from stagedb.api.results import QueryInfo, Rows, SearchInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean, shown
-from stagedb.mentions import OPTIONS, Word, call
+from stagedb.mentions import Word, call
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
@@ -20,8 +21,6 @@ from stagedb.store.unknown_names import unknown_names
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile", "run")}
 """Parameters with an id of something in the store, and the pattern by which a text uses them."""
-MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
-"""Labels of the nodes that `memory` writes."""
 PLAN = re.compile(r"^\s*(EXPLAIN|PROFILE)\b", re.IGNORECASE)
 """The word with which a text asks for its plan."""
 WORD = re.compile(r"^[A-Za-z][\w/-]*$")
@@ -171,7 +170,7 @@ def run(
     answer = _answer(store, chosen, lambda: store.query(_asking(text, plan), given, graph=graph, **limits))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
-    hints += _incomplete(store, text, statement, answer, given)
+    hints += hints_of(store, text, statement, answer, given)
     fields = () if statement is None else statement.columns
     return Rows(
         tuple(answer.columns),
@@ -184,23 +183,6 @@ def run(
         graph=answer.graph,
         plan=answer.plan,
     )
-
-
-def _incomplete(
-    store: Store, text: str, statement: Statement | None, answer: Table, given: Mapping[str, Any]
-) -> list[str]:
-    """What an answer lacks because nobody wrote or computed it yet, and what does that."""
-    hints = []
-    if answer.unwritten:
-        hints.append(
-            f"the answer is without {answer.unwritten:,} ranks and their groups, whose nodes nobody wrote yet: a query "
-            "of one instance writes them, such as MATCH (r:Rank {instance: $instance}) RETURN count(r)"
-        )
-    if not answer.rows and MEMORY.search(text) and "instance" in given:
-        hints += _without_memory(store, str(given["instance"]))
-    if statement is not None and "wire_bytes" in answer.columns and "profile" in given:
-        hints += _without_wires(store, str(given["profile"]))
-    return hints
 
 
 def _about_run(
@@ -236,17 +218,8 @@ def _about_run(
     rows = tuple(tuple(row[place] for place in places) for row in answer.rows)
     units = {field.name: field.unit for field in asked.columns if field.unit is not None}
     keep = tuple(name for name in asked.keep if name in kept)
-    hints = tuple(_without_bytes(kept, rows))
+    hints = tuple(hints_about_run(kept, rows))
     return Rows(tuple(kept), rows, hints=hints, cut=answer.cut, keep=keep, units=units, plan=answer.plan)
-
-
-def _without_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """How to record what is missing in an answer about a run."""
-    if "bytes" in columns and any(row[columns.index("bytes")] is None for row in rows):
-        yield (
-            "rows without bytes: the traces do not have the size of every such message. The execution traces of the "
-            "ranks have them (ExecutionTraceObserver): record both, and import them together"
-        )
 
 
 def _of_runs(statement: Statement) -> bool:
@@ -302,20 +275,6 @@ def _take(name: str, asked: Set[str], params: dict[str, Any], option: str | None
     if option is not None:
         raise UsageError(f"{Word(name)} and the parameter {name} both set ${name}: leave one out")
     return str(params.pop(name))
-
-
-def _without_memory(store: Store, instance: str) -> list[str]:
-    if store.read("memory/all_peaks", instance=instance):
-        return []
-    short = instance[: catalog.SHORT_ID]
-    return [f"the memory of instance {short} is not computed yet: {OPTIONS.call(call('memory', short))} does that"]
-
-
-def _without_wires(store: Store, profile: str) -> list[str]:
-    there = store.read("profile/figures", profile=profile)
-    if not there or there[0]["dimensions"] is not None:
-        return []
-    return ["an older stagedb made this profile, without the traffic into the network: profile it again"]
 
 
 def _asking(text: str, plan: str | None) -> str:

@@ -231,6 +231,33 @@ def test_waits_have_the_error_of_the_clocks(store: Store, tmp_path: Path) -> Non
     assert {row["clock_error"] for row in db.query("late_ranks", run="mine")} == {max(spreads)} == {300}
 
 
+def test_waits_within_the_error_of_the_clocks_come_last_and_are_named(store: Store, tmp_path: Path) -> None:
+    """Many short waits are longer than a long one, all together, and each of them may be none."""
+    for rank, (ahead, apart) in enumerate([(0, (0,) * 9), (300, (0, 300, 700) * 3), (100, (0, 100, 200) * 3)]):
+        made = Recording(rank, 3)
+        for place, more in enumerate(apart):
+            by = 900 if (rank, place) == (1, 0) else 150 if rank == 2 else 0
+            begin, end = 100_000 * place + ahead + by, 100_000 * place + 50_000 + more
+            made.collective("allreduce", begin, end - begin, (0, 1, 2))
+        made.write(tmp_path)
+    db = Stagedb(store)
+    db.import_run(tmp_path, name="mine")
+    late = db.query("late_ranks", run="mine")
+    assert [(row["rank"], row["certain"]) for row in late] == [(1, True), (2, False)]
+    assert [row["waited"] for row in late] == [1_550, 4_000]
+    assert late.hints == ("the last row has waits that are no longer than the error of the clocks: there may be none",)
+
+
+def test_a_run_of_one_rank_has_nobody_who_is_late(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    db.import_run(three(tmp_path)[0], name="mine")
+    late = db.query("late_ranks", run="mine")
+    assert late.rows == () and late.hints == (
+        "one rank of the run was imported, and whom others wait for needs the traces of several: import the files of "
+        "all ranks together",
+    )
+
+
 def test_everything_that_a_store_can_do_knows_runs(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     run = db.import_run(*three(tmp_path))

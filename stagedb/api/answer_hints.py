@@ -1,0 +1,71 @@
+"""What an answer lacks since nobody recorded, wrote or computed it yet, what does that, and what may be an error."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stagedb.api import catalog, lookup
+from stagedb.mentions import OPTIONS, call
+from stagedb.store import Statement, Store, Table
+
+MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
+"""Labels of the nodes that `memory` writes."""
+
+LATE_RANKS = "analyze/runs/late_ranks"
+"""The named query whose rows compare clocks; its column `certain` is false where that may be all they are."""
+
+
+def hints_of(
+    store: Store, text: str, statement: Statement | None, answer: Table, given: Mapping[str, Any]
+) -> Iterator[str]:
+    """What a reader of an answer should know.
+
+    text: the query. statement: the named one, or None. answer: its columns and rows. given: its parameters, with ids.
+    """
+    if answer.unwritten:
+        yield (
+            f"the answer is without {answer.unwritten:,} ranks and their groups, whose nodes nobody wrote yet: a query "
+            "of one instance writes them, such as MATCH (r:Rank {instance: $instance}) RETURN count(r)"
+        )
+    if not answer.rows and MEMORY.search(text) and "instance" in given:
+        yield from _without_memory(store, str(given["instance"]))
+    if statement is None:
+        return
+    if "wire_bytes" in answer.columns and "profile" in given:
+        yield from _without_wires(store, str(given["profile"]))
+    if statement.name == LATE_RANKS:
+        yield from _about_waits(store, answer, str(given["run"]))
+
+
+def hints_about_run(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """The same of the answer of a question about profiles that was asked about a run: how to record what is missing."""
+    if "bytes" in columns and any(row[columns.index("bytes")] is None for row in rows):
+        yield (
+            "rows without bytes: the traces do not have the size of every such message. The execution traces of the "
+            "ranks have them (ExecutionTraceObserver): record both, and import them together"
+        )
+
+
+def _without_memory(store: Store, instance: str) -> Iterator[str]:
+    if not store.read("memory/all_peaks", instance=instance):
+        short = instance[: catalog.SHORT_ID]
+        yield f"the memory of instance {short} is not computed yet: {OPTIONS.call(call('memory', short))} does that"
+
+
+def _without_wires(store: Store, profile: str) -> Iterator[str]:
+    there = store.read("profile/figures", profile=profile)
+    if there and there[0]["dimensions"] is None:
+        yield "an older stagedb made this profile, without the traffic into the network: profile it again"
+
+
+def _about_waits(store: Store, answer: Table, run: str) -> Iterator[str]:
+    """Which waits the clocks are too uncertain for, and why a run has none."""
+    unsure = sum(not row[answer.columns.index("certain")] for row in answer.rows)
+    if unsure:
+        which = "the last row has" if unsure == 1 else f"the last {unsure:,} rows have"
+        yield f"{which} waits that are no longer than the error of the clocks: there may be none"
+    if not answer.rows and lookup.the_run(store, run).world == 1:
+        yield (
+            "one rank of the run was imported, and whom others wait for needs the traces of several: import the files "
+            "of all ranks together"
+        )
