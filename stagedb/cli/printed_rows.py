@@ -67,7 +67,7 @@ class Output:
         """Print or save the rows. Raises UsageError if the format needs a file, StagedbError if writing fails.
 
         keep: the columns that a narrow terminal shows, the most important first. units: units of columns, by name; a
-        terminal shows such a column in the unit that people read, and every other output as it is. provenance: of a
+        table shows such a column in the unit that people read, and every other format as it is. provenance: of a
         report, whose JSON is an object with it and the rows; a Parquet file has it in its metadata.
         """
         if self.format is RowFormat.PARQUET:
@@ -77,7 +77,7 @@ class Output:
         elif self.format is RowFormat.JSON and provenance is not None:
             self._write_report(columns, rows, provenance)
         elif self.output is not None:
-            write_whole(self.output, render(self.format, columns, rows, None).encode(), "--output")
+            write_whole(self.output, render(self.format, columns, rows, None, keep, units).encode(), "--output")
         else:
             room = None
             if sys.stdout.isatty():
@@ -117,7 +117,7 @@ def render(
     if format_ is RowFormat.CSV:
         return csv_text(columns, rows)
     if format_ is RowFormat.TABLE:
-        return _table(columns, rows, room, keep, units if room is not None else NO_UNITS)
+        return _table(columns, rows, room, keep, units)
     if format_ is RowFormat.NDJSON:
         return "".join(f"{line}\n" for line in json_lines(columns, rows))
     return json_text(columns, rows)

@@ -207,6 +207,13 @@ def test_the_columns_of_the_answer_remain(monkeypatch: pytest.MonkeyPatch) -> No
     assert "No room for layers, calls" in " ".join(text.split())
     narrow = render(RowFormat.TABLE, columns, [row], 16, ("share", "time", "block"), units)
     assert narrow.splitlines()[0] == "axis  share %"
+    # Another program gets the same with all columns, however narrow the terminal is.
+    monkeypatch.setenv("COLUMNS", "16")
+    piped = render(RowFormat.TABLE, columns, [row], None, ("share", "time", "block"), units)
+    assert piped.splitlines() == [
+        "axis  block  layers  calls  time ms  share %",
+        "tp    layer      32    256   65.565      3.1",
+    ]
 
 
 AT_80: dict[str, tuple[dict[str, Any], str]] = {
@@ -266,7 +273,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("case", UNITS, ids=str)
-def test_a_terminal_shows_units_and_files_are_exact(case: tuple[str, tuple[Any, ...]], tmp_path: Path) -> None:
+def test_a_table_has_units_and_other_formats_are_exact(case: tuple[str, tuple[Any, ...]], tmp_path: Path) -> None:
     unit, values = case
     assert shown_column("time", unit, values) == UNITS[case]
     path = tmp_path / "rows.csv"
@@ -276,6 +283,9 @@ def test_a_terminal_shows_units_and_files_are_exact(case: tuple[str, tuple[Any, 
         "time",
         *('""' if value is None else str(value) for value in values),
     ]
+    Output(output=path).write(["time"], rows, keep=("time",), units={"time": unit})
+    head, shown = UNITS[case]
+    assert [line.strip() for line in path.read_text(encoding="utf-8").splitlines()] == [head, *shown]
 
 
 def test_a_column_with_the_name_of_its_unit_gets_a_name() -> None:

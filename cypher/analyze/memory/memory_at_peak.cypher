@@ -8,7 +8,7 @@
 // column category: string — parameters, gradients, optimizer_state, activations …
 // column layers: integer — layers that hold such tensors
 // column count: integer — number of tensors held
-// column bytes: integer [bytes] — bytes of all of them together
+// column bytes: integer [B] — bytes of all of them together
 // keep: class, tensor, bytes, category, count, layers
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:HAS_MEMORY]->(:Memory)-[:HOLDS]->(n:MemoryTensor)
 WITH c, n.name AS tensor, n.category AS category, count(n) AS layers, sum(n.count) AS count, sum(n.bytes) AS bytes

@@ -5,9 +5,9 @@
 // param run: string — id of the run
 // column place: string — device 0, or host
 // column ranks: integer[] — the ranks
-// column peak: integer [bytes] — the most that is allocated at once
+// column peak: integer [B] — the most that is allocated at once
 // column since_begin: boolean — bytes count only what was allocated since the recording began
-// column reserved: integer? [bytes] — the most that the allocator held of the device; null: not recorded
+// column reserved: integer? [B] — the most that the allocator held of the device; null: not recorded
 // column at: integer [ns] — when it peaks, on the first of the ranks
 // column step_number: integer? — the profiler's number of that step
 // column phase: string — forward, backward or optimizer
