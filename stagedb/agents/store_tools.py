@@ -85,6 +85,7 @@ def _diff(db: Stagedb, asked: _DiffArguments, limits: AnswerLimits) -> ToolAnswe
     facts = {
         "verdict": found.verdict,
         "memory": found.memory_verdict or None,
+        "remark": found.remark or None,
         "same": found.same,
         "longer": found.longer,
         "first": _named(found.first),

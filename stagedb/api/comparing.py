@@ -12,6 +12,7 @@ from stagedb.api import lookup, matching, querying
 from stagedb.api.matching import MatchedRun
 from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
+from stagedb.api.run_systems import other_system
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.matching.memory_match import MemoryAt, compared_memory
@@ -141,6 +142,7 @@ def _expected_and_seen(store: Store, run: RunInfo, plan: PlanSide) -> Difference
         of_runs(store, [run], [shlex.join(["stagedb", "diff", plan.instance.id, run.id])]),
         memory=found.memory,
         memory_verdict=found.memory_verdict,
+        remark=found.remark,
     )  # fmt: skip
 
 
@@ -168,6 +170,11 @@ class SeenAgainstPlan:
     def verdict(self) -> str:
         """What the match found, and how long the step takes instead of what was expected."""
         return f"{self.match}; {seen_verdict(*self.sums)}" if self.sums else f"{self.match}"
+
+    @property
+    def remark(self) -> str:
+        """A sentence on why expected and seen times do not compare; empty if nothing shows that."""
+        return "" if self.profile is None else other_system(self.run, self.instance.id, self.profile.system)
 
     @property
     def memory(self) -> Rows:

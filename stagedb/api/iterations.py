@@ -8,12 +8,12 @@ from typing import Any
 from stagedb.advice import Trials
 from stagedb.api import lookup, provenance
 from stagedb.api.results import Rows, RunInfo
+from stagedb.api.run_systems import preset_of
 from stagedb.api.sweeping import SweepRequest, trials_of
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.plans.request_batches import NotEnoughError, batch_of
 from stagedb.store import Store
-from stagedb.systems import system_names
 
 COLUMNS = ("rank", "number", "workflow", "prefills", "decodes", "tokens", "keys", "seen", "busy", "expected", "ratio")
 KEEP = ("number", "workflow", "seen", "expected", "ratio", "tokens", "keys")
@@ -84,11 +84,10 @@ def iterations(
 
 
 def _system_of(run: RunInfo) -> str:
-    """The preset whose words are among those of a run's accelerators, the one with most. UsageError without one."""
-    words = {*" ".join(run.devices).lower().replace("-", " ").split()}
-    found = [each for each in system_names() if words.issuperset(each.split("-"))]
-    if found:
-        return max(found, key=lambda each: each.count("-"))
+    """The preset of a run's accelerators. UsageError without one."""
+    found = preset_of(run)
+    if found is not None:
+        return found
     raise UsageError(
         f"run {run.id[:12]} ran on {', '.join(run.devices) or 'an accelerator without a name'}: name its system with "
         f"{Word('system')}"

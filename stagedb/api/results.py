@@ -733,7 +733,8 @@ class Difference:
     was asked for; None if none was.
 
     memory, for a run and a plan: bytes by rank class at moments of a step, expected and seen; no rows if the run has
-    none. memory_verdict: one sentence on them, or how to record them; empty for others.
+    none. memory_verdict: one sentence on them, or how to record them; empty for others. remark: one sentence if the run
+    was recorded on other processors than the plan is timed on.
     """
 
     first: InstanceInfo | ProfileInfo | RunInfo
@@ -748,6 +749,7 @@ class Difference:
     limit: float | None = None
     memory: Rows = dataclasses.field(default_factory=lambda: Rows((), ()))
     memory_verdict: str = ""
+    remark: str = ""
 
     @property
     def failed(self) -> bool:

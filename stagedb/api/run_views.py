@@ -104,7 +104,7 @@ def run_report(store: Store, info: RunInfo) -> str:
     seen = comparing.seen_against_plan(store, info, comparing.side_of(store, instance))
     plan = SeenPlan(
         instance=seen.instance.name or instance[:12],
-        verdict=seen.verdict,
+        verdict=". ".join(filter(None, (seen.verdict, seen.remark))),
         steps=tuple(each.step for each in seen.sums),
         terms=seen.terms,
         findings=seen.found.findings,

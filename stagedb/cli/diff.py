@@ -110,6 +110,8 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
     write = common.line if printed else common.note
     if not found.same:
         write(f"{found.verdict}.")
+    if found.remark:
+        write(f"{found.remark}.")
     if found.memory_verdict:
         write(f"{found.memory_verdict}.")
     same = ": nothing differs" if found.same else ""

@@ -1,9 +1,12 @@
 """Plans that are found from recorded runs alone, against what was run."""
 
+import dataclasses
+
 import pytest
 
 from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
+from stagedb.api.run_systems import other_system
 from stagedb.lowering import program_of
 from stagedb.matching.plan_finding import FoundPlan, Undecided, find_plan, plan_of
 from stagedb.matching.run_match import match_run
@@ -74,6 +77,22 @@ def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> 
     profile = db.profile(found.instance.id, system="h100", name="expected")
     difference = db.diff("expected", "dropped")
     assert (difference.first.id, difference.second.id) == (profile.info.id, found.run.id)
+    run, instance = found.run.id[:12], found.instance.id
+    assert difference.remark == (
+        "the plan is timed on h100, and the run was recorded on CPUs: their times differ by that, too; "
+        f"`stagedb systems calibrate {run}` fits a system to runs like it"
+    )
+    for device, system, better in (
+        ("NVIDIA H100 80GB HBM3", "h100", None),
+        ("NVIDIA H100 80GB HBM3", "my-own", None),
+        ("GPU", "h100", None),
+        ("NVIDIA H100 80GB HBM3", "a100-80gb", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "h100", "a100-80gb"),
+        ("NVIDIA GeForce RTX 4090", "h100", ""),
+    ):
+        text = other_system(dataclasses.replace(found.run, devices=(device,)), instance, system)
+        assert (f"recorded on {device}: " in text) == (better is not None)
+        assert (f"`stagedb profile {instance[:12]} --system {better}` times it there" in text) == bool(better)
     ((kind, module, phase, ranks, expected, seen),) = difference.work.rows
     assert (kind, module, phase, ranks, seen) == ("missing", "layer.1", "backward", [0, 1, 2, 3], "")
     assert expected.startswith("reduce_scatter of 7,080,960 B over dp")

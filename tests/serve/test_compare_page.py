@@ -150,8 +150,11 @@ def test_a_run_is_next_to_what_was_expected(reading: Store, served: Served) -> N
     assert to is not None
     page = unescape(served.get(unescape(to[1])).text)
     assert content(reading) == before
-    verdict = db.diff("expected", "dropped").verdict
+    found = db.diff("expected", "dropped")
+    verdict = found.verdict
     assert f'<p class="verdict">{verdict}.</p>' in page
+    assert "was recorded on CPUs" in found.remark and f"<p>{found.remark}.</p>" in page
+    assert f"{found.remark}." in unescape(served.get(f"/runs/{run}/report").text)
     assert verdict.startswith("224 of 228 planned ops are in the run") and " times the expected " in verdict
     terms = rows_of(page, "Where the time of a step goes")
     assert [row[0].removesuffix(" differs the most") for row in terms] == [
