@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from stagedb.api import catalog, lookup
 from stagedb.api.answer_hints import hints_about_run, hints_of
-from stagedb.api.results import QueryInfo, Rows, SearchInfo
+from stagedb.api.results import QueryInfo, Rows, SearchInfo, kind_of
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean, shown
 from stagedb.mentions import Word, call
@@ -266,6 +266,30 @@ def _searched(
     found = lookup.the_search(store, None if word is None else str(word))
     params["search"] = found.id
     return found, {} if word is not None else {"search": str(found).removeprefix("search ")}
+
+
+def set_by(store: Store, query: str, word: str) -> str:
+    """The parameter that a word sets which is given with a query, without a name.
+
+    It is the instance, profile or run that the query is about, else the query's only parameter. A query about a profile
+    may be asked about its instance or a run, so that the kind of what the word names counts. UsageError for a query
+    that has no such parameter or several, and for an unknown word.
+    """
+    text, statement = _text(store, query)
+    asked = [name for name, pattern in CHOSEN.items() if pattern.search(text)]
+    takes = [field.name for field in statement.params] if statement is not None else asked
+    wanted = asked or takes
+    if len(wanted) != 1:
+        each = " and ".join(str(Word(name) if name in CHOSEN else Word("param", f"{name}=VALUE")) for name in wanted)
+        raise UsageError(
+            f"{shown(word)} may name several things, and the query takes each by its name: {each}"
+            if wanted
+            else f"the query has no parameter that {shown(word)} could set: leave it out"
+        )
+    if wanted == ["profile"]:
+        kind = kind_of(lookup.find(store, word))
+        return kind if kind in CHOSEN else "profile"
+    return wanted[0]
 
 
 def _take(name: str, asked: Set[str], params: dict[str, Any], option: str | None) -> str | None:

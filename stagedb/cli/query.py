@@ -1,7 +1,7 @@
 """`query` and `queries`: questions in Cypher."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,19 @@ from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import read_text, shown
+
+if TYPE_CHECKING:
+    from stagedb.api import Rows, Stagedb
+
+About = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME|ID]",
+        help="What the query is about, in place of --instance, --profile or --run.  [your newest]",
+        show_default=False,
+        autocompletion=completion.asked,
+    ),
+]
 
 
 @option_groups
@@ -23,6 +36,7 @@ def query(
             autocompletion=completion.queries,
         ),
     ],
+    about: About = None,
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; VALUE is read as JSON, else as text."),
@@ -60,11 +74,19 @@ def query(
 
     A text that could write is refused. In it, $instance, $profile and $run are ids. Names may be written with - or _.
     """
+    params = dict(_pair(text) for text in param or [])
+    things: dict[str, Any] = {"instance": instance, "profile": profile, "run": run}
+    with common.connect() as db, progress(common, "writing", "ranks and groups") as report:
+        if about is not None:
+            _set(db, query, about, params, things)
+        answer = db.query(query, params, **things, timeout=timeout, progress=report)
+    _print(query, answer, output, common)
+
+
+def _print(query: str, answer: "Rows", output: Output, common: Common) -> None:
+    """What the answer is about, its rows, and what is missing in it."""
     from stagedb import api
 
-    params = dict(_pair(text) for text in param or [])
-    with common.connect() as db, progress(common, "writing", "ranks and groups") as report:
-        answer = db.query(query, params, instance=instance, profile=profile, run=run, timeout=timeout, progress=report)
     for what, which in answer.newest.items():
         common.note(f"of the newest {what}, {which}")
     output.write(answer.columns, answer.rows, keep=answer.keep, units=answer.units)
@@ -125,6 +147,17 @@ def queries(
         for record in records:
             del record["columns"]  # too wide for a terminal
     output.write_records(records, keep=("name", "asks", "parameters"))
+
+
+def _set(db: "Stagedb", query: str, about: str, params: dict[str, Any], things: dict[str, Any]) -> None:
+    """Add what a query is about to its parameters, or to the things by name."""
+    from stagedb.api.querying import set_by
+
+    name = set_by(db.store, query, about)
+    given = next((each for each, word in things.items() if word is not None), name if name in params else None)
+    if given is not None:
+        raise UsageError(f"{shown(about)} and {given} both set what the query is about: leave one out")
+    (things if name in things else params)[name] = about
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -423,6 +423,35 @@ def test_a_parameter_names_an_instance_as_its_option_does(run: Run, tiny: str) -
     assert "no profile 'nope'" in run("query", "hotspots", "-p", "profile=nope").err
 
 
+def test_a_word_after_a_query_is_what_it_is_about(run: Run, tiny: str, tmp_path: Path) -> None:
+    """An instance, a profile or a run, by the kind of what the word names; or the only parameter."""
+    for name, more in (("mine", ()), ("other", ("--zero", "1"))):
+        assert run("instantiate", tiny, *PLAN, *more, "--name", name).status == 0
+        assert run("profile", name, "--name", f"{name}-timed").status == 0
+    run("import", str(step(0, 1).write(tmp_path)), "--name", "seen")
+    for words, option in (
+        (("bytes_by_axis", "mine"), "--instance"),
+        (("MATCH (o:Op {instance: $instance}) RETURN count(o) AS ops", "mine"), "--instance"),
+        (("critical_path", "mine"), "--instance"),
+        (("critical_path", "mine-timed"), "--profile"),
+        (("critical_path", "seen"), "--run"),
+        (("clocks", "seen"), "--run"),
+    ):
+        query, word = words
+        assert rows(run, "query", *words) == rows(run, "query", query, option, word) != []
+    model = rows(run, "ls", "graphs")[0]["name"]
+    assert rows(run, "query", "fastest-plans", model) == rows(run, "query", "fastest-plans", "-p", f"model={model}")
+    for arguments, error in (
+        (("bytes_by_axis", "nope"), "no instance 'nope'"),
+        (("bytes_by_axis", "mine", "--instance", "other"), "'mine' and instance both set what the query is about"),
+        (("fastest-plans", model, "-p", f"model={model}"), "leave one out"),
+        (("RETURN $run AS run, $instance AS instance", "mine"), "takes each by its name: --instance and --run"),
+        (("RETURN 1 AS one", "mine"), "no parameter that 'mine' could set"),
+    ):
+        refused = run("query", *arguments)
+        assert refused.status == 2 and error in refused.err
+
+
 def test_memory_makes_what_is_missing(run: Run, tiny: str) -> None:
     made = rows(run, "memory", "--model", tiny, *PLAN, "--show", "phases")
     assert made == rows(run, "memory", "--show", "phases")
