@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stagedb.api import catalog, lookup
+from stagedb.api.run_systems import other_system
 from stagedb.mentions import OPTIONS, call
 from stagedb.store import Statement, Store, Table
 
@@ -13,6 +14,9 @@ MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
 
 LATE_RANKS = "analyze/runs/late_ranks"
 """The named query whose rows compare clocks; its column `certain` is false where that may be all they are."""
+
+AGAINST_PLAN, NEXT_TO_PROFILE = "analyze/runs/run_against_plan", "analyze/runs/seen_and_planned"
+"""The named queries about a run and the instance that it was matched with."""
 
 
 def hints_of(
@@ -35,6 +39,8 @@ def hints_of(
         yield from _without_wires(store, str(given["profile"]))
     if statement.name == LATE_RANKS:
         yield from _about_waits(store, answer, str(given["run"]))
+    if statement.name in (AGAINST_PLAN, NEXT_TO_PROFILE):
+        yield from _about_match(store, answer, str(given["run"]), statement.name == NEXT_TO_PROFILE)
 
 
 def hints_about_run(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -56,6 +62,28 @@ def _without_wires(store: Store, profile: str) -> Iterator[str]:
     there = store.read("profile/figures", profile=profile)
     if there and there[0]["dimensions"] is None:
         yield "an older stagedb made this profile, without the traffic into the network: profile it again"
+
+
+def _about_match(store: Store, answer: Table, run: str, timed: bool) -> Iterator[str]:
+    """Why there is nothing to compare a run with. timed: the answer has times, which depend on systems."""
+    short = run[: catalog.SHORT_ID]
+    matched = store.read("match/newest", run=run)
+    if not matched:
+        yield (
+            f"the run is compared with no plan yet: {OPTIONS.call(call('match', short))} finds its plan, and "
+            f"{OPTIONS.call(call('match', short, 'INSTANCE'))} takes one of the store"
+        )
+        return
+    instance = matched[0]["instance"]
+    if not timed and not answer.rows:
+        yield f"the run was compared with instance {instance[: catalog.SHORT_ID]}, and nothing differs"
+    if timed and not lookup.profiles_of(store, instance):
+        profile = OPTIONS.call(call("profile", instance[: catalog.SHORT_ID]))
+        yield f"the instance that the run was compared with has no times yet: {profile} makes them, on a system"
+    if timed and answer.rows:
+        at = answer.columns.index("system")
+        for system in dict.fromkeys(str(row[at]) for row in answer.rows):
+            yield from filter(None, [other_system(lookup.the_run(store, run), instance, system)])
 
 
 def _about_waits(store: Store, answer: Table, run: str) -> Iterator[str]:

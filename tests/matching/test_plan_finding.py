@@ -73,7 +73,16 @@ def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> 
     """`diff` of a profile and a run: what differs between them, and the time of a call by what it is."""
     db = Stagedb(embedded_store)
     db.import_run(FOLDER / "fsdp-no-reduction", name="dropped")
+    for query in ("run_against_plan", "seen_and_planned"):
+        answer = db.query(query, run="dropped")
+        assert not answer.rows and "`stagedb match " in " ".join(answer.hints)
     found = db.match("dropped")
+    answer = db.query("seen_and_planned", run="dropped")
+    assert answer.rows == () and answer.hints == (
+        "the instance that the run was compared with has no times yet: "
+        f"`stagedb profile {found.instance.id[:12]}` makes them, on a system",
+    )
+    assert db.query("run_against_plan", run="dropped").hints == ()
     profile = db.profile(found.instance.id, system="h100", name="expected")
     difference = db.diff("expected", "dropped")
     assert (difference.first.id, difference.second.id) == (profile.info.id, found.run.id)
@@ -82,6 +91,7 @@ def test_a_run_is_compared_with_a_profile_of_its_plan(embedded_store: Store) -> 
         "the plan is timed on h100, and the run was recorded on CPUs: their times differ by that, too; "
         f"`stagedb systems calibrate {run}` fits a system to runs like it"
     )
+    assert db.query("seen_and_planned", run="dropped").hints == (difference.remark,)
     for device, system, better in (
         ("NVIDIA H100 80GB HBM3", "h100", None),
         ("NVIDIA H100 80GB HBM3", "my-own", None),
