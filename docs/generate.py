@@ -822,6 +822,14 @@ def selectors() -> str:
     return "".join(["| selector | chooses |\n", "|---|---|\n", *rows])
 
 
+def run_selectors() -> str:
+    """The selectors of `replay --scale`, as a table."""
+    from stagedb.runs.what_ifs import RUN_SELECTORS
+
+    rows = [f"| `{word}` | {what} |\n" for word, what in RUN_SELECTORS.items()]
+    return "".join(["| selector | chooses |\n", "|---|---|\n", *rows])
+
+
 GATHERED = '{"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weights": {"ffn": {"ffn": ["tp"]}}}'
 
 
