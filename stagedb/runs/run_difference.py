@@ -19,7 +19,7 @@ TERMS = {"busy": "computing or copying", "exposed": "exposed collectives", "bubb
 """Terms that add up to a run, as fields of `RankTime`, and what they are."""
 
 LONGEST = 40
-"""Characters of the name of an operator or a kernel."""
+"""Characters of the name of an operator or a kernel in a sentence."""
 
 CALLS = 0.005
 """Calls that differ by less than this share are the same: windows of a job begin and end in the middle of a step."""
@@ -103,7 +103,10 @@ def _name(op: RunOpFacts, by_launcher: bool) -> str:
     if op.type == "copy":
         return op.kind
     # What a kernel without a known operator does is common to devices, and its name is not.
-    name = (op.launcher or f"{op.kind} kernels without an operator") if by_launcher else op.name
+    return (op.launcher or f"{op.kind} kernels without an operator") if by_launcher else op.name
+
+
+def _in_short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
@@ -174,7 +177,7 @@ class RunDifference:
         """What makes most of the difference of the step, by term and by operator; empty if nothing does."""
         changes = sorted(self.terms[1:], key=lambda row: -abs(row[3]))
         terms = [f"{what} {change / 1e6:+,.3f} ms" for what, _, _, change in changes[:3]]
-        most = [f"{name} {change / 1e6:+,.3f} ms" for name, _, _, change, *_ in self.operators[:3] if change]
+        most = [f"{_in_short(name)} {change / 1e6:+,.3f} ms" for name, _, _, change, *_ in self.operators[:3] if change]
         parts = [", ".join(terms)] if terms else []
         return "; ".join([*parts, *([f"by operator {', '.join(most)}"] if most else [])])
 

@@ -49,6 +49,25 @@ def test_an_operator_that_takes_longer_is_named(tmp_path: Path) -> None:
     assert found.longer == pytest.approx(0.4, abs=0.02)
 
 
+def test_operators_with_long_names_are_apart(tmp_path: Path) -> None:
+    """A sentence shortens their names, and rows have the whole ones: a forward is not its backward."""
+    forward = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    runs = []
+    for place, took in enumerate((8_000, 12_000)):
+        found = Recording()
+        for turn in range(4):
+            found.kernel("attention_kernel", 20_000 * turn + 1_000, took, operator=forward)
+            found.kernel("attention_kernel", 20_000 * turn + 15_000, took // 4, operator=f"{forward}_backward")
+        (tmp_path / str(place)).mkdir()
+        runs.append(stored(RunFiles.of([found.write(tmp_path / str(place))]).read()))
+    made = difference(*runs)
+    assert [(row[0], row[3], row[4]) for row in made.operators] == [
+        (forward, 16_000, 4),
+        (f"{forward}_backward", 4_000, 4),
+    ]
+    assert "by operator aten::_scaled_dot_product_flash_attenti… +0.016 ms" in made.verdict("a", "b")
+
+
 def test_the_same_window_twice_differs_in_nothing(tmp_path: Path) -> None:
     found = compared(tmp_path, (10, 8_000, 0), (10, 8_000, 0))
     assert (found.terms, found.operators, found.longer) == ([], [], 0)
