@@ -36,6 +36,12 @@ class Sort(StrEnum):
     MEMORY = "memory"
 
 
+_NS = frozenset({"step", "unscaled", "left", "busy", "exposed", "unexplained", "launching"})
+_BYTES = frozenset({"memory", "room", "peak"})
+_SHARES = frozenset({"mfu", "hfu", "measured_time"})
+"""Properties of profiles, searches and runs by what their numbers are."""
+
+
 @dataclass(frozen=True)
 class _ListedColumn:
     """A column of a listing on a terminal: its header, and how a value is shown."""
@@ -160,7 +166,22 @@ def show(
             output.write(answer.columns, answer.rows)
             return
         found = db.show(word)
-    output.write(("property", "value"), list(api.properties(found).items()))
+    values = api.properties(found)
+    if output.format is RowFormat.TABLE and not isinstance(found, api.InstanceInfo | api.GraphInfo):
+        values = {name: _readable(name, value) for name, value in values.items()}
+    output.write(("property", "value"), list(values.items()))
+
+
+def _readable(name: str, value: Any) -> Any:
+    """A property of a profile, a search or a run as people read it: times, bytes and shares with units."""
+    from stagedb.outputs.number_texts import bytes_text
+    from stagedb.reports.terminal_chart import span
+
+    if value is None:
+        return None
+    if name in _NS:
+        return span(value, 6)
+    return bytes_text(value, 4) if name in _BYTES else f"{value:.1%}" if name in _SHARES else value
 
 
 @option_groups

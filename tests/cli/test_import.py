@@ -28,7 +28,10 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     assert [(row["rank"], row["waited"]) for row in late] == [(1, 4_000)]
     (row,) = json.loads(run("ls", "runs", "-f", "json").out)
     assert (row["name"], row["ranks"], row["plan"]) == ("base", 2, "2 ranks, 1 step, 6 ops")
-    assert "kind" in run("show", "base").out
+    shown = dict(line.split(None, 1) for line in run("show", "base").out.splitlines() if " " in line)
+    assert (shown["step"], shown["busy"], shown["launching"]) == ("65 us", "30 us", "3.99 us")
+    exact = {row["property"]: row["value"] for row in json.loads(run("show", "base", "-f", "json").out)}
+    assert (exact["step"], exact["busy"], exact["launching"]) == (65_000, 30_000, 3_990)
 
 
 def test_a_run_that_is_there_has_a_new_name_next_to_its_old_one(run: Any, tmp_path: Path) -> None:
