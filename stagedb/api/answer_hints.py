@@ -18,6 +18,9 @@ LATE_RANKS = "analyze/runs/late_ranks"
 AGAINST_PLAN, NEXT_TO_PROFILE = "analyze/runs/run_against_plan", "analyze/runs/seen_and_planned"
 """The named queries about a run and the instance that it was matched with."""
 
+MODULE_TIME = "analyze/runs/module_time"
+"""The named query that needs Python's calls in a recording."""
+
 
 def hints_of(
     store: Store, text: str, statement: Statement | None, answer: Table, given: Mapping[str, Any]
@@ -39,6 +42,8 @@ def hints_of(
         yield from _without_wires(store, str(given["profile"]))
     if statement.name == LATE_RANKS:
         yield from _about_waits(store, answer, str(given["run"]))
+    if statement.name == MODULE_TIME and {row[answer.columns.index("module")] for row in answer.rows} == {None}:
+        yield "modules were not recorded: torch.profiler.profile(with_stack=True) records Python's calls"
     if statement.name in (AGAINST_PLAN, NEXT_TO_PROFILE):
         yield from _about_match(store, answer, str(given["run"]), statement.name == NEXT_TO_PROFILE)
 

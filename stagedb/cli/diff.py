@@ -23,6 +23,9 @@ TITLES_OF_RUNS = {
     "work": "what differs",
 }
 
+COMPARED = {"plan": "two plans", "memory": "a run and its plan"}
+"""What has the tables that others do not have."""
+
 TITLES_OF_SEVERAL = {"time": "the step and its terms: ns of a rank, for as many tokens"}
 
 TITLES = {
@@ -117,8 +120,11 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
     same = ": nothing differs" if found.same else ""
     write(f"first {_description(found.first)}, second {_description(found.second)}{same}")
     titles = TITLES if found.plan.columns else TITLES_OF_RUNS
+    tables = {"plan": found.plan, "work": found.work, "time": found.time, "memory": found.memory}
+    if chosen.value in COMPARED and not tables[chosen.value].columns:
+        common.note(f"{chosen.value} is compared between {COMPARED[chosen.value]} only")
     for part, title in titles.items():
-        rows = {"plan": found.plan, "work": found.work, "time": found.time, "memory": found.memory}[part]
+        rows = tables[part]
         if chosen.value == part:
             output.write(rows.columns, rows.rows, units=rows.units, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:

@@ -100,6 +100,16 @@ def test_a_run_is_exported_and_timed_again(run: Any, tmp_path: Path) -> None:
     assert "without gaps that no dependency explains the run is 0.4% shorter" in table.err and "4.860" in table.out
 
 
+def test_a_table_that_two_runs_do_not_have_is_named(run: Any, tmp_path: Path) -> None:
+    for number, name in enumerate(("before", "after")):
+        (tmp_path / name).mkdir()
+        run("import", str(step(0, 1, late=1_000 * number).write(tmp_path / name)), "--name", name)
+    for part, of in (("memory", "a run and its plan"), ("plan", "two plans")):
+        found = run("diff", "before", "after", "--show", part)
+        assert f"{part} is compared between {of} only" in found.err
+    assert "is compared between" not in run("diff", "before", "after", "--show", "work").err
+
+
 def test_what_only_plans_have_is_refused_with_a_run(run: Any) -> None:
     for option, *more in (
         ("INSTANCE", "llama"),

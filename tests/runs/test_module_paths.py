@@ -70,7 +70,9 @@ def test_a_trace_without_pythons_calls_has_no_modules(tmp_path: Path) -> None:
 def test_the_store_answers_by_module(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     run = db.import_run(step().write(tmp_path))
-    rows = {(row["module"], row["phase"]): (row["ops"], row["time"]) for row in db.query("module_time", run=run.id)}
+    found = db.query("module_time", run=run.id)
+    assert found.hints == ()
+    rows = {(row["module"], row["phase"]): (row["ops"], row["time"]) for row in found}
     assert rows["Net_0/Linear_1", "backward"] == (1, 400)
     assert rows["Net_0/Linear_0", "forward"] == (1, 400)
     assert sum(ops for ops, _ in rows.values()) == run.ops
