@@ -1,7 +1,8 @@
 """`diff`: the differences between two instances or two profiles."""
 
+import dataclasses
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +13,13 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import Word
 
 if TYPE_CHECKING:
-    from stagedb.api import Difference, InstanceInfo, ProfileInfo, RunInfo
+    from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo
 
 MOST = 24
 """Rows of a table on a terminal."""
+
+MS = 1e6
+"""Nanoseconds."""
 
 TITLES_OF_RUNS = {
     "time": "times",
@@ -124,7 +128,7 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
     if chosen.value in COMPARED and not tables[chosen.value].columns:
         common.note(f"{chosen.value} is compared between {COMPARED[chosen.value]} only")
     for part, title in titles.items():
-        rows = tables[part]
+        rows = tables[part] if output.format is not RowFormat.TABLE else _in_ms(tables[part])
         if chosen.value == part:
             output.write(rows.columns, rows.rows, units=rows.units, provenance=found.provenance)
         elif chosen is DiffRows.ALL and rows.rows:
@@ -132,6 +136,24 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
             output.write(rows.columns, rows.rows[:MOST], keep=rows.keep, units=rows.units)
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
+
+
+def _in_ms(rows: "Rows") -> "Rows":
+    """Rows that have units of their own, with ms in place of ns."""
+    if "unit" not in rows.columns:
+        return rows
+    unit = rows.columns.index("unit")
+    values = [at for at, name in enumerate(rows.columns) if name in ("first", "second")]
+
+    def shown(row: tuple[Any, ...], at: int) -> Any:
+        if row[unit] != "ns" and not row[unit].startswith("ns "):
+            return row[at]
+        if at == unit:
+            return f"m{row[unit][1:]}"
+        return row[at] / MS if at in values and row[at] is not None else row[at]
+
+    shown_rows = tuple(tuple(shown(row, at) for at in range(len(row))) for row in rows.rows)
+    return dataclasses.replace(rows, rows=shown_rows)
 
 
 def _write_several(

@@ -13,7 +13,7 @@ COLUMNS = (
     *("expected_in", "seen_in"),
 )
 KEEP = ("moment", "expected", "seen", "difference", "seen_in", "fullest", "class")
-UNITS = dict.fromkeys(("expected", "seen", "difference"), "B")
+UNITS = {**dict.fromkeys(("expected", "seen", "difference"), "B"), "share": "ratio"}
 
 NAMED = 0.01
 """The end of a phase is named if it differs by this share of the expected peak or more."""

@@ -80,7 +80,8 @@ def seen_verdict(expected: StepSums, seen: StepSums) -> str:
         return f"{text}, and {span(expected.step)} was expected"
     if abs(more) < EVEN:
         return f"{text}, as was expected"
-    share = f"{more + 1:.3g} times" if more >= 1 else f"{abs(more):.2%} {'more' if more > 0 else 'less'} than"
+    times = f"{more + 1:,.0f}" if more >= 99 else f"{more + 1:.3g}"
+    share = f"{times} times" if more >= 1 else f"{abs(more):.2%} {'more' if more > 0 else 'less'} than"
     text += f", {share} the expected {span(expected.step, 4, zeros=True)}"
     why = grown(expected, seen) if more > 0 else ""
     return f"{text}: {why}" if why else text

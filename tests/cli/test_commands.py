@@ -651,6 +651,10 @@ def test_a_report_compares_two_steps(run: Run, tiny: str, tmp_path: Path) -> Non
     printed = run("diff", "mine", "../other")
     verdict = printed.out.splitlines()[0]
     assert verdict.startswith("mine is ")
+    exact = json.loads(run("diff", "mine", "../other", "-f", "json").out)["rows"][0]
+    assert (exact["what"], exact["unit"]) == ("step", "ns")
+    (row,) = re.findall(r"^step +ms +([0-9.]+) +([0-9.]+) ", printed.out, re.MULTILINE)
+    assert [float(each) for each in row] == pytest.approx([exact["first"] / 1e6, exact["second"] / 1e6], rel=1e-5)
     assert verdict.removesuffix(".") in made.out
     # Instances are timed on the system of the options, and these profiles are kept.
     mixed = run("report", "tiny", "mine", "--system", "b200", "-o", "two.html")

@@ -53,6 +53,8 @@ def test_the_sentence_has_both_steps_and_the_term_that_grew() -> None:
         "a step of run takes 200.0 ms, 2 times the expected 100.0 ms: exposed communication over dp takes 50 ms more "
         "on a rank and the pipeline bubble 40 ms more"
     )
+    slow = dataclasses.replace(SLOW, name="run", step=1_055 * FAST.step)
+    assert ", 1,055 times the expected 100.0 ms" in seen_verdict(FAST, slow)
     near = step("run", busy=92, exposed=10, matmul=77, gather=5)
     assert seen_verdict(FAST, near).startswith("a step of run takes 102.0 ms, 2.00% more than the expected 100.0 ms: ")
     assert seen_verdict(SLOW, FAST) == "a step of fast takes 100.0 ms, 50.00% less than the expected 200.0 ms"
