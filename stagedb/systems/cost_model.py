@@ -12,7 +12,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from stagedb.collectives import KINDS, CollectiveKind
+from stagedb.collectives import ALL_REDUCE, KINDS, CollectiveKind
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
@@ -86,11 +86,13 @@ class Timed:
 class Costs:
     """The costs on one system for a job with `world` ranks. It remembers the results of earlier calls.
 
-    Raises UsageError if the network of the system has too few places for the job.
+    engine: whether the job is a step of an engine that serves, which has all-reduces of its own. Raises UsageError if
+    the network of the system has too few places for the job.
     """
 
-    def __init__(self, system: System, world: int) -> None:
+    def __init__(self, system: System, world: int, *, engine: bool = False) -> None:
         self.system = system
+        self.engine = engine
         self.network = system.network(world)
         self._sizes = _sizes(self.network)
         self._known: dict[Work | Transfer | tuple[str, int, Placement], Timed] = {}
@@ -147,7 +149,8 @@ class Costs:
         collectives = self.system.collectives
         if collectives.model != ASTRA_SIM or not placement.spans:
             modelled = time_placed(self.network, kind, size, placement, collectives.parts)
-            return self._measured(modelled, kind, size, placement)
+            library = self._measured(modelled, kind, size, placement)
+            return self._of_engine(library, size, placement) if self.engine and kind == ALL_REDUCE.name else library
         memory, found = inverse(self.system.accelerator.bandwidth), _collective(kind, size)
         simulated = SimulatedCollective(self.network, memory, found, size, placement, collectives.parts)
         slowest = Spread(self.network, placement).slowest(simulated.whole)
@@ -169,6 +172,21 @@ class Costs:
         sizes = COLLECTIVE_KINDS.index(kind), placement.members, KINDS[kind].whole(size, placement.members)
         rows = {name: np.array([value], np.float64) for name, value in zip(COLLECTIVE.columns, sizes, strict=True)}
         return replace(modelled, ns=math.floor(float(table.ns(rows)[0]) + 0.5), rule="table:collective")
+
+    def _of_engine(self, library: Timed, size: int, placement: Placement) -> Timed:
+        """The time of an engine's own all-reduce within one dimension, if that is less than the library's."""
+        if len(placement.spans) != 1:
+            return library
+        (span,) = placement.spans
+        dimension = self.network[span.dimension]
+        custom = dimension.custom_all_reduce
+        if custom is None or not custom.runs(placement.members, size):
+            return library
+        pace = inverse(dimension.bandwidth) * Spread(self.network, placement).slower(span)
+        taken, rule, sent = custom.time(placement.members, size, pace)
+        if _whole(taken) >= library.ns:
+            return library
+        return Timed(_whole(taken), rule, dimension.name, ((dimension.name, _whole(sent)),))
 
     def transfer(self, transfer: Transfer) -> Timed:
         """How long a send takes."""

@@ -59,15 +59,18 @@ class Spread:
 
     def pace(self, along: DimensionSpan, whole: Fraction) -> Fraction:
         """ns a byte for what one member can send along a dimension to the others over all links together."""
+        return self.dimension(along).pace(whole) * self.slower(along)
+
+    def slower(self, along: DimensionSpan) -> Fraction:
+        """How many times as long a byte takes a member as an accelerator that has all links along a dimension."""
         dimension = self.dimension(along)
-        pace = dimension.pace(whole)
         if dimension.kind == "fully-connected":
             # Links to ranks outside the group are idle. A row with one member sends over one link.
-            return pace * (dimension.places - 1) / max(along.least - 1, 1)
+            return Fraction(dimension.places - 1, max(along.least - 1, 1))
         if dimension.kind == "ring":
             # Distant members share links with other groups. A row that does not close a ring needs the way back.
-            return pace * along.spacing * (1 if along.wraps else 2)
-        return pace
+            return Fraction(along.spacing * (1 if along.wraps else 2))
+        return Fraction(1)
 
     def shared_pace(self, whole: Fraction) -> Fraction:
         """ns a byte of the slowest dimension, where all members inside a dimension share its links."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
+from stagedb.systems.custom_all_reduce import CustomAllReduce
 
 Number = Fraction | float
 """An exact number. The only float is infinity."""
@@ -189,7 +190,7 @@ class Dimension:
     direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
     the bytes of a message. algorithms: names of the collective algorithms that it has hardware for. simulated: it is
     one of ASTRA-sim's network, as `System.network` makes it: a message between two ranks takes the innermost dimension
-    in which they differ.
+    in which they differ. custom_all_reduce: the kernels of engines that serve; None: they have NCCL's.
     """
 
     name: str
@@ -201,6 +202,7 @@ class Dimension:
     algorithms: tuple[str, ...] = ()
     simulated: bool = False
     use: int | None = None
+    custom_all_reduce: CustomAllReduce | None = None
 
     @property
     def places(self) -> int:
@@ -367,6 +369,7 @@ class System:
                     "latency": plain(each.latency),
                     "efficiency": _points(each.efficiency),
                     **({"algorithms": list(each.algorithms)} if each.algorithms else {}),
+                    **_custom(each.custom_all_reduce),
                 }
                 for each in self.dimensions
             ],
@@ -405,6 +408,13 @@ def _watts(power: PowerLimit) -> dict[str, int | float | str]:
 
 def _sizes(reserve: Sequence[tuple[str, Fraction]]) -> dict[str, int | float | str]:
     return {name: plain(size) for name, size in reserve}
+
+
+def _custom(kernels: CustomAllReduce | None) -> dict[str, Any]:
+    if kernels is None:
+        return {}
+    numbers = {name: plain(getattr(kernels, name)) for name in ("one_shot", "two_shot", "share")}
+    return {"custom_all_reduce": {**numbers, "limit": kernels.limit, "ranks": list(kernels.ranks)}}
 
 
 def _points(curve: Curve) -> list[list[int | float | str]]:

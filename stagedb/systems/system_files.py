@@ -16,6 +16,7 @@ from stagedb.inputs import did_you_mean, is_there, read_text, shown
 from stagedb.mentions import Word, call
 from stagedb.outputs import path_text, write_whole
 from stagedb.systems.algorithms import HARDWARE
+from stagedb.systems.custom_all_reduce import MOST_BYTES, CustomAllReduce
 from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
     CASTS,
@@ -246,7 +247,7 @@ def _dimensions(value: Value) -> tuple[Dimension, ...]:
 def _dimension(value: Value, *, outermost: bool) -> Dimension:
     fields = value.mapping(
         ("name", "kind", "bandwidth", "latency", *(() if outermost else ("size",))),
-        ("efficiency", "algorithms", "use", *(("size",) if outermost else ())),
+        ("efficiency", "algorithms", "use", "custom_all_reduce", *(("size",) if outermost else ())),
     )
     size = fields.get("size")
     if size is None or (outermost and size.is_null):
@@ -269,6 +270,25 @@ def _dimension(value: Value, *, outermost: bool) -> Dimension:
         efficiency=_curve(fields, "efficiency"),
         algorithms=_algorithms(fields["algorithms"]) if "algorithms" in fields else (),
         use=use,
+        custom_all_reduce=(
+            _custom_all_reduce(fields["custom_all_reduce"], kind) if "custom_all_reduce" in fields else None
+        ),
+    )
+
+
+def _custom_all_reduce(value: Value, kind: str) -> CustomAllReduce:
+    if kind == "ring":
+        raise value.refused(f"{value.key} is for ranks that all read each other's memory: leave it out of a ring")
+    fields = value.mapping(("one_shot", "two_shot", "share", "limit", "ranks"))
+    takes = "a list of sizes of groups that have such kernels, such as [2, 4, 8]"
+    ranks = {each.integer("ranks of a group, 2 or more", 2, 1 << 27) for each in fields["ranks"].items(takes)}
+    return CustomAllReduce(
+        one_shot=_exact(fields["one_shot"], "a number of ns, 0 or more", 10**9),
+        two_shot=_exact(fields["two_shot"], "a number of ns, 0 or more", 10**9),
+        share=_share(fields["share"]),
+        limit=fields["limit"].integer("bytes that a message has less than, 0 for none", 0, MOST_BYTES),
+        # Sorted, so that two files with the same content make the same system.
+        ranks=tuple(sorted(ranks)),
     )
 
 

@@ -31,6 +31,10 @@ UNITS: Mapping[str, str] = {
     "stretch": "times",
     "taken": "thousandths",
     "parts": "parts",
+    "one_shot": "ns",
+    "two_shot": "ns",
+    "share": "share",
+    "limit": "B",
 }
 """Units of numbers, by the key that has them, or that has the mapping with them."""
 

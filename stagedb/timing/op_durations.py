@@ -106,7 +106,8 @@ def time_ops(
     Raises UsageError if the system's network is too small for the job, if the system has no rate for a format of the
     FLOPs, and if two measured rows match an op equally well.
     """
-    costs = Costs(_started(workload, system), len(workload.ranks))
+    workflow = workflows.find_workflow(str(workload.plan["workflow"]))
+    costs = Costs(_started(workflow, system), len(workload.ranks), engine=workflow.caches)
     by_number = {each.number: each for each in workload.classes}
     ranks = _representative_ranks(workload, lanes, measured, costs.network)
     pairs: list[tuple[Timed, Timed, int]] = []
@@ -149,9 +150,9 @@ def time_ops(
     return JobDurations(tuple(rows), Coverage.of(pairs), unmatched)
 
 
-def _started(workload: Workload, system: System) -> System:
+def _started(workflow: workflows.Workflow, system: System) -> System:
     """The system with the launches of the job: a step that adds one token to each request runs from a CUDA graph."""
-    if not workflows.find_workflow(str(workload.plan["workflow"])).next_token:
+    if not workflow.next_token:
         return system
     return replace(system, accelerator=system.accelerator.from_graphs)
 
