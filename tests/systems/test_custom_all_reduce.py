@@ -10,6 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.systems import CollectiveWork, Costs, Dimension, System, Timed, load_system
 from stagedb.systems.custom_all_reduce import CustomAllReduce
 from stagedb.systems.system_files import parse_system, system_names
+from stagedb.systems.system_numbers import with_numbers
 from stagedb.timing import step_of
 from tests import lowered
 
@@ -124,8 +125,10 @@ def test_steps_of_serving_have_them_and_a_file_without_them_turns_them_off(
     workload = lowered.program("gpt2", tp=2, **words).workload
     work = CollectiveWork("all_reduce", tokens * 768 * 2, (0, 1))
     library, own = (Costs(system, 2, engine=each).collective(work).ns for each in (False, True))
+    off = step_of(workload, without(system))
     # Two in each of 12 layers, and one of the embedding.
-    assert step_of(workload, without(system)) - step_of(workload, system) == 25 * (library - own) > 0
+    assert off - step_of(workload, system) == 25 * (library - own) > 0
+    assert step_of(workload, with_numbers(system, {"network.nvlink.custom_all_reduce.limit": Fraction(0)})) == off
 
 
 @pytest.mark.parametrize("words", [{}, {"workflow": "forward-only"}], ids=["training", "forward"])
