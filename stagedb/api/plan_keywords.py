@@ -24,6 +24,8 @@ class GraphWords(TypedDict, total=False):
     themselves. [absorbed in decode, expanded elsewhere]"""
     clip_norm: bool
     """Scale gradients down to a largest norm before the optimizer's step. [no-clip-norm]"""
+    loss_chunks: int
+    """Parts of a micro-batch's tokens, each with its logits, loss and gradients in the forward, one by one. [1]"""
     dropout: float
     """Dropout probability. [0]"""
     kernels: Literal["fused", "eager"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stagedb.build.recomputation import RecomputedPart, cached, recompute
 from stagedb.build.ring_turns import spell_out, with_both_ends
 from stagedb.errors import UsageError
-from stagedb.ir.autodiff import differentiate
+from stagedb.ir.autodiff import differentiate, handed_over
 from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial
 from stagedb.ir.redistribution_order import by_way_of, next_move
@@ -84,6 +84,7 @@ def lay_out(
     need.
     """
     tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first, caches=workflow.caches)
+    tracer.trains, tracer.below = plan.trains, plan.below
     port_tensor = tracer.tensor("input", hidden, "act", "activation")
     result = plan.trace(tracer, port_tensor)
     x = port_tensor if plan.input else None
@@ -91,7 +92,7 @@ def lay_out(
     wanted_gradients = plan.wanted(tracer, port_tensor)
     if workflow.differentiates and wanted_gradients:
         arriving = tracer.gradient(result, f"{result.name}.gradient")
-        grads = differentiate(tracer, {result.name: arriving}, wanted_gradients)
+        grads = differentiate(tracer, handed_over(tracer) or {result.name: arriving}, wanted_gradients)
 
     given = _given(tracer)
     layouts, leave = _known_layouts(tracer, given, rules, stored or {}), dict[str, Layout]()

@@ -23,7 +23,16 @@ from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
-from stagedb.ir.operators import BEFORE, KEYS, QUERIES, PartAttention, Passing, Redistribution, RingAttention
+from stagedb.ir.operators import (
+    BEFORE,
+    KEYS,
+    LOSS_TOKENS,
+    QUERIES,
+    PartAttention,
+    Passing,
+    Redistribution,
+    RingAttention,
+)
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -78,6 +87,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         absorbs=options.absorbs,
         latents=framework.latents,
         sinks=framework.sinks,
+        loss_chunks=options.loss_chunks,
         dispatch=options.dispatch,
         narrow_tokens=options.dispatch_dtype == "fp8",
         dealers=tuple(axis for axis in dealers(options) if axis != "edp"),
@@ -102,6 +112,8 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     texts |= {"last": "last", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts |= request_axes(find_workflow(options.workflow))
     texts |= {"embedded": "HE", "lora": "lora", **hyper_connections.AXES}
+    if options.loss_chunks > 1:
+        texts[LOSS_TOKENS] = f"B*S/{options.loss_chunks}"
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
@@ -313,6 +325,15 @@ def _check_latents(card: Card, options: GraphOptions) -> None:
         )
 
 
+def _check_loss(card: Card, options: GraphOptions) -> None:
+    """Raise UsageError for a loss in parts of a model that predicts further tokens."""
+    if options.loss_chunks > 1 and card.multi_token_prediction:
+        raise UsageError(
+            f"{card.name} predicts further tokens, whose losses stagedb makes of all tokens at once: "
+            f"{Word('loss_chunks', options.loss_chunks)} needs a card with multi_token_prediction: 0, or leave it out"
+        )
+
+
 def _tie(card: Card) -> Tie | None:
     """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
     if card.tied:
@@ -329,6 +350,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     check_blocks(card, options)
     _check_context(card, options)
     _check_latents(card, options)
+    _check_loss(card, options)
     layers = _layers(card, options)
     laid_out = _lay_out_blocks(card, options, layers)
     _check_units(card, options, laid_out)

@@ -124,6 +124,7 @@ class Framework:
     sequence_parallel_gradients: gradients of weights between tensor-parallel regions are reduced over tp `each` on its
         own, or in `one` coalesced message a stage, once a step.
 
+    chunks_loss: logits, their loss and its gradients may be made for parts of the tokens in turn (`loss_chunks`).
     clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`clip_norm`).
 
     muon_tp: how Muon sees matrices that ranks of tp partition, where a plan does not name it (`muon_tp`);
@@ -183,6 +184,7 @@ class Framework:
     partial_in_backward: bool
     pipelined_sync: Literal["last", "every"]
     sequence_parallel_gradients: Literal["each", "one"]
+    chunks_loss: bool
     clips: bool
     muon_tp: Literal["blockwise", "duplicated"] | None
     splits_packed: bool

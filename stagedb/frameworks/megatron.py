@@ -55,6 +55,8 @@ MEGATRON = Framework(
     pipelined_sync="every",
     # `_allreduce_layernorm_grads`.
     sequence_parallel_gradients="one",
+    # `cross_entropy_loss_fusion` fuses kernels around whole logits.
+    chunks_loss=False,
     clips=False,
     # `TensorParallelMuon` in `emerging_optimizers.py`: `muon_tp_mode`, `muon_split_qkv`.
     muon_tp="blockwise",

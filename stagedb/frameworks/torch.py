@@ -63,6 +63,8 @@ TORCH = Framework(
     # `torch.distributed.pipelining` calls `set_requires_gradient_sync` for the last micro-batch.
     pipelined_sync="last",
     sequence_parallel_gradients="each",
+    # A function of autograd around the head and `torch.nn.functional.cross_entropy`.
+    chunks_loss=True,
     # `torch.nn.utils.clip_grad_norm_` on DTensors.
     clips=True,
     # `torch.optim.Muon` on DTensors has messages in each of its matmuls, as DTensor chooses them.

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from stagedb.ir.operators.elementwise import Add
+from stagedb.ir.operators.loss import HandOver
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -32,6 +33,23 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor], wanted: Collectio
     grads = {name: sums.grads[name] for name in wanted if name in sums.grads}
     _prune(tracer, len(forward), {grad.name for grad in grads.values()})
     return grads
+
+
+def handed_over(tracer: Tracer) -> dict[str, Tensor]:
+    """The gradients with which a block's backward begins, because its forward has made and kept them, by their tensor.
+
+    A function of autograd hands them over in its backward, those of weights first, which are added up at once.
+    """
+    seeds: dict[str, Tensor] = {}
+    tracer.origin = f"{tracer.block}.out"
+    tracer.enter("head")
+    for of, kept in tracer.kept:
+        weight = of.role == "weight"
+        word = f"{of.name.rpartition('.')[2]}_gradient" if weight else "input_gradient"
+        grad = tracer.gradient(of, f"{tracer.origin}.{word}")
+        tracer.emit(grad.name, HandOver(), (kept,), grad, template=WEIGHT_GRADIENT if weight else INPUT_GRADIENT)
+        seeds[of.name] = grad
+    return seeds
 
 
 def _prune(tracer: Tracer, forward: int, live: set[str]) -> None:

@@ -71,7 +71,9 @@ class Tracer:
     caches: what operations read of all positions of a sequence (keys, values, latents) is read from a cache, to which
     an operation before them adds that of the new positions. cached: the caches, by the tensor that is added. cast: the
     copies in fp8 of inputs of matmuls, by the input, where several matmuls of a block may read one. adapts: whether a
-    linear layer of this name in the block has an adapter.
+    linear layer of this name in the block has an adapter. trains: whether a weight of this name has a gradient. below:
+    whether something before the block is trained. kept: gradients that the forward makes, each with the tensor whose
+    gradient it is.
     """
 
     block: str
@@ -89,6 +91,9 @@ class Tracer:
     cached: dict[str, Tensor] = field(default_factory=dict)
     cast: dict[str, Tensor] = field(default_factory=dict)
     adapts: Callable[[str], bool] = lambda name: False
+    trains: Callable[[str], bool] = lambda name: True
+    below: bool = True
+    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:

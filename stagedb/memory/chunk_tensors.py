@@ -8,7 +8,7 @@ from functools import cached_property
 
 from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
-from stagedb.ir.operators import AdamW
+from stagedb.ir.operators import LOSS_TOKENS, AdamW, HandOver
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
 from stagedb.memory.held_arguments import held_arguments
@@ -189,6 +189,8 @@ class Chunk:
                     continue
                 if item.op.phase == RECOMPUTE and made[2].position != item.position:
                     found[key] = max(found[key], (kind, self.over(kind, Unit(item.position)) - 1), key=self._moment)
+                elif item.op.kind == HandOver.kind:
+                    continue  # it goes on under another name
                 elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
                     found[key] = kind, self.released[kind].get(forward_of(item), index)
         if self.held.holds_arguments:
@@ -198,6 +200,16 @@ class Chunk:
             for key, over in self.graph.held({key: kind for key, (kind, *_) in self.begins.items()}):
                 found[key] = max(found[key], over, key=self._moment)
         return found
+
+    @cached_property
+    def handed(self) -> Mapping[Key, tuple[TaskKind, int]]:
+        """What a forward has kept as a gradient, and the item from which the backward has it as its own."""
+        return {
+            key: (kind, index)
+            for kind, index, item in self.running
+            if item.op.kind == HandOver.kind
+            for key in item.reads
+        }
 
     @cached_property
     def graph(self) -> SplitGraph | None:
@@ -240,8 +252,14 @@ class Chunk:
 
     @cached_property
     def modelled(self) -> int:
-        """Where the forward of the model ends; the loss comes after it. The model gathers logits over tp itself."""
+        """Where the forward of the model ends; the loss comes after it. The model gathers logits over tp itself.
+
+        A loss in parts has the head in it.
+        """
         items = self.program.items[self.program.forward]
+        for index, item in enumerate(items):
+            if item.op.writes and LOSS_TOKENS in self.program.tensors[item.op.writes[0]].axes:
+                return index
         if self.last_loss is None:
             return len(items)
         head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")
@@ -274,7 +292,7 @@ class Chunk:
             elif item.op.type is OpType.SEND and self._keeps_gradients:
                 found[item.reads[0]] = (self.backward_over(TaskSelector.LATER), self.backward_over(TaskSelector.LAST))
         if self.last_loss is not None:
-            # The last stage keeps the input of the loss function: the logits before they are cast.
+            # The last stage keeps the input of the loss function: the logits before they are cast, or the head's input.
             items = self.program.items[self.program.forward]
             found[items[self.modelled].reads[0]] = (over,)
         return found

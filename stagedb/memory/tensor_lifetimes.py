@@ -128,10 +128,14 @@ def handed_over(chunk: Chunk, chunks: Sequence[Chunk]) -> Mapping[Key, tuple[Mom
 
 
 def _ends(chunk: Chunk, key: Key) -> tuple[Moment, ...]:
-    """Where the last operator that reads a tensor ends. What a layer does not compute again lives until it has computed
-    the rest again."""
+    """Where the last operator that reads a tensor ends, or begins, if it hands the storage on.
+
+    What a layer does not compute again lives until it has computed the rest again.
+    """
     name, position = key
     kind, index = chunk.reads[key]
+    if chunk.handed.get(key) == (kind, index):
+        return (Moment(kind, index),)
     kept = chunk.program.tensors[name].kept and position in chunk.program.recomputing
     if kept and not kind.differentiates:
         return (Moment(chunk.inputs_task, chunk.recomputed(position)),)

@@ -7,27 +7,13 @@ layers have regions of their own (`stagedb.models.kinds`). Nothing here knows a 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from stagedb.ir.operators import (
-    Cast,
-    CrossEntropy,
-    Embedding,
-    LastTokens,
-    LogSoftmax,
-    LossSum,
-    MaxOverVocabulary,
-    NextTokens,
-    PickLabel,
-    PositionEmbedding,
-    Shift,
-    Softcap,
-    SumExp,
-    TokenMean,
-)
+from stagedb.ir.operators import Embedding, LastTokens, LossSum, NextTokens, PositionEmbedding
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, hyper_connections
 from stagedb.models.kinds.head_sizes import own_rotary
+from stagedb.models.losses import logits_of, loss_in_parts, loss_of
 from stagedb.models.multi_token_prediction import further_layer, labels, part_of
-from stagedb.models.shared_operations import add, dropout, linear, norm, projected, scaled
+from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
 from stagedb.models.style import Style
 
 __all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer", "stream"]
@@ -112,8 +98,10 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
             made.append(before)
     out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
+    if style.loss_chunks > 1:
+        return loss_in_parts(t, card, style, weights, made[0], labels(t, 0))
     if not card.multi_token_prediction:
-        return _loss(t, style, _logits(t, card, weights, made[0]), labels(t, 0), "loss")
+        return loss_of(t, style, logits_of(t, card, weights, made[0]), labels(t, 0), "loss")
     losses = _losses(t, card, style, weights, made)
     total = t.activation("loss", (), "fp32")
     t.emit("loss", LossSum(card.mtp_loss_factor / card.multi_token_prediction), losses, total)
@@ -127,7 +115,7 @@ def _next_tokens(t: Tracer, card: Architecture, normal: Tensor) -> Tensor:
     t.emit("last", LastTokens(), (normal,), last)
     out = t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
-    logits = _logits(t, card, weights, last, ("batch", "last", "vocab"))
+    logits = logits_of(t, card, weights, last, ("batch", "last", "vocab"))
     tokens = t.tensor("next", ("batch", "last"), "int64", "activation")
     t.enter("between")  # in which each rank has all of the vocabulary
     t.emit("next", NextTokens(), (logits,), tokens)
@@ -145,11 +133,11 @@ def _losses(
 
     def predict(depth: int) -> None:
         with _part(t, depth):
-            logits[depth] = _logits(t, card, weights, made[depth])
+            logits[depth] = logits_of(t, card, weights, made[depth])
 
     def lose(depth: int) -> None:
         with _part(t, depth):
-            losses[depth] = _loss(t, style, logits[depth], wanted[depth], "loss" if depth else "loss.next")
+            losses[depth] = loss_of(t, style, logits[depth], wanted[depth], "loss" if depth else "loss.next")
 
     if style.logits_first:
         for act in (predict, lose):
@@ -165,42 +153,3 @@ def _losses(
 def _part(t: Tracer, depth: int) -> AbstractContextManager[None]:
     """The part of the head's block that predicts the token `depth` places further on."""
     return t.within(part_of(depth)) if depth else nullcontext()
-
-
-def _logits(
-    t: Tracer,
-    card: Architecture,
-    weights: tuple[Tensor, ...],
-    normal: Tensor,
-    axes: tuple[str, ...] = ("batch", "seq", "vocab"),
-) -> Tensor:
-    t.enter("head")
-    logits = projected(t, "out", normal, weights, axes)
-    logits = scaled(t, "scale", logits, card.logit_scale)
-    if card.logit_softcap:
-        capped = t.activation("softcap", logits.axes)
-        t.emit("softcap", Softcap(card.logit_softcap), (logits,), capped)
-        logits = capped
-    return logits
-
-
-def _loss(t: Tracer, style: Style, logits: Tensor, wanted: Tensor, name: str) -> Tensor:
-    """The mean cross-entropy of logits, under a name."""
-    t.enter("loss")
-    vocabulary, token = logits.axes, wanted.axes
-    wide = t.activation("logits", vocabulary, "logits")
-    t.emit("logits", Cast(), (logits,), wide)
-    nll, logp = t.activation("loss.label", token, "fp32"), t.activation("loss.log_softmax", vocabulary, "logits")
-    if style.loss_parallel:
-        top, total = t.activation("loss.max", token, "fp32"), t.activation("loss.sum_exp", token, "fp32")
-        shifted = t.activation("loss.shift", vocabulary, "logits")
-        t.emit("loss.max", MaxOverVocabulary(), (wide,), top)
-        t.emit("loss.shift", Shift(), (wide, top), shifted)
-        t.emit("loss.sum_exp", SumExp(), (shifted,), total)
-        t.emit("loss.log_softmax", LogSoftmax(), (shifted, total), logp)
-        t.emit("loss.label", PickLabel(), (logp, wanted), nll)
-    else:
-        t.emit("loss.label", CrossEntropy(), (wide, wanted), nll, logp)
-    loss = t.activation(name, (), "fp32")
-    t.emit(name, TokenMean(), (nll,), loss)
-    return loss

@@ -21,6 +21,7 @@ class Style:
     of the matmul results that they are parts of. absorbs: queries of latent attention read the latents of a cache.
     latents: the region in which latents are made. sinks: the fused kernel knows sinks, or its result is rescaled for
     them. dispatch: what a token is sent to its experts for.
+    loss_chunks: parts of the tokens whose logits are made, and differentiated, in turn.
     serves: sequences are requests, which want the token after their last one, not a loss.
     one_token: a step adds one token to each request. narrow_tokens: it is sent in fp8. dealers: the mesh axes whose
     ranks an expert's rank gets tokens from.
@@ -51,3 +52,4 @@ class Style:
     dealers: tuple[str, ...] = ()
     latents: Literal["attention", "between"] = "attention"
     sinks: Literal["kernel", "rescaled"] = "kernel"
+    loss_chunks: int = 1

@@ -46,6 +46,7 @@ class GraphOptions(GraphAspects):
         self._check_sharding()
         self._check_messages()
         self._check_clipping()
+        self._check_loss()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
             raise UsageError(
@@ -285,6 +286,14 @@ class GraphOptions(GraphAspects):
             raise UsageError(
                 f"the {self.recipe} recipe has no clipping of gradients: {Word('clip_norm', True)} needs "
                 f"{recipes_with(lambda other: other.clips)}, or leave it out"
+            )
+
+    def _check_loss(self) -> None:
+        if self.loss_chunks > 1 and not self.framework.chunks_loss:
+            raise UsageError(
+                f"{self.framework.title} makes the logits of all tokens at once: "
+                f"{Word('loss_chunks', self.loss_chunks)} needs {recipes_with(lambda other: other.chunks_loss)}, or "
+                "leave it out"
             )
 
     def _check_trained(self) -> None:

@@ -30,6 +30,7 @@ from stagedb.plans.expert_checks import (
 from stagedb.plans.expert_load import read_routing, whole_ratio, with_whole_choices
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
+from stagedb.plans.loss_checks import check_loss
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.plans.optimizer_checks import check_gathered, check_optimizer
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
@@ -217,6 +218,7 @@ class Plan(PlanFields):
             )
         check_experts(self, sizes)
         check_sequence(self)
+        check_loss(self)
         check_scanned_requests(self, sizes)
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:

@@ -8,6 +8,7 @@ partitions the sequence over tp between them.
 
 from collections.abc import Iterable, Mapping
 
+from stagedb.ir.operators import LOSS_TOKENS
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.experts import with_shared_width
 from stagedb.models.kinds.part import LayerPart, Rule, Table
@@ -62,7 +63,14 @@ def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = 
         table = {region: _two_axes(rule) for region, rule in table.items()}
     for part in parts:
         table |= part.planned(options, table)
+    if options.loss_chunks > 1:
+        table |= {region: _with_parts(table[region]) for region in ("head", "loss")}
     return table
+
+
+def _with_parts(rule: Rule) -> Rule:
+    """The rule with the tokens of a part of the loss where batch and sequence are."""
+    return {**rule, LOSS_TOKENS: (*rule.get("batch", ()), *rule.get("seq", ()))}
 
 
 def _of_gradient(regions: Table, options: GraphOptions) -> Table:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.operators.elementwise import Multiple
+from stagedb.ir.operators.elementwise import Add, Multiple
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
 
 Gradients = Iterator[tuple[int, "Tensor"]]
+
+LOSS_TOKENS = "loss_tokens"
+"""The axis of a part of a rank's tokens, where a loss is made in parts: batch and sequence are one axis there."""
 
 
 def _logits_gradient(tracer: "Tracer", op: "Operation", dnll: "Tensor", saved: "Tensor", index: int) -> Gradients:
@@ -146,6 +149,96 @@ class TokenMeanGradient(Operator):
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         tokens = place.sizes["batch"] * place.sizes["seq"]
         return [np.full((place.lengths["batch"], place.lengths["seq"]), inputs[0] / tokens)]
+
+
+@dataclass(frozen=True)
+class ChunkMean(TokenMean):
+    """A part of the tokens' share in the mean, whose backward begins where it is made."""
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, ChunkMeanGradient(), op.inputs, grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+
+@dataclass(frozen=True)
+class ChunkMeanGradient(Operator):
+    """The gradient of the step's loss at each token of a part, whose losses it does not read."""
+
+    kind: ClassVar[str] = "loss"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return ()
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        tokens = place.sizes["batch"] * place.sizes["seq"]
+        return [np.full(place.lengths[LOSS_TOKENS], place.loss_share / tokens)]
+
+
+@dataclass(frozen=True)
+class TokensOf(Operator):
+    """One of `count` equal parts of a rank's tokens, with batch and sequence as one axis: a view. place: from 0."""
+
+    place: int
+    count: int
+
+    kind: ClassVar[str] = "copy"
+    views: ClassVar[tuple[int, ...]] = (0,)
+    inside: ClassVar[bool] = True
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        rows = inputs[0].reshape(-1, *inputs[0].shape[2:])
+        return [np.split(rows, self.count)[self.place]]
+
+
+@dataclass(frozen=True)
+class PutTokens(Operator):
+    """A gradient of one of `count` parts, copied to its place in a new tensor of all tokens. place: from 0."""
+
+    place: int
+    count: int
+
+    kind: ClassVar[str] = "copy"
+    linear: ClassVar[bool] = True
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return inputs[-1:]
+
+    def writes(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return inputs[-1:]
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        part = inputs[-1]
+        shape = (self.count * len(part), *part.shape[1:])
+        rows = np.zeros(shape) if len(inputs) == 1 else inputs[0].reshape(shape).copy()
+        rows[self.place * len(part) : (self.place + 1) * len(part)] = part
+        return [rows.reshape(place.lengths["batch"], place.lengths["seq"], *part.shape[1:])]
+
+
+@dataclass(frozen=True)
+class PutFurther(PutTokens):
+    """The same in the tensor that has the parts before it."""
+
+    in_place: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class AddTo(Add):
+    """The sum of tensors, in the place of the first."""
+
+    in_place: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class HandOver(Operator):
+    """A gradient that the forward has made and kept, as the one that the backward goes on with. No kernel runs."""
+
+    kind: ClassVar[str] = "hand_over"
+    linear: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return inputs
 
 
 @dataclass(frozen=True)

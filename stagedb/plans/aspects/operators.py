@@ -57,6 +57,17 @@ class OperatorOptions:
     """torch's `clip_grad_norm_`. The norms of all gradients are reduced together, once on each axis that shards some,
     then as one number between stages; those of experts that ranks divide are apart (torchtitan's `clip_grad_norm_`).
     Its passes over the gradients are part of the optimizer's operators."""
+    loss_chunks: Annotated[
+        int,
+        WordSpec(
+            "Parts of a micro-batch's tokens, each with its logits, loss and gradients in the forward, one by one.",
+            property="parts of the tokens of a micro-batch whose logits are made one after another",
+            least=1,
+            needs="gradients",
+        ),
+    ] = 1
+    """The logits of one part are there at a time. The gradients of the head and of its input are kept from the forward
+    to the backward, as Liger's fused linear cross entropy keeps them (Hsu et al. 2024, arXiv 2410.10989)."""
     dropout: Annotated[
         float,
         WordSpec("Dropout probability.", property="probability of dropout", needs="gradients", metavar="P"),
