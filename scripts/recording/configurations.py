@@ -70,6 +70,7 @@ DEFAULTS: Config = {
     "lora": [],
     "lora_rank": 16,
     "frozen": [],
+    "loss_chunks": 1,
 }
 """A configuration with nothing special."""
 
@@ -368,6 +369,8 @@ def completed(config: Config) -> Config:
             plan[word] = config[word]
     if config["lora"]:
         plan["lora_rank"] = config["lora_rank"]
+    if config["loss_chunks"] > 1:
+        plan["loss_chunks"] = config["loss_chunks"]
     if config["every"] > 1:
         plan["recompute_every"] = config["every"]
     chunks = 2 if config["pp_schedule"] == "zbv" else config["virtual"]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from stagedb.ir.operators.elementwise import Add
-from stagedb.ir.operators.loss import HandOver
+from stagedb.ir.operators.loss import HandOn, HandOver
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -47,7 +47,8 @@ def handed_over(tracer: Tracer) -> dict[str, Tensor]:
         weight = of.role == "weight"
         word = f"{of.name.rpartition('.')[2]}_gradient" if weight else "input_gradient"
         grad = tracer.gradient(of, f"{tracer.origin}.{word}")
-        tracer.emit(grad.name, HandOver(), (kept,), grad, template=WEIGHT_GRADIENT if weight else INPUT_GRADIENT)
+        operator, template = (HandOver(), WEIGHT_GRADIENT) if weight else (HandOn(), INPUT_GRADIENT)
+        tracer.emit(grad.name, operator, (kept,), grad, template=template)
         seeds[of.name] = grad
     return seeds
 

@@ -39,6 +39,12 @@ def means_of(program: ChunkProgram) -> tuple[tuple[str, int], ...]:
     return tuple(means)
 
 
+def in_parts(program: ChunkProgram, index: int) -> bool:
+    """Whether a forward item works on a part of the tokens of a loss, whose gradients are made in the forward."""
+    item = program.items[program.forward][index]
+    return any(LOSS_TOKENS in program.tensors[name].axes for name in (*item.op.reads[:1], *item.op.writes[:1]))
+
+
 def _fills_shared_buffer(op: SymOp) -> bool:
     """Whether a bucket's collective scatters gradients out of one padded buffer."""
     return scatters(op.kind) and bucket_policy(op.bucket).extent is not None
@@ -212,6 +218,16 @@ class Chunk:
         }
 
     @cached_property
+    def becoming(self) -> frozenset[Key]:
+        """What a forward has kept of weights' gradients that becomes the gradients of the step."""
+        if self.held.gradient_buffer:
+            return frozenset()
+        made = {key: self.program.items[kind][index].writes[0] for key, (kind, index) in self.handed.items()}
+        weights = {key: self.program.gradients[grad] for key, grad in made.items() if grad in self.program.gradients}
+        apart = {*self.scatters, *self.tied}
+        return frozenset(key for key, weight in weights.items() if weight not in apart)
+
+    @cached_property
     def graph(self) -> SplitGraph | None:
         """What holds tensors of a forward between the halves of its backward, if the framework keeps that."""
         return SplitGraph(self.program) if self.split and self.held.retains_graph else None
@@ -257,9 +273,9 @@ class Chunk:
         A loss in parts has the head in it.
         """
         items = self.program.items[self.program.forward]
-        for index, item in enumerate(items):
-            if item.op.writes and LOSS_TOKENS in self.program.tensors[item.op.writes[0]].axes:
-                return index
+        parts = (index for index in range(len(items)) if in_parts(self.program, index))
+        if (first := next(parts, None)) is not None:
+            return first
         if self.last_loss is None:
             return len(items)
         head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from stagedb.ir.operators import Momentum, Orthogonalisation
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.chunk_tensors import Chunk, means_of
+from stagedb.memory.chunk_tensors import Chunk, in_parts, means_of
 from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, TaskSelector, between, brief
@@ -30,6 +30,8 @@ def saved(program: ChunkProgram) -> dict[int, dict[str, int]]:
         label = name if position == item.position else f"{name} of {position}"
         tensors[label] = program.sizes[name]
     for name, index in means_of(program) if program.backwards else ():
+        if in_parts(program, index):
+            continue  # its backward is over
         found[program.items[program.forward][index].position][f"{name}.tokens"] = SCALAR
     return found
 
@@ -79,6 +81,8 @@ def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterato
             continue
         if key in chunk.program.gradients:
             yield from _gradient(chunk, key, kind, index)
+        elif key in chunk.becoming:
+            yield from _becoming(chunk, key, kind, index)
         else:
             yield _value(chunk, key, kind, index, item, handed.get(key) or chunk.sent.get(key))
     if not chunk.held.whole_batch:
@@ -155,6 +159,14 @@ def _value(
         # A forward saves it for its backward, or the first half of a split backward saves it for the second.
         category = Category.ACTIVATIONS
     return Life(name, chunk.layer(key), chunk.program.sizes[name], category, Moment(kind, index), ends)
+
+
+def _becoming(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Life]:
+    """What a forward keeps of a weight's gradient, where the first one is the tensor that later ones are added to."""
+    name, layer, size, ends = key[0], chunk.layer(key), chunk.program.sizes[key[0]], _ends(chunk, key)
+    for which, category in ((TaskSelector.FIRST, Category.GRADIENTS), (TaskSelector.LATER, Category.ACTIVATIONS)):
+        selected = tuple(dataclasses.replace(end, which=which) for end in ends)
+        yield Life(name, layer, size, category, Moment(kind, index, which), selected)
 
 
 def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Life]:
@@ -296,13 +308,23 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
                 yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, begin, (end,))
 
 
+def _differentiated(chunk: Chunk, place: int) -> int:
+    """The forward item that makes the gradient of a part's logits. place: of the part's mean."""
+    items = chunk.program.items[chunk.program.forward]
+    _, spread = chunk.reads[items[place].reads[0]]
+    return chunk.reads[items[spread].writes[0]][1]
+
+
 def _loss(chunk: Chunk) -> Iterator[Life]:
     """The loss, the token count that it is averaged over, and the gradient that starts a backward."""
     if chunk.last_loss is None:
         return
     (name, index), forward = chunk.last_loss, chunk.program.forward
     for mean, place in means_of(chunk.program):
-        if chunk.program.backwards:
+        if in_parts(chunk.program, place):
+            begin, end = Moment(forward, place), Moment(forward, _differentiated(chunk, place) + 1)
+            yield Life(f"{mean}.tokens", None, SCALAR, Category.TEMPORARIES, begin, (end,))
+        elif chunk.program.backwards:
             begin, end = Moment(forward, place), Moment(chunk.inputs_task, 1)
             yield Life(f"{mean}.tokens", None, SCALAR, Category.ACTIVATIONS, begin, (end,))
         else:

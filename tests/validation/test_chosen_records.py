@@ -2,6 +2,7 @@
 
 `scripts/record --config tests/validation/KIND_configurations.json` made each file of records.
 
+chunked: a loss in parts of the tokens, as a function of autograd around the head.
 experts: matrices of experts that tensor parallelism cuts, in the layouts of torchtitan's
 `models/common/MOE_SHARDING.md` (August 2026) without expert parallelism.
 shared_experts: experts that ranks divide under FSDP, in the layout of torchtitan's `distributed/fsdp.py`.
@@ -21,7 +22,7 @@ import pytest
 
 from stagedb.validation import check_record, read_records
 
-KINDS = ("expert", "expert_unit", "further", "optimizer", "reshard", "shared_expert", "split_sum", "trained")
+KINDS = ("chunked", "expert", "expert_unit", "further", "optimizer", "reshard", "shared_expert", "split_sum", "trained")
 HERE = Path(__file__).parent
 RECORDS = {kind: {each.name: each for each in read_records(HERE / f"{kind}_records.json")} for kind in KINDS}
 
@@ -32,7 +33,7 @@ def test_a_step_is_counted_alike(kind: str, name: str) -> None:
     assert checked.unsupported is None
     assert [row for row in checked.differences if not row.agrees] == []
     # Between two messages a split backward may have its matmuls in another order.
-    assert checked.exact or kind == "split_sum"
+    assert checked.exact or kind == "split_sum" or RECORDS[kind][name].config["pp_schedule"] == "izb"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from scripts.recording.under_torch.chunked_loss import whole_input
 from scripts.recording.under_torch.context import ContextAttention
 from scripts.recording.under_torch.experts import ExchangingExperts, Experts
 from scripts.recording.under_torch.kernels import dropped, rms_norm, swiglu
@@ -267,7 +268,10 @@ class Model(nn.Module):
             x = layer(x)
         if not hasattr(self, "head"):
             return x
-        logits = self.head(self.norm(x))
+        normal = self.norm(x)
+        if self.context.config["loss_chunks"] > 1:
+            return whole_input(normal, self.head)  # the loss has the head in it
+        logits = self.head(normal)
         return logits if labels is None else loss_of(logits, labels)
 
     @property

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._utils import InferenceMode
 
-from scripts.recording.under_torch.model import Model, loss_of
+from scripts.recording.under_torch.model import Model
 from scripts.recording.under_torch.observer import Observer
 from scripts.recording.under_torch.saving import Saved
 from scripts.recording.under_torch.trained import trained
@@ -108,7 +108,8 @@ class PipelineJob(Job):
         between = rows // config["tp"] if config["sp"] else rows
         hidden = torch.empty(batch, between, config["hidden"], dtype=dtype, device="meta", requires_grad=True)
         tokens = torch.empty(batch, rows, dtype=torch.int64, device="meta")
-        logits = torch.empty(batch, rows, config["vocab"], dtype=dtype, device="meta", requires_grad=True)
+        width = config["vocab"] if config["loss_chunks"] == 1 else config["hidden"]
+        logits = torch.empty(batch, rows, width, dtype=dtype, device="meta", requires_grad=True)
         return ObservedStage(
             self.observer,
             self.saved,
@@ -126,8 +127,8 @@ class PipelineJob(Job):
         with self.observer.during("forward"):
             if self.saved.once():
                 with self.saved:
-                    return loss_of(logits, labels)
-            return loss_of(logits, labels)
+                    return self.made_of(logits, labels)
+            return self.made_of(logits, labels)
 
     def step(self) -> torch.Tensor | None:
         self.observer.phase = "forward"

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from scripts.recording.steps import Step
+from scripts.recording.under_torch.chunked_loss import loss_in_parts
 from scripts.recording.under_torch.context import ContextAttention
 from scripts.recording.under_torch.model import Context, Model, Tables, loss_of
 from scripts.recording.under_torch.observer import Observer, local
@@ -106,7 +107,14 @@ class Job:
 
     def loss(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss of the whole model."""
-        return loss_of(self.modules[0](tokens), labels)
+        return self.made_of(self.modules[0](tokens), labels)
+
+    def made_of(self, result: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of what the last chunk returns: logits, or the head's input for a loss in parts."""
+        count, whole = self.config["loss_chunks"], not self.config["loss_parallel"]
+        if count == 1:
+            return loss_of(result, labels)
+        return loss_in_parts(result, self.models[-1].head, labels, count, whole)
 
     @contextlib.contextmanager
     def synchronised(self, last: bool) -> Iterator[None]:

@@ -200,6 +200,8 @@ class PutTokens(Operator):
 
     kind: ClassVar[str] = "copy"
     linear: ClassVar[bool] = True
+    keeps_shares: ClassVar[bool] = True
+    passes_shares: ClassVar[bool] = True
 
     def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
         return inputs[-1:]
@@ -231,7 +233,7 @@ class AddTo(Add):
 
 @dataclass(frozen=True)
 class HandOver(Operator):
-    """A gradient that the forward has made and kept, as the one that the backward goes on with. No kernel runs."""
+    """A gradient of a weight that the forward has made and kept, as that of the backward. No kernel runs."""
 
     kind: ClassVar[str] = "hand_over"
     linear: ClassVar[bool] = True
@@ -239,6 +241,14 @@ class HandOver(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return inputs
+
+
+@dataclass(frozen=True)
+class HandOn(HandOver):
+    """The same of the head's input: the backward goes on with the tensor itself."""
+
+    in_place: ClassVar[bool] = True
+    passes_shares: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
