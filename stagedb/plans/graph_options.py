@@ -21,6 +21,8 @@ __all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "CpChunks", "CpKind", "GraphOptions
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
+MOST_PARTS = 512
+"""The most parts of a loss. Each is operators of its own, some twenty of them."""
 SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
 """What each ZeRO stage shards, as errors name it."""
 
@@ -289,6 +291,11 @@ class GraphOptions(GraphAspects):
             )
 
     def _check_loss(self) -> None:
+        if self.loss_chunks > MOST_PARTS:
+            raise UsageError(
+                f"{shown(self.loss_chunks)} parts of a loss are too many: {Word('loss_chunks')} takes at most "
+                f"{MOST_PARTS}"
+            )
         if self.loss_chunks > 1 and not self.framework.chunks_loss:
             raise UsageError(
                 f"{self.framework.title} makes the logits of all tokens at once: "

@@ -4,6 +4,7 @@ from math import prod
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
+from stagedb.plans.graph_options import MOST_PARTS
 from stagedb.plans.nearest_plans import Misfit, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.strategies import rules
@@ -29,5 +30,5 @@ def check_loss(plan: PlanFields) -> None:
     if tokens % count:
         raise Misfit(
             f"the {tokens} tokens of a micro-batch on a rank are not divisible by {Word('loss_chunks', count)}",
-            nearest("loss_chunks", count, tokens, lambda parts: tokens % parts == 0),
+            nearest("loss_chunks", count, min(tokens, MOST_PARTS), lambda parts: tokens % parts == 0),
         )

@@ -24,6 +24,10 @@ from tests.sampling import ALL, rows
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "one rank": ("llama", {}),
     "tensor and pipeline": ("llama", {"tp": 2, "sp": True, "pp": 2, "dp": 2, "global_batch_size": 8}),
+    "a loss in parts": (
+        "llama",
+        {"loss_chunks": 4, "tp": 2, "sp": True, "pp": 2, "dp": 2, "zero": 3, "global_batch_size": 8},
+    ),
     "interleaved": (
         "gpt",
         {"pp": 2, "virtual_stages": 2, "dp": 2, "recipe": "megatron", "zero": 1, "global_batch_size": 8},

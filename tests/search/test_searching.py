@@ -217,6 +217,13 @@ def test_no_plan_that_trains_some_weights_is_better_than_its_bounds(
     check_bounds(card, space, H100, f"{model} {recipe}")
 
 
+def test_no_plan_with_a_loss_in_parts_is_better_than_its_bounds() -> None:
+    card = small("llama3-8b", 4)
+    words = {"global_batch_size": 8, "seq_len": 1024, "recipe": "torch", "loss_chunks": 8}
+    space = spaces_of(asked(card, 8, ("zero", "sp", "recompute"), words=words), card)[0]
+    check_bounds(card, space, H100, "parts")
+
+
 def check_bounds(
     card: Card, space: Space, system: System, seed: str, blocking: tuple[str, ...] = (), only: str = "recipe"
 ) -> None:
