@@ -7,6 +7,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.lowering import Program
 from stagedb.memory import ClassMemory, memory_of
+from stagedb.memory.usage import Point
 from stagedb.models import Card, load_card
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
@@ -86,6 +87,22 @@ def test_each_micro_batch_in_flight_keeps_a_gradient_of_the_head() -> None:
         assert few.get("gradients", 0) == many.get("gradients", 0) == (2 * vocabulary * hidden if parts > 1 else 0)
         of_each.append((many["activations"] - few["activations"]) // more)
     assert of_each[1] - of_each[0] == 2 * vocabulary * hidden + 2 * tokens * hidden - 6 * tokens * vocabulary - 4
+
+
+@pytest.mark.parametrize(("schedule", "pp"), [("1f1b", 1), ("zb-h1", 2)])
+def test_what_the_backward_takes_from_the_forward_is_there_once(schedule: str, pp: int) -> None:
+    """No kernel copies gradients that the forward has kept: while one is handed over, no more is held than before."""
+    held = last("llama3-8b", seq_len=512, pp=pp, schedule=schedule, global_batch_size=4, loss_chunks=4)
+    seen = 0
+    for number, task in enumerate(held.usage.tasks):
+        for index, (_, item) in enumerate(held.items(task)):
+            if item.op.kind == "hand_over":
+                ended = Point(number - 1, len(held.items(held.usage.tasks[number - 1])))
+                before = Point(number, index - 1) if index else ended
+                now, then = (sum(held.usage.at(point).values()) for point in (Point(number, index), before))
+                assert now <= then + 4, item.op.name  # the number that starts the backward
+                seen += 1
+    assert seen == 2 * 4
 
 
 def flops(program: Program) -> Counter[str]:

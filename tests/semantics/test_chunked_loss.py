@@ -102,6 +102,8 @@ def test_parts_are_operators_of_the_forward_one_after_another() -> None:
     ends = [(min(op.order for op in part), max(op.order for op in part)) for part in parts]
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
     assert [op.name for op in head if op.kind == "hand_over"] == ["head.out.weight_gradient", "head.out.input_gradient"]
+    storages = {tensor.name: tensor.storage for tensor in graph.tensors}
+    assert storages["head.out.input_gradient"] == "head.chunk_4.out.input_gradient.put"
     for name in ("out", "out.weight_gradient", "out.input_gradient"):
         assert matmuls(graph, name) == 4
     sent = [op for op in head if op.kind == "all_reduce" and op.axis == "tp"]
