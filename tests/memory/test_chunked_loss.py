@@ -1,20 +1,29 @@
 """A loss in parts of the tokens: what its peak is less by, by closed forms, and the plans that refuse it."""
 
 from collections import Counter
+from itertools import count
 
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.lowering import Program
+from stagedb.lowering import Program, program_of
 from stagedb.memory import ClassMemory, memory_of
 from stagedb.memory.usage import Point
 from stagedb.models import Card, load_card
+from stagedb.plans import Plan
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from tests import lowered
+from tests.instances.drawn_plans import Drawn, drawn_plan
+from tests.sampling import ALL
 
 SCALARS = 8
 """Bytes of numbers: the loss of the first part, and the tokens of the second, that the whole loss does not have."""
+
+
+def takes_parts(drawn: Drawn) -> bool:
+    """Whether a loss in parts suits the framework and the workflow of a plan."""
+    return drawn.words["recipe"] == "torch" and "workflow" not in drawn.words
 
 
 def last(model: str | Card, /, **words: object) -> ClassMemory:
@@ -82,7 +91,7 @@ def test_each_micro_batch_in_flight_keeps_a_gradient_of_the_head() -> None:
     of_each = []
     for parts in (1, 4):
         words = {"seq_len": tokens, "pp": 2, "schedule": "gpipe", "loss_chunks": parts}
-        held = [dict(last("llama3-8b", **words, global_batch_size=count).ends()) for count in (2, 2 + more)]
+        held = [dict(last("llama3-8b", **words, global_batch_size=size).ends()) for size in (2, 2 + more)]
         few, many = (each["forward_end"] for each in held)
         assert few.get("gradients", 0) == many.get("gradients", 0) == (2 * vocabulary * hidden if parts > 1 else 0)
         of_each.append((many["activations"] - few["activations"]) // more)
@@ -105,6 +114,16 @@ def test_what_the_backward_takes_from_the_forward_is_there_once(schedule: str, p
     assert seen == 2 * 4
 
 
+@pytest.mark.parametrize("seed", range(60 if ALL else 8))
+def test_a_drawn_plan_holds_as_much_before_and_after_its_backwards(seed: int) -> None:
+    drawn = next(filter(takes_parts, map(drawn_plan, count(100 * seed))))
+    plan = Plan.from_mapping({**drawn.words, "loss_chunks": 4 if seed % 2 else 2})
+    plan.check(drawn.program.graph.sizes)
+    for whole, parts in zip(memory_of(drawn.program), memory_of(program_of(drawn.model, plan)), strict=True):
+        before, after = dict(whole.ends()), dict(parts.ends())
+        assert all(before[moment] == after[moment] for moment in ("start", "backward_end", "step_end"))
+
+
 def flops(program: Program) -> Counter[str]:
     found: Counter[str] = Counter()
     for columns in program.workload.classes:
@@ -115,15 +134,15 @@ def flops(program: Program) -> Counter[str]:
 
 @pytest.mark.parametrize("words", [{}, {"tp": 4, "sp": True}, {"pp": 2, "global_batch_size": 4}, {"lora": ["q_proj"]}])
 def test_parts_compute_as_much_as_all_tokens(words: dict[str, object]) -> None:
-    whole, parts = (lowered.program("llama3-8b", seq_len=512, loss_chunks=count, **words) for count in (1, 8))
+    whole, parts = (lowered.program("llama3-8b", seq_len=512, loss_chunks=parts, **words) for parts in (1, 8))
     assert flops(whole) == flops(parts)
 
 
 def test_each_part_takes_kernels_of_its_own() -> None:
     system = load_system("h100")
     steps = [
-        profile_job(lowered.workload("llama3-8b", seq_len=4096, tp=2, loss_chunks=count), system).step
-        for count in (1, 2, 16)
+        profile_job(lowered.workload("llama3-8b", seq_len=4096, tp=2, loss_chunks=parts), system).step
+        for parts in (1, 2, 16)
     ]
     assert steps == sorted(steps)
 
