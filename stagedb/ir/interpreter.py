@@ -16,7 +16,7 @@ from stagedb.expressions import evaluate
 from stagedb.inputs import shown
 from stagedb.ir.key_lengths import NO_SEMANTICS, check_lengths
 from stagedb.ir.layouts import MESH_AXES
-from stagedb.ir.operators import QUERIES, Array, Momentum, Operator, RankPlace, Redistribution, load
+from stagedb.ir.operators import QUERIES, Array, HandOver, Momentum, Operator, RankPlace, Redistribution, load
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.ir.tensors import Tensor
 from stagedb.workflows import Template
@@ -41,7 +41,8 @@ def run_block(
     sequence has more keys than queries, which are then those of its last positions: `before` has what an earlier run
     made for the SK - S positions before them, by the names of the tensors of keys and values, in a graph of the forward
     alone. weights, inputs: whole arrays by the names of their tensors. output_gradient: the gradient of the block's
-    output (or of its loss), from which the backward starts; None: run the forward alone. layer: the number of the layer
+    output (or of its loss), from which the backward starts; None: run the forward alone. A loss in parts has made the
+    gradients in its forward, so that its own can only be 1. layer: the number of the layer
     in the model, from 0, which decides the constants of some operators. `gradient_names` gives the
     tensors that are gradients of weights and of the block's input. Experts are chosen in turn, each equally often.
     Raises UsageError for an unknown block, a degree above 1, a symbol without a value, ops that share a sequence,
@@ -57,16 +58,29 @@ def run_block(
     needed = _needed(rank, ops)
     values = _given(rank, "weight", needed, weights) | _given(rank, "input", needed, inputs)
     if output_gradient is not None:
-        names = [name for name in needed if rank.word(name) == "gradient"]
-        if len(names) != 1:
-            starts = ", ".join(names) or "nothing"
-            raise ValueError(f"the backward of {block} starts from {starts}, and must start from one gradient")
-        values |= _given(rank, "gradient", needed, {names[0]: output_gradient})
+        values |= _start(rank, block, ops, needed, output_gradient)
     held = _held(rank, ops, before)
     for op in ops:
         read = [values[name] for name in op.reads] if not held else _with_held(rank, op, values, held)
         values.update(zip(op.writes, rank.execute(op, read), strict=True))
     return values
+
+
+def _start(
+    rank: "_OneRank", block: str, ops: Sequence[SymOp], needed: Mapping[str, SymOp], gradient: Array
+) -> dict[str, Array]:
+    """The gradient from which a block's backward starts; none where it starts from those that its forward has made."""
+    names = [name for name in needed if rank.word(name) == "gradient"]
+    if not names and any(op.kind == HandOver.kind for op in ops):
+        if not np.all(np.asarray(gradient) == 1):
+            raise UsageError(
+                f"the forward of {block} makes the gradients of its loss, which is in parts: the gradient of that is 1"
+            )
+        return {}
+    if len(names) != 1:
+        starts = ", ".join(names) or "nothing"
+        raise ValueError(f"the backward of {block} starts from {starts}, and must start from one gradient")
+    return _given(rank, "gradient", needed, {names[0]: gradient})
 
 
 def gradient_names(graph: SymGraph, block: str) -> dict[str, str]:

@@ -11,7 +11,9 @@ import pytest
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.ir import SymGraph
+from stagedb.ir.interpreter import gradient_names, run_block
 from stagedb.plans import GraphOptions
+from tests.ir.environments import BATCH, SEQ
 from tests.ir.tiny import card
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
@@ -88,6 +90,24 @@ def test_gradients_are_slopes() -> None:
         ends = [made.run(weights={**made.weights, key: value + sign * step * direction}).loss for sign in (1, -1)]
         found = made.run().gradients[key]
         assert float((found * direction).sum()) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+def test_one_block_runs_alone() -> None:
+    """The same results of `run_block`; the gradient of a loss whose gradients the forward makes is 1."""
+    found = []
+    for chunks in (1, 2):
+        graph = build_graph(card("llama"), GraphOptions(loss_chunks=chunks))
+        made = example(graph)
+        weights = {name: value for (name, _), value in made.weights.items() if name.startswith("head.")}
+        state = np.random.default_rng(3).normal(size=(BATCH, SEQ, graph.sizes["H"]))
+        inputs = {"head.input": state, "head.labels": made.labels}
+        run = functools.partial(run_block, graph, {"B": BATCH, "S": SEQ}, "head", weights, inputs)
+        values = run(np.asarray(1.0))
+        found.append([values["head.loss"], *(values[name] for name in gradient_names(graph, "head").values())])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+    with pytest.raises(UsageError, match="the gradient of that is 1"):
+        run(np.asarray(2.0))
 
 
 def matmuls(graph: SymGraph, name: str) -> int:
