@@ -16,6 +16,9 @@ Words = Mapping[str, Any]
 NODE = 8
 """Accelerators of a node, in which ranks of tp are next to each other."""
 
+PARTS = 8
+"""Parts of a loss that is in one: the default of torchtitan and of torchtune."""
+
 
 def neighbours(plan: Plan, sizes: Mapping[str, int]) -> tuple[Words, ...]:
     """The changes that lead to the plans near a plan. The checks of plans may refuse some of them."""
@@ -38,7 +41,8 @@ def changed_words(plan: Plan, change: Words) -> dict[str, Any]:
 
 
 def _structure(plan: Plan) -> Iterator[Words]:
-    """Changes of the graph: sequence parallelism, the framework, what dp shards, what is computed again."""
+    """Changes of the graph: sequence parallelism, the framework, what dp shards, a loss in parts, what is computed
+    again."""
     options = plan.options
     if plan.tp > 1:
         yield {"sp": not options.sp}
@@ -50,6 +54,8 @@ def _structure(plan: Plan) -> Iterator[Words]:
             freed = {word: None for word in ("reshard", "reshard_to") if getattr(options, word) is not None}
             whole = {"expert_unit": None} if options.expert_unit and stage in (0, 1) else {}
             yield {"zero": stage, **freed, **whole}
+    if options.framework.chunks_loss and plan.workflow.differentiates:
+        yield {"loss_chunks": None if options.loss_chunks > 1 else PARTS}
     for kind in PLAN_WORDS["recompute"].choices:
         # The operators and modules to compute again are a choice of the user's.
         if kind not in (options.recompute, "operators", "modules"):

@@ -94,3 +94,23 @@ def test_no_more_layers_recompute_than_the_memory_asks_for() -> None:
         trials.outcome(Plan.from_mapping({**plan.to_dict(), "recompute_every": each})) for each in range(every + 1, 5)
     ]
     assert all(each.peak > room or each.step >= fewest.outcome.step for each in deeper)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ({"recipe": "torch"}, [{"loss_chunks": 8}]),
+        ({"recipe": "torch", "loss_chunks": 4}, [{"loss_chunks": None}]),
+        ({"recipe": "megatron"}, []),
+        ({"recipe": "torch", "workflow": "forward-only"}, []),
+    ],
+    ids=str,
+)
+def test_a_loss_is_tried_in_parts_and_a_loss_in_parts_whole(words: dict[str, Any], changes: list[Any]) -> None:
+    plan = Plan.from_mapping({"global_batch_size": 8, "seq_len": 8192, **words})
+    graph = build_graph(CARD, plan.options)
+    assert [change for change in neighbours(plan, graph.sizes) if "loss_chunks" in change] == changes
+    trials = Trials(lambda options: build_graph(CARD, options), graph.sizes, H100, processes=1)
+    for change in changes:
+        found, other = (trials.outcome(each) for each in (plan, Plan.from_mapping(changed_words(plan, change))))
+        assert (other.peak < found.peak) == ("loss_chunks" not in words)
