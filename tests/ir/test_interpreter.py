@@ -13,7 +13,8 @@ from stagedb.errors import UsageError
 from stagedb.expressions import DimensionError, evaluate
 from stagedb.ir import SymGraph
 from stagedb.ir.interpreter import gradient_names, run_block
-from stagedb.ir.operators import AdamW, Array, Quantize, SplitHeads, TokenMean, dump
+from stagedb.ir.key_lengths import NO_SEMANTICS
+from stagedb.ir.operators import AdamW, Array, Quantize, SplitHeads, TokenMean, dump, load
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.tiny import card
 
@@ -278,3 +279,13 @@ def test_an_error_names_the_op_that_cannot_be_run() -> None:
     cut = made.without("layer.ffn.gate.input_gradient")
     with pytest.raises(ValueError, match=r"starts from layer.ffn.add.gradient, .*, and must start from one gradient"):
         cut.run(gradient=True)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "sgd-momentum", "muon"])
+def test_operators_of_every_optimizer_are_restored(optimizer: str) -> None:
+    graph = build_graph(card("llama", kv_heads=2), GraphOptions(recipe="torch", optimizer=optimizer))
+    steps = [op for op in graph.ops if op.template.once and op.semantics != NO_SEMANTICS]
+    assert steps
+    for op in graph.ops:
+        if op.semantics != NO_SEMANTICS:
+            assert dump(load(op.semantics)) == op.semantics
