@@ -82,7 +82,9 @@ def _share(tables: OperatorTimes, operator: str, dtype: str, peak: Number) -> Fr
 
 
 def _at_best(dimension: Dimension) -> Dimension:
-    return replace(dimension, latency=Fraction(0), efficiency=_level(_best(dimension.efficiency)))
+    share, own = _best(dimension.efficiency), dimension.custom_all_reduce
+    share = share if own is None else max(share, own.share)
+    return replace(dimension, latency=Fraction(0), efficiency=_level(share), custom_all_reduce=None)
 
 
 def _best(curve: Curve) -> Fraction:
