@@ -283,7 +283,8 @@ def test_an_error_names_the_op_that_cannot_be_run() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "sgd-momentum", "muon"])
 def test_operators_of_every_optimizer_are_restored(optimizer: str) -> None:
-    graph = build_graph(card("llama", kv_heads=2), GraphOptions(recipe="torch", optimizer=optimizer))
+    words: dict[str, Any] = {"recipe": "torch", "optimizer": optimizer}
+    graph = build_graph(card("llama", kv_heads=2), GraphOptions(**words))
     steps = [op for op in graph.ops if op.template.once and op.semantics != NO_SEMANTICS]
     assert steps
     for op in graph.ops:
