@@ -3,12 +3,12 @@
 import json
 import random
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop
 from typing import Any
 
 from stagedb.advice.copied_processes import Answer, Copies, copies
@@ -25,22 +25,13 @@ from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
 from stagedb.search.region_choices import Regions
 from stagedb.search.space import CHOOSE_LAYERS, Space, framework_of
+from stagedb.search.worlds import NO_LIMIT, SearchWorld, degrees_of, layers_of
 from stagedb.systems import System
 
 LOST = "so that the search ended; the plans that were timed before are kept, if a store keeps them"
 
-NO_LIMIT: Worth = (float("inf"), float("inf"))
-"""What no plan exceeds."""
-
 TOGETHER = 64
 """Groups that a process bounds at a time."""
-
-DIVE_EVERY = 16
-"""One of this many opened sets is the one nearest to plans, even if others have better bounds."""
-
-
-PATIENCE = 4
-"""After so many sets without a plan that fits, degrees must have half the bound of others to be tried first."""
 
 
 @dataclass(frozen=True)
@@ -179,86 +170,6 @@ def _candidate(row: Mapping[str, Any]) -> Candidate:
     return Candidate(**{**row, "fate": Fate(row["fate"])})
 
 
-_Entry = tuple[Worth, int, PlanSet]
-"""A set in a heap, with the value of its bound and its number."""
-
-
-@dataclass
-class _World:
-    """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
-
-    heaps: sets that are not opened yet, by what their words have chosen, the best bound first. limits: the values of
-    the best layouts, ascending. rivals: those of other shards. opened: how many sets were. failed: how many sets that
-    were opened had no plan that fits, by their degrees and by their group. least: the best bound by degrees.
-    """
-
-    top: int
-    heaps: Sequence[list[_Entry]] = field(default_factory=lambda: [[] for _ in SetKind])
-    limits: list[Worth] = field(default_factory=list)
-    rivals: Sequence[float] = ()
-    opened: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    least: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def unopened(self) -> Iterator[tuple[Worth, PlanSet]]:
-        """The sets that are not opened yet, with the values of their bounds."""
-        return ((worth, branch) for heap in self.heaps for worth, _, branch in heap)
-
-    def next(self, dives: bool) -> tuple[list[_Entry], _Entry] | None:
-        """The set to open next, and its heap; None if no set may have one of the best layouts.
-
-        It is the one with the best bound of all: no set is opened that the result does not need. But bounds of groups
-        are loose, and thousands of them may be below the best plan. dives: until there is a limit, it is the one that
-        is hoped to lead to a plan; now and then later the one nearest to plans, whose times rule out groups.
-        """
-        limit = self.limit
-        open_ = [heap for heap in self.heaps if heap and heap[0][0] <= limit]
-        if not open_:
-            return None
-        if dives and limit == NO_LIMIT:
-            return min(((heap, entry) for heap in open_ for entry in heap), key=self._hope)
-        heap = open_[-1] if dives and self.opened % DIVE_EVERY == 0 else min(open_)
-        return heap, heap[0]
-
-    def _hope(self, found: tuple[list[_Entry], _Entry]) -> tuple[float, ...]:
-        """What is small for a set that is to lead to a plan that fits: of good degrees, in a group that has not failed,
-        near to plans, and lean."""
-        worth, number, each = found[1]
-        degrees = _degrees(each)
-        least = self.least.get(degrees, 0) * (1 + self.failed[degrees] / PATIENCE)
-        pp, sequences = int(each.words["pp"]), int(each.words["micro_batch_size"])
-        return (least, self.failed[_group(each)], -each.level, each.peak, -pp, sequences, *worth, number)
-
-    def push(self, worth: Worth, number: int, branch: PlanSet) -> None:
-        """Put a set into its heap."""
-        degrees = _degrees(branch)
-        self.least[degrees] = min(worth[0], self.least.get(degrees, worth[0]))
-        heappush(self.heaps[branch.level], (worth, number, branch))
-
-    def fail(self, branch: PlanSet) -> None:
-        """A set was opened, and has no plan that fits."""
-        self.failed.update((_degrees(branch), _group(branch)))
-
-    def take(self, heap: list[_Entry], entry: _Entry) -> PlanSet:
-        """Take a set from its heap."""
-        self.opened += 1
-        if entry is heap[0]:
-            heappop(heap)
-        else:
-            heap.remove(entry)
-            heapify(heap)
-        return entry[2]
-
-    @property
-    def limit(self) -> Worth:
-        """What a branch must not exceed to have one of the best layouts."""
-        # Plans of other shards are known by the first number: they rule out what is above that.
-        others = ((each, float("inf")) for each in self.rivals)
-        best = sorted((*self.limits, *others)) if self.rivals else self.limits
-        return best[self.top - 1] if len(best) >= self.top else NO_LIMIT
-
-
 @dataclass
 class _Search:
     """A search under way.
@@ -278,7 +189,7 @@ class _Search:
     report: Report
     seconds: float | None
     watcher: Settle | None = None
-    worlds: dict[int, _World] = field(init=False)
+    worlds: dict[int, SearchWorld] = field(init=False)
     turns: deque[int] = field(init=False)
     settled: list[Candidate] = field(default_factory=list)
     layouts: dict[str, Candidate] = field(default_factory=dict)
@@ -292,7 +203,7 @@ class _Search:
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.worlds = {ranks: _World(self.request.top) for ranks in self.request.ranks}
+        self.worlds = {ranks: SearchWorld(self.request.top) for ranks in self.request.ranks}
         self.turns = deque(self.worlds)
 
     def run(self) -> SearchResult:
@@ -343,7 +254,7 @@ class _Search:
         unbounded = first.level is SetKind.ROUGH or (first.step == 0 and first.level is not SetKind.PLAN)
         return not late or (self.seconds == 0 and unbounded)
 
-    def _world_of(self, branch: PlanSet) -> _World:
+    def _world_of(self, branch: PlanSet) -> SearchWorld:
         return self.worlds[self.places[branch.place].space.ranks]
 
     def _groups(self) -> None:
@@ -363,7 +274,7 @@ class _Search:
                 self._settle(place.set_of(branch, Fate.FILTERED))
         # Groups with equal layers are next to each other, so that one process bounds them from the same figures. Small
         # micro-batches come first: they fit.
-        kept.sort(key=lambda branch: (_degrees(branch), branch.words["micro_batch_size"], branch.words["pp"]))
+        kept.sort(key=lambda branch: (degrees_of(branch), branch.words["micro_batch_size"], branch.words["pp"]))
         asked = [kept[at : at + TOGETHER] for at in range(0, len(kept), TOGETHER)]
         if self.seconds:
             # In half of the time only some may get bounds: some of each size.
@@ -399,7 +310,7 @@ class _Search:
         """Ask for the bounds of a group, and of those next to it that have the same layers."""
         world, groups = self._world_of(first), [first]
         heap, limit = world.heaps[SetKind.ROUGH], world.limit
-        while heap and len(groups) < TOGETHER and heap[0][0] <= limit and _layers(heap[0][2]) == _layers(first):
+        while heap and len(groups) < TOGETHER and heap[0][0] <= limit and layers_of(heap[0][2]) == layers_of(first):
             groups.append(heappop(heap)[2])
         self.copies.ask({"groups": [_plain(each) for each in groups], "roughly": False})
 
@@ -475,28 +386,6 @@ class _Search:
         self.report(Progress(self.done, self.size, self.timed, self.best))
         if self.watcher is not None:
             self.watcher(candidate)
-
-
-_LAYER = (
-    *("recipe", "tp", "cp", "cp_kind", "ulysses", "ep", "expert_tp", "dispatch", "sp", "strategy"),
-    "micro_batch_size",
-)
-"""Words of a group that its layers depend on."""
-
-
-def _layers(group: PlanSet) -> list[Any]:
-    """What groups share whose layers take the same time."""
-    return [group.place, *(group.words.get(word) for word in _LAYER)]
-
-
-def _degrees(group: PlanSet) -> str:
-    """What groups share whose layers are divided alike."""
-    return repr(_layers(group)[:-1])
-
-
-def _group(branch: PlanSet) -> str:
-    """The group that a set belongs to."""
-    return repr([*_layers(branch), branch.words["pp"], branch.words["dp"]])
 
 
 def _key(system: str, words: Mapping[str, Any]) -> str:
