@@ -260,8 +260,8 @@ class Usage(NamedTuple):
 
 
 def test_too_little_space_is_refused_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 20000, 20000))
-    with pytest.raises(UsageError, match=r"take [0-9,]+ bytes and .* has 20,000 free.*--only 0(?!-)"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 25_000, 25_000))
+    with pytest.raises(UsageError, match=r"take [0-9,]+ bytes and .* has 25,000 free.*--only 0(?!-)"):
         export_workload(workload(), tmp_path / "traces")
     assert list(tmp_path.iterdir()) == []
 
