@@ -127,6 +127,8 @@ def _write(found: "Difference", chosen: DiffRows, printed: bool, output: Output,
     tables = {"plan": found.plan, "work": found.work, "time": found.time, "memory": found.memory}
     if chosen.value in COMPARED and not tables[chosen.value].columns:
         common.note(f"{chosen.value} is compared between {COMPARED[chosen.value]} only")
+        if chosen.value not in titles and output.format is not RowFormat.TABLE:
+            output.write((), (), provenance=found.provenance)  # whoever reads it expects a document
     for part, title in titles.items():
         rows = tables[part] if output.format is not RowFormat.TABLE else _in_ms(tables[part])
         if chosen.value == part:

@@ -107,6 +107,7 @@ def test_a_table_that_two_runs_do_not_have_is_named(run: Any, tmp_path: Path) ->
     for part, of in (("memory", "a run and its plan"), ("plan", "two plans")):
         found = run("diff", "before", "after", "--show", part)
         assert f"{part} is compared between {of} only" in found.err
+        assert json.loads(run("diff", "before", "after", "--show", part, "-f", "json").out)["rows"] == []
     assert "is compared between" not in run("diff", "before", "after", "--show", "work").err
 
 
