@@ -19,7 +19,7 @@ from stagedb.ir.interpreter import Interpreter
 from stagedb.ir.layouts import Layout, parse_layout
 from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send
 from stagedb.ir.operators.token_copies import ExchangeTokens
-from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor
+from stagedb.ir.symbolic_graph import BlockSpec, OpType, SymOp, SymTensor
 from stagedb.workflows import Template
 from tests.symbolic_rows import parameter, peer, previous
 
@@ -164,6 +164,19 @@ class SimulatedMesh(Interpreter):
         places = self.env["cpr"] if options["cp_kind"] == "ulysses-ring" else cp
         chunks = np.split(np.arange(self.env["S"]), 2 * places)
         return np.concatenate([chunks[i] for place in range(places) for i in (place, 2 * places - 1 - place)])
+
+    def cut(self, end: OpType, template: Template) -> SymOp:
+        """The stored op for one end of a message; ValueError where there is none."""
+        ops = (op for op in self.graph.ops if op.block == "cut" and (op.type, op.template) == (end, template))
+        found = next(ops, None)
+        if found is None:
+            raise ValueError(f"the graph has no {end} for what goes between stages in a {template}")
+        return found
+
+    def arriving(self, template: Template) -> list[SymOp]:
+        """The op that receives a message, and those that make of it what the blocks read."""
+        ops = [op for op in self.ops("cut", (template,)) if op.type is OpType.COLLECTIVE]
+        return [self.cut(OpType.RECV, template), *ops]
 
     def turns(self, op: SymOp) -> int:
         """How often an op runs in turn."""

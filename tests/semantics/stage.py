@@ -275,22 +275,9 @@ class Stage:
             before = self.mesh.specs[self.blocks[neighbour]]
             source = (before.output if onward else before.input_gradient) or ""
         else:
-            source = self.arriving(template)[-1].writes[0]
+            source = self.mesh.arriving(template)[-1].writes[0]
         self.mesh.check_same(source, target)
         values[target, place] = values[source, neighbour]
-
-    def cut(self, end: OpType, template: Template) -> SymOp:
-        """The stored op for one end of a message; ValueError where there is none."""
-        ops = (op for op in self.mesh.graph.ops if op.block == "cut" and (op.type, op.template) == (end, template))
-        found = next(ops, None)
-        if found is None:
-            raise ValueError(f"the graph has no {end} for what goes between stages in a {template}")
-        return found
-
-    def arriving(self, template: Template) -> list[SymOp]:
-        """The op that receives a message, and those that make of it what the blocks read."""
-        ops = [op for op in self.mesh.ops("cut", (template,)) if op.type is OpType.COLLECTIVE]
-        return [self.cut(OpType.RECV, template), *ops]
 
     def beyond(self, template: Template) -> tuple[int, int]:
         """The stages from which a task's message comes and to which it goes; they may be beyond the pipeline."""
@@ -300,7 +287,7 @@ class Stage:
         """Wait for the message of a task, where it has one, and put it in the place of the cut."""
         if not 0 <= self.beyond(template)[0] < self.stages:
             return
-        receiving, *gathering = self.arriving(template)
+        receiving, *gathering = self.mesh.arriving(template)
         place = self.places[0][0] - 1 if template is training.FORWARD else self.places[-1][0] + 1
         (name,) = receiving.writes
         arrived = yield from self.receive(template.name, microbatch)
@@ -317,7 +304,7 @@ class Stage:
         place, block = self.places[-1 if template is training.FORWARD else 0]
         spec = self.mesh.specs[block]
         source = (spec.output if template is training.FORWARD else spec.input_gradient) or ""
-        op = self.cut(OpType.SEND, template)
+        op = self.mesh.cut(OpType.SEND, template)
         (name,) = op.reads
         self.mesh.check_same(source, name)
         self.mesh.check_local(values[source, place], name)

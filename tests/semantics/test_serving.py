@@ -9,8 +9,8 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.ir import SymGraph
-from stagedb.ir.operators import Array, CacheAppend
+from stagedb.ir import OpType, SymGraph
+from stagedb.ir.operators import Array, CacheAppend, RankPlace, Route
 from stagedb.ir.operators.state_space import KeepsState
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
@@ -70,8 +70,10 @@ def model(name: str) -> Card:
 class Serving:
     """Requests of a graph with random weights, and the caches that steps leave, by op and position of the block."""
 
-    def __init__(self, graph: SymGraph, **degrees: Any) -> None:
+    def __init__(self, graph: SymGraph, begins: Sequence[int] = (), **degrees: Any) -> None:
+        """begins: the positions of blocks with which later stages begin."""
         rng = np.random.default_rng(3)
+        self.begins = begins
         self.graph, self.degrees = graph, degrees
         env = environment(graph)
         self.weights = {key: rng.normal(size=shape) * 0.3 for key, shape in weight_shapes(graph, env).items()}
@@ -80,7 +82,8 @@ class Serving:
 
     def step(self, start: int, end: int) -> tuple[Array, Array]:
         """The logits of last tokens, whole, and the tokens that follow them, after a step over so many positions."""
-        env = {**environment(self.graph, **self.degrees), "S": end - start, "SK": end}
+        # Slots for all choices: of few tokens more than a share go to one expert.
+        env = {**environment(self.graph, **self.degrees), "S": end - start, "SK": end, "capacity": 4}
         mesh, values, before = SimulatedMesh(self.graph, env), dict[Key, Value](), ""
         for place, block in enumerate(positions(self.graph, env)):
             for row in mesh.weights(block):
@@ -88,7 +91,10 @@ class Serving:
             for row in (row for row in self.graph.tensors if row.block == block and row.role == "input"):
                 values[row.name, place] = mesh.scatter(self.tokens[:, start:end], row)
             spec = mesh.specs[block]
+            if place in self.begins:
+                before = self._across(mesh, values, before, place)
             if spec.input is not None:
+                mesh.check_same(before, spec.input)
                 values[spec.input, place] = values[before, place - 1]
             for op in mesh.ops(block, (FORWARD,)):
                 operator, key = mesh.operators.get(op.name), (op.name, place)
@@ -103,6 +109,19 @@ class Serving:
             before = spec.output or ""
         logits, chosen = mesh.tensors["head.out"], mesh.tensors["head.next"]
         return mesh.gather(values["head.out", place], logits), mesh.gather(values["head.next", place], chosen)
+
+    def _across(self, mesh: SimulatedMesh, values: dict[Key, Value], before: str, place: int) -> str:
+        """The name of what a stage has of the one before: each rank sends its own part."""
+        send, (receive, *gathers) = mesh.cut(OpType.SEND, FORWARD), mesh.arriving(FORWARD)
+        (source,), (name,) = send.reads, receive.writes
+        mesh.check_same(before, source)
+        value = values[before, place - 1]
+        value = mesh.execute(send, [value])[0] if send.name in mesh.operators else value
+        mesh.check_local(value, name)
+        for op in gathers:
+            (name,), (value,) = op.writes, mesh.execute(op, [value])
+        values[name, place - 1] = value
+        return name
 
     def _behind(self, key: Key, new: Value) -> Value:
         held = self.caches.get(key)
@@ -138,7 +157,7 @@ def test_a_prefill_and_tokens_one_by_one_are_one_forward(name: str, attention: A
     agree(Serving(graph).run(TOKENS), whole(reference, TOKENS))
 
 
-DEGREES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
+DEGREES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tp": ({}, {"tp": 2}),
     "dp": ({}, {"dp": 2}),
     "tp, dp": ({}, {"tp": 2, "dp": 2}),
@@ -162,11 +181,74 @@ def test_ranks_share_heads_and_requests(name: str, degrees: str, recipe: str) ->
     agree(Serving(graph, **mesh).run(steps), whole(expanded, steps))
 
 
-@pytest.mark.parametrize("degrees", [{"ep": 2, "dp": 2}, {"ep": 2, "dp": 2, "tp": 2}], ids=str)
+def by_position(_: Route, place: RankPlace, __: list[Array]) -> list[Array]:
+    """Experts that a token keeps whichever step it comes in, unlike those of `Route`, which are by place in a step."""
+    choices, experts = place.sizes["choices"], place.sizes["experts"]
+    token = 3 * place.indices("batch")[:, None] + place.before + place.indices("seq")
+    expert = (5 * token[..., None] + np.arange(choices)) % experts
+    flat, order = expert.reshape(-1), np.empty(expert.size, np.int64)
+    for each in range(experts):
+        order[flat == each] = np.arange((flat == each).sum()) * experts + each
+    return [order.reshape(expert.shape)]
+
+
+SHARED: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ep": ({}, {"ep": 2, "dp": 2}),
+    "ep, tp": ({}, {"ep": 2, "dp": 2, "tp": 2}),
+    "ep, tp, torch": ({"recipe": "torch"}, {"ep": 2, "dp": 2, "tp": 2}),
+    "ep, sp": ({"sp": True}, {"ep": 2, "dp": 2, "tp": 2}),
+    "all ranks of dp": ({}, {"ep": 4, "dp": 4}),
+    "expert tp": ({"expert_tp": True}, {"ep": 2, "dp": 2, "tp": 2}),
+    "expert tp, sp": ({"expert_tp": True, "sp": True}, {"ep": 2, "dp": 2, "tp": 2}),
+    "copies to ranks": ({"dispatch": "ranks"}, {"ep": 2, "dp": 2}),
+    "copies to ranks, tp": ({"dispatch": "ranks"}, {"ep": 2, "dp": 2, "tp": 2}),
+    "copies to nodes": ({"dispatch": "nodes"}, {"ep": 4, "dp": 4, "epr": 2}),
+    "copies to nodes, tp": ({"dispatch": "nodes"}, {"ep": 4, "dp": 4, "epr": 2, "tp": 2}),
+}
+"""Attention that ranks of dp share by requests, and experts that they share over ep."""
+
+
+@pytest.mark.parametrize("shared", SHARED)
 @pytest.mark.parametrize("style", ["moe", "deepseek"])
-def test_ranks_share_experts(style: str, degrees: dict[str, int]) -> None:
-    graph = build_graph(dataclasses.replace(card(style), max_positions=64), GraphOptions(workflow="prefill"))
-    agree([Serving(graph, **degrees).step(0, KEYS)], [Serving(graph).step(0, KEYS)])
+def test_ranks_share_experts(style: str, shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Route, "run", by_position)
+    options, degrees = SHARED[shared]
+    own = dataclasses.replace(card(style), max_positions=64)
+    reference, graph = (build_graph(own, GraphOptions(workflow="prefill", **words)) for words in ({}, options))
+    # sp divides the positions of a step among the ranks of tp.
+    steps = CHUNKS if "sp" in options else TOKENS
+    agree(Serving(graph, **degrees).run(steps), whole(reference, steps))
+
+
+STAGES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "alone": ("llama", {}, {}),
+    "tp": ("llama", {}, {"tp": 2}),
+    "dp": ("llama", {}, {"dp": 2}),
+    "tp, sp": ("llama", {"sp": True}, {"tp": 2}),
+    "scatter-gather": ("gpt", {"recipe": "megatron", "scatter_gather": True}, {"tp": 2}),
+    "experts": ("moe", {}, {"ep": 2, "dp": 2}),
+    "experts, tp": ("deepseek", {}, {"ep": 2, "dp": 2, "tp": 2}),
+    "copies to ranks": ("deepseek", {"dispatch": "ranks"}, {"ep": 2, "dp": 2}),
+}
+
+
+@pytest.mark.parametrize("degrees", STAGES)
+@pytest.mark.parametrize("begins", [(2,), (1, 2, 3)], ids=["two", "four"])
+def test_stages_share_layers_and_their_caches(degrees: str, begins: tuple[int, ...], monkeypatch: Any) -> None:
+    monkeypatch.setattr(Route, "run", by_position)
+    style, options, mesh = STAGES[degrees]
+    own = dataclasses.replace(card(style), max_positions=64)
+    reference, graph = (build_graph(own, GraphOptions(workflow="prefill", **words)) for words in ({}, options))
+    # What sp divides, and what is sent in parts, has a position for each rank of tp.
+    steps = CHUNKS if {"sp", "scatter_gather"} & options.keys() else TOKENS
+    agree(Serving(graph, begins, pp=1 + len(begins), **mesh).run(steps), whole(reference, steps))
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_stages_share_caches_of_every_kind(name: str) -> None:
+    graph = build_graph(model(name), GraphOptions(workflow="prefill", **ABSORBED.get(name, {})))
+    expanded = build_graph(model(name), GraphOptions(workflow="prefill"))
+    agree(Serving(graph, (2,), pp=2, tp=2).run(TOKENS), whole(expanded, TOKENS))
 
 
 def test_what_a_cache_cannot_keep_is_refused() -> None:
