@@ -26,7 +26,7 @@ from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.plan_fields import RecomputedLayers
 from stagedb.schedules import DEFAULT, Order, splits
-from stagedb.search.floors import MARGIN, fastest, floor_times
+from stagedb.search.floors import MARGIN, fastest, floor_times, rounds_little
 from stagedb.search.miniatures import (
     MicroBatchFigures,
     PartTimes,
@@ -420,7 +420,7 @@ class Bounds:
         return MARGIN * (costs.forward + min(costs.backward, costs.halves)) / batch
 
     def _floor_times(self, plan: Plan) -> Times:
-        if self.at_best is None:
+        if self.at_best is None or not rounds_little(plan):
             return {}
         small = micro_batch_plan(plan)
         graph = self._graph(small.options, 2 * min(small.recompute_every, 2))

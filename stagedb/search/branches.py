@@ -23,8 +23,8 @@ from stagedb.timing.sent_bytes import most_sent
 class SetKind(IntEnum):
     """What the words of a branch have chosen."""
 
-    ROUGH = 0
-    """A group whose bound is that of its layers in any micro-batch."""
+    ANY_MICRO_BATCH = 0
+    """A group whose bound is that of its degrees, for any micro-batch."""
     GROUP = 1
     CELL = 2
     ORDER = 3
@@ -103,15 +103,15 @@ class SearchPlace:
         for words in self.space.groups():
             yield PlanSet(self.number, SetKind.GROUP, words, self.space.count_group(words))
 
-    def roughly_bounded(self, group: PlanSet) -> PlanSet:
+    def bounded_by_degrees(self, group: PlanSet) -> PlanSet:
         """A group with a bound of its step from one program, which serves all micro-batches of its degrees."""
-        rough = replace(group, level=SetKind.ROUGH)
+        group = replace(group, level=SetKind.ANY_MICRO_BATCH)
         try:
             plan = self._one_stage(group.words, micro_batch_size=self.space.batch)
             least = self.bounds.floor(plan, self.space.batch, self._waits)
         except UsageError:
-            return rough
-        return replace(rough, step=math.ceil(least * self.space.batch / (group.words["dp"] * group.words["pp"])))
+            return group
+        return replace(group, step=math.ceil(least * self.space.batch / (group.words["dp"] * group.words["pp"])))
 
     @property
     def _waits(self) -> bool:
@@ -154,8 +154,6 @@ class SearchPlace:
         """The parts of a set. fewest: whether a plan is the better the fewer of its layers recompute."""
         found: list[PlanSet | Candidate]
         match branch.level:
-            case SetKind.ROUGH:
-                found = [self.bounded(branch)]
             case SetKind.GROUP:
                 found = list(self._cells(branch))
             case SetKind.CELL:

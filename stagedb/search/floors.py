@@ -22,7 +22,7 @@ from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.workload.instance_columns import ClassColumns
 
 MARGIN = Fraction(99, 100)
-"""What a floor is reduced by: sizes that are rounded down may be smaller for a sequence in a small micro-batch."""
+"""What a floor is reduced by, for what is rounded down: see `rounds_little`."""
 
 _SEEN = 2
 """An attention computes at least one of so many pairs of queries and keys: a causal mask hides fewer than half."""
@@ -36,7 +36,8 @@ def fastest(system: System) -> System | None:
     inner, *others = map(_at_best, system.dimensions)
     collective = tables.table("collective", "bf16")
     if collective is not None:
-        rate = Fraction(collective.bandwidth / collective.least)
+        # What a ring sends at the table's highest rate: no other algorithm of a switch sends less.
+        rate: Number = Fraction(collective.fastest_bytes)
         inner = replace(inner, kind="switch", bandwidth=max(inner.bandwidth, rate))
     return replace(
         system,
@@ -78,13 +79,19 @@ def _accelerator(system: System, tables: OperatorTimes) -> Accelerator:
 def _share(tables: OperatorTimes, operator: str, dtype: str, peak: Number) -> Fraction:
     """The highest rate of a table as a share of the peak; 0 without a table."""
     table = tables.table(operator, dtype)
-    return Fraction(0) if table is None or peak == float("inf") else Fraction(table.fastest) / (1000 * Fraction(peak))
+    if table is None or peak == float("inf"):
+        return Fraction(0)
+    share = Fraction(table.fastest) / (1000 * Fraction(peak))
+    # Without the cast that was measured with it, a matmul may reach the peak.
+    return share if operator == "attention" else max(share, Fraction(1))
 
 
 def _at_best(dimension: Dimension) -> Dimension:
     share, own = _best(dimension.efficiency), dimension.custom_all_reduce
     share = share if own is None else max(share, own.share)
-    return replace(dimension, latency=Fraction(0), efficiency=_level(share), custom_all_reduce=None)
+    return replace(
+        dimension, latency=Fraction(0), bandwidth=dimension.bandwidth * share, efficiency=FLAT, custom_all_reduce=None
+    )
 
 
 def _best(curve: Curve) -> Fraction:
@@ -93,6 +100,16 @@ def _best(curve: Curve) -> Fraction:
 
 def _level(share: Fraction) -> Curve:
     return Curve(((Fraction(1), share),))
+
+
+def rounds_little(plan: Plan) -> bool:
+    """Whether a floor is reduced by more than what is rounded down.
+
+    Copies of tokens for the ranks of ep are the only sizes that are rounded down, by less than one a rank. A sequence
+    has a copy of each of its tokens at least.
+    """
+    tokens = plan.seq_len // (plan.cp * (plan.tp if plan.options.sp else 1))
+    return plan.options.dispatch == "copies" or plan.ep <= (1 - MARGIN) * tokens
 
 
 def floor_times(graph: IndexedGraph, plan: Plan, system: System) -> Mapping[str, Mapping[Part, PartTimes]]:

@@ -380,7 +380,8 @@ def _of_a_task(columns: ClassColumns, ns: Ints, system: System) -> Ints:
 
 
 def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int) -> StageMiniature:
-    """The figures of a shortened graph on few stages. ahead: as in `transfers`. The errors are those of `miniature`."""
+    """The figures of a shortened graph on few stages. ahead: as in `transfers`. The errors are those of
+    `micro_batch_figures`."""
     workload, system = lower(graph, plan).workload, _alone(system)
     lanes = find_lanes(workload, placed(workload, system)[0].network(len(workload.ranks)))
     ns_of: dict[int, Ints] = {}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import heappop
 from typing import Any
 
 from stagedb.advice.copied_processes import Answer, Copies, copies
@@ -25,7 +24,7 @@ from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
 from stagedb.search.region_choices import Regions
 from stagedb.search.space import CHOOSE_LAYERS, Space, framework_of
-from stagedb.search.worlds import NO_LIMIT, SearchWorld, degrees_of, layers_of
+from stagedb.search.worlds import NO_LIMIT, SearchWorld, degrees_of
 from stagedb.systems import System
 
 LOST = "so that the search ended; the plans that were timed before are kept, if a store keeps them"
@@ -142,18 +141,15 @@ def _name(question: Any) -> str:
 def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
     """What a process does: bounds of groups, the parts of a branch, or the trial of a plan."""
     if "groups" in question:
-        return [
-            _plain(_bounded(places[each["place"]], _branch(each), question["roughly"])) for each in question["groups"]
-        ]
+        asked = [(places[each["place"]], _branch(each)) for each in question["groups"]]
+        if question["any_micro_batch"]:
+            return [_plain(place.bounded_by_degrees(group)) for place, group in asked]
+        return [_plain(place.bounded(group)) for place, group in asked]
     branch = _branch(question["branch"])
     place = places[branch.place]
     if branch.level is SetKind.PLAN:
         return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
     return _plain(place.opened(branch, question["fewest"]))
-
-
-def _bounded(place: SearchPlace, group: PlanSet, roughly: bool) -> PlanSet:
-    return place.roughly_bounded(group) if roughly else place.bounded(group)
 
 
 def _plain(found: PlanSet | Opened) -> dict[str, Any]:
@@ -209,7 +205,7 @@ class _Search:
     def run(self) -> SearchResult:
         self.tried = {_key(each.system, each.words): each for each in self.known if each.fate is Fate.TIMED}
         self._groups()
-        while any(any(world.heaps) for world in self.worlds.values()) or self.copies.busy:
+        while any(world.sets for world in self.worlds.values()) or self.copies.busy:
             rivals, late = self.elsewhere(), self._is_late()
             for ranks, world in self.worlds.items():
                 world.rivals = rivals.get(ranks, ())
@@ -245,14 +241,13 @@ class _Search:
             world = self.worlds[self.turns[0]]
             self.turns.rotate(-1)
             found = world.next(dives=not late)
-            if found is not None and self._is_due(found[1][2], late):
-                return world.take(*found)
+            if found is not None and self._is_due(found[2], late):
+                return world.take(found[1])
         return None
 
     def _is_due(self, first: PlanSet, late: bool) -> bool:
         """Whether a set is opened: also late if only bounds are wanted, and it has none of its step yet."""
-        unbounded = first.level is SetKind.ROUGH or (first.step == 0 and first.level is not SetKind.PLAN)
-        return not late or (self.seconds == 0 and unbounded)
+        return not late or (self.seconds == 0 and first.step == 0 and first.level is not SetKind.PLAN)
 
     def _world_of(self, branch: PlanSet) -> SearchWorld:
         return self.worlds[self.places[branch.place].space.ranks]
@@ -274,16 +269,16 @@ class _Search:
                 self._settle(place.set_of(branch, Fate.FILTERED))
         # Groups with equal layers are next to each other, so that one process bounds them from the same figures. Small
         # micro-batches come first: they fit.
-        kept.sort(key=lambda branch: (degrees_of(branch), branch.words["micro_batch_size"], branch.words["pp"]))
+        kept.sort(key=lambda branch: (repr(degrees_of(branch)), branch.words["micro_batch_size"], branch.words["pp"]))
         asked = [kept[at : at + TOGETHER] for at in range(0, len(kept), TOGETHER)]
         if self.seconds:
             # In half of the time only some may get bounds: some of each size.
             random.Random(self.request.id).shuffle(asked)
         # Where steps decide, most groups cannot win by a bound of all their micro-batches.
-        roughly = self.request.by not in (Objective.MEMORY, Objective.BYTES)
+        first = self.request.by not in (Objective.MEMORY, Objective.BYTES) and self.seconds != 0
         while asked or self.copies.busy:
             while asked and self.copies.idle > 0 and not (self.seconds and self._is_late(1 / 2)):
-                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "roughly": roughly})
+                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "any_micro_batch": first})
             if not self.copies.busy:
                 break
             for _, answer in self.copies.answers():
@@ -307,16 +302,13 @@ class _Search:
         return self.number
 
     def _bound(self, first: PlanSet) -> None:
-        """Ask for the bounds of a group, and of those next to it that have the same layers."""
-        world, groups = self._world_of(first), [first]
-        heap, limit = world.heaps[SetKind.ROUGH], world.limit
-        while heap and len(groups) < TOGETHER and heap[0][0] <= limit and layers_of(heap[0][2]) == layers_of(first):
-            groups.append(heappop(heap)[2])
-        self.copies.ask({"groups": [_plain(each) for each in groups], "roughly": False})
+        """Ask for the bounds of a group, and of others that have the same layers."""
+        groups = [first, *self._world_of(first).take_alike(first, TOGETHER - 1)]
+        self.copies.ask({"groups": [_plain(each) for each in groups], "any_micro_batch": False})
 
     def _open(self, branch: PlanSet) -> None:
         place = self.places[branch.place]
-        if branch.level is SetKind.ROUGH:
+        if branch.level is SetKind.ANY_MICRO_BATCH:
             self._bound(branch)
             return
         if branch.level is SetKind.PLAN:

@@ -1,9 +1,9 @@
 """What a search knows of the plans on one number of ranks: the sets that are not opened yet, and which is next."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 from stagedb.search.branches import PlanSet, SetKind
@@ -19,105 +19,137 @@ PATIENCE = 4
 """After so many sets without a plan that fits, degrees must have half the bound of others to be tried first."""
 
 Entry = tuple[Worth, int, PlanSet]
-"""A set in a heap, with the value of its bound and its number."""
+"""A set, with the value of its bound and its number."""
 
 
 @dataclass
 class SearchWorld:
     """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
 
-    heaps: sets that are not opened yet, by what their words have chosen, the best bound first. limits: the values of
-    the best layouts, ascending. rivals: those of other shards. opened: how many sets were. failed: how many sets that
-    were opened had no plan that fits, by their degrees and by their group. least: the best bound by degrees.
-    names: the degrees and the group of each set, by its number.
+    sets: by number, those that are not opened yet. heaps: their bounds by what their words have chosen, the best first;
+    sets that were taken remain there until they come up. hopes: by degrees, the same with what is likely to fit first,
+    until there is a limit. alike: by layers, the numbers of groups that have no bounds of their own yet. limits: the
+    values of the best layouts, ascending. rivals: those of other shards. opened: how many sets were. failed: how many
+    sets that were opened had no plan that fits, by their degrees and by their group. least: the best bound by degrees.
     """
 
     top: int
-    heaps: Sequence[list[Entry]] = field(default_factory=lambda: [[] for _ in SetKind])
+    sets: dict[int, Entry] = field(default_factory=dict)
+    heaps: Sequence[list[tuple[Worth, int]]] = field(default_factory=lambda: [[] for _ in SetKind])
+    hopes: dict[Hashable, list[tuple[float, ...]]] = field(default_factory=lambda: defaultdict(list))
+    alike: dict[Hashable, list[int]] = field(default_factory=lambda: defaultdict(list))
     limits: list[Worth] = field(default_factory=list)
     rivals: Sequence[float] = ()
     opened: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    least: dict[str, float] = field(default_factory=dict)
-    names: dict[int, tuple[str, str]] = field(default_factory=dict)
+    failed: Counter[Hashable] = field(default_factory=Counter)
+    least: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def unopened(self) -> Iterator[tuple[Worth, PlanSet]]:
         """The sets that are not opened yet, with the values of their bounds."""
-        return ((worth, branch) for heap in self.heaps for worth, _, branch in heap)
-
-    def next(self, dives: bool) -> tuple[list[Entry], Entry] | None:
-        """The set to open next, and its heap; None if no set may have one of the best layouts.
-
-        It is the one with the best bound of all: no set is opened that the result does not need. But bounds of groups
-        are loose, and thousands of them may be below the best plan. dives: until there is a limit, it is the one that
-        is hoped to lead to a plan; now and then later the one nearest to plans, whose times rule out groups.
-        """
-        limit = self.limit
-        open_ = [heap for heap in self.heaps if heap and heap[0][0] <= limit]
-        if not open_:
-            return None
-        if dives and limit == NO_LIMIT:
-            return min(((heap, entry) for heap in open_ for entry in heap), key=self._hope)
-        heap = open_[-1] if dives and self.opened % DIVE_EVERY == 0 else min(open_)
-        return heap, heap[0]
-
-    def _hope(self, found: tuple[list[Entry], Entry]) -> tuple[float, ...]:
-        """What is small for a set that is to lead to a plan that fits: of good degrees, in a group that has not failed,
-        near to plans, and lean."""
-        worth, number, each = found[1]
-        degrees, group = self.names[number]
-        least = self.least[degrees] * (1 + self.failed[degrees] / PATIENCE)
-        pp, sequences = int(each.words["pp"]), int(each.words["micro_batch_size"])
-        return (least, self.failed[group], -each.level, each.peak, -pp, sequences, *worth, number)
-
-    def push(self, worth: Worth, number: int, branch: PlanSet) -> None:
-        """Put a set into its heap."""
-        degrees = degrees_of(branch)
-        self.names[number] = degrees, _group_of(branch)
-        self.least[degrees] = min(worth[0], self.least.get(degrees, worth[0]))
-        heappush(self.heaps[branch.level], (worth, number, branch))
-
-    def fail(self, branch: PlanSet) -> None:
-        """A set was opened, and has no plan that fits."""
-        self.failed.update((degrees_of(branch), _group_of(branch)))
-
-    def take(self, heap: list[Entry], entry: Entry) -> PlanSet:
-        """Take a set from its heap."""
-        self.opened += 1
-        if entry is heap[0]:
-            heappop(heap)
-        else:
-            heap.remove(entry)
-            heapify(heap)
-        return entry[2]
+        return ((worth, each) for worth, _, each in self.sets.values())
 
     @property
     def limit(self) -> Worth:
-        """What a branch must not exceed to have one of the best layouts."""
+        """What a set must not exceed to have one of the best layouts."""
         # Plans of other shards are known by the first number: they rule out what is above that.
         others = ((each, float("inf")) for each in self.rivals)
         best = sorted((*self.limits, *others)) if self.rivals else self.limits
         return best[self.top - 1] if len(best) >= self.top else NO_LIMIT
 
+    def push(self, worth: Worth, number: int, each: PlanSet) -> None:
+        """Keep a set until it is opened."""
+        self.sets[number] = worth, number, each
+        heappush(self.heaps[each.level], (worth, number))
+        if each.level is SetKind.ANY_MICRO_BATCH:
+            self.alike[layers_of(each)].append(number)
+        if self.limit == NO_LIMIT:
+            degrees = degrees_of(each)
+            if worth[0] > 0:
+                self.least[degrees] = min(worth[0], self.least.get(degrees, worth[0]))
+            heappush(self.hopes[degrees], self._hope(number))
 
-_LAYER = (
-    *("recipe", "tp", "cp", "cp_kind", "ulysses", "ep", "expert_tp", "dispatch", "sp", "strategy"),
-    "micro_batch_size",
-)
-"""Words of a group that its layers depend on."""
+    def next(self, dives: bool) -> Entry | None:
+        """The set to open next; None if no set may have one of the best layouts.
+
+        It is the one with the best bound of all: no set is opened that the result does not need. But bounds of groups
+        are loose, and thousands of them may be below the best plan. dives: until there is a limit, it is one that is
+        likely to lead to a plan that fits; now and then later the one nearest to plans, whose times rule out groups.
+        """
+        limit = self.limit
+        if dives and limit == NO_LIMIT and (likely := self._likely()) is not None:
+            return likely
+        self.hopes.clear()
+        for heap in self.heaps:
+            while heap and heap[0][1] not in self.sets:
+                heappop(heap)
+        open_ = [heap for heap in self.heaps if heap and heap[0][0] <= limit]
+        if not open_:
+            return None
+        heap = open_[-1] if dives and self.opened % DIVE_EVERY == 0 else min(open_)
+        return self.sets[heap[0][1]]
+
+    def _likely(self) -> Entry | None:
+        """A set of the degrees with the best bound, of which few had no plan that fits."""
+        known = min(self.least.values(), default=1.0)
+        for degrees in sorted(self.hopes, key=lambda each: self.least.get(each, known) * self._patience(each)):
+            hopes = self.hopes[degrees]
+            while hopes:
+                number = int(hopes[0][-1])
+                if number not in self.sets:
+                    heappop(hopes)
+                elif hopes[0] != (hope := self._hope(number)):  # its group has failed since
+                    heappop(hopes)
+                    heappush(hopes, hope)
+                else:
+                    return self.sets[number]
+            del self.hopes[degrees]
+        return None
+
+    def _patience(self, degrees: Hashable) -> float:
+        return 1 + self.failed[degrees] / PATIENCE
+
+    def _hope(self, number: int) -> tuple[float, ...]:
+        """What is small for a set that is likely to lead to a plan that fits: in a group that has not failed, near to
+        plans, and lean."""
+        worth, _, each = self.sets[number]
+        pp, sequences = int(each.words["pp"]), int(each.words["micro_batch_size"])
+        return (self.failed[_group_of(each)], -each.level, each.peak, -pp, sequences, *worth, number)
+
+    def take(self, number: int) -> PlanSet:
+        """Take a set that is opened."""
+        self.opened += 1
+        return self.sets.pop(number)[2]
+
+    def take_alike(self, first: PlanSet, most: int) -> list[PlanSet]:
+        """Take groups without bounds of their own whose layers are those of a set, at most so many."""
+        numbers, limit = self.alike[layers_of(first)], self.limit
+        found = [each for each in numbers if each in self.sets and self.sets[each][0] <= limit][:most]
+        return [self.take(each) for each in found]
+
+    def fail(self, each: PlanSet) -> None:
+        """A set was opened, and has no plan that fits."""
+        self.failed.update((degrees_of(each), _group_of(each)))
 
 
-def layers_of(group: PlanSet) -> list[Any]:
-    """What groups share whose layers take the same time."""
-    return [group.place, *(group.words.get(word) for word in _LAYER)]
+_DEGREES = ("recipe", "tp", "cp", "cp_kind", "ulysses", "ep", "expert_tp", "dispatch", "sp", "strategy")
+"""Words of a group by which its layers are divided."""
 
 
-def degrees_of(group: PlanSet) -> str:
-    """What groups share whose layers are divided alike."""
-    return repr(layers_of(group)[:-1])
+def degrees_of(each: PlanSet) -> tuple[Any, ...]:
+    """What sets share whose layers are divided alike."""
+    return (each.place, *(_key(each.words.get(word)) for word in _DEGREES))
 
 
-def _group_of(branch: PlanSet) -> str:
-    """The group that a set belongs to."""
-    return repr([*layers_of(branch), branch.words["pp"], branch.words["dp"]])
+def layers_of(each: PlanSet) -> tuple[Any, ...]:
+    """What sets share whose layers take the same time."""
+    return (*degrees_of(each), each.words["micro_batch_size"])
+
+
+def _group_of(each: PlanSet) -> tuple[Any, ...]:
+    """What the sets of a group share."""
+    return (*layers_of(each), each.words["pp"], each.words["dp"])
+
+
+def _key(value: object) -> str | int | None:
+    return value if isinstance(value, str | int | None) else repr(value)

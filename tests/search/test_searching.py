@@ -1,6 +1,8 @@
 """A search finds what trying every plan finds, its bounds hold, and what it refuses is refused everywhere."""
 
 import dataclasses
+import itertools
+import math
 import random
 from collections.abc import Mapping
 from functools import partial
@@ -22,9 +24,12 @@ from stagedb.plans import Plan
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
+from stagedb.search.floors import fastest
 from stagedb.search.searching import places_of, search, spaces_of
 from stagedb.search.space import GROUPS, Space, Words, groups_of
-from stagedb.systems import System, load_system
+from stagedb.systems import System, load_system, system_names
+from stagedb.systems.algorithms import COLLECTIVES
+from stagedb.systems.cost_model import CollectiveWork, Costs, Work
 from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.sent_bytes import most_sent
@@ -536,10 +541,38 @@ def test_the_bound_of_all_micro_batches_is_below_that_of_each(
     (place,) = places_of(request, card, [timed])
     shares = []
     for group in random.Random(7).sample(list(place.groups()), 12):
-        rough, bound = place.roughly_bounded(group), place.bounded(group)
+        rough, bound = place.bounded_by_degrees(group), place.bounded(group)
         if bound.step:  # some degrees suit no plan of one stage
             shares.append(rough.step / bound.step)
     assert 0.5 < max(shares) <= 1
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_nothing_takes_less_than_at_the_best_rates_of_a_system(name: str) -> None:
+    system = load_system(name)
+    at_best = fastest(system)
+    assert at_best is not None
+    own, least, draw = Costs(system, 64), Costs(at_best, 64), random.Random(11)
+    works = []
+    for dtype, _ in [(dtype, _) for dtype in system.accelerator.peak for _ in range(120)]:
+        m, n, k = (round(math.exp(draw.uniform(3, 13))) for _ in range(3))
+        experts = draw.choice((1, 8))
+        dims = (experts, m, n, k) if experts > 1 else (m, n, k)
+        works.append(Work("matmul", dtype, 2 * experts * m * n * k, 0, dims, grouped=experts > 1))
+        batch, heads, head = draw.choice((1, 4, 32)), draw.choice((8, 64)), draw.choice((64, 128))
+        queries = round(math.exp(draw.uniform(5, 10)))
+        pairs = 4 * batch * heads * queries * queries * head
+        works.append(
+            Work("attention", dtype, pairs, 0, (batch, heads, heads // draw.choice((1, 8)), queries, queries, head))
+        )
+        works.append(Work("elementwise", dtype, 0, round(math.exp(draw.uniform(8, 24)))))
+    for work in works:
+        half = dataclasses.replace(work, flops=work.flops // 2) if work.kind == "attention" else work
+        assert least.work(half).ns <= own.work(work).ns + 1, work
+    for kind, ranks in itertools.product(COLLECTIVES, (range(2), range(8), range(0, 64, 8), range(64))):
+        for size in (round(math.exp(draw.uniform(8, 24))) for _ in range(12)):
+            collective = CollectiveWork(kind, size, tuple(ranks))
+            assert least.collective(collective).ns <= own.collective(collective).ns + 1, collective
 
 
 def test_no_size_exceeds_the_fastest_rate_of_a_table() -> None:

@@ -25,7 +25,7 @@ _NEAREST = 3
 """Families that are nearest in size, and make the time of another one."""
 
 _BEYOND = 60.0
-"""The logarithm of a size above all others."""
+"""The logarithm of a size above all others: that of 10^26, whose cube a float still holds."""
 
 _SAME = 1e-9
 """What is added to a distance, so that the family itself has all the weight."""
@@ -65,15 +65,20 @@ class MeasuredTable:
         return self.base(rows) * np.exp(found)
 
     @property
-    def least(self) -> float:
+    def _least(self) -> float:
         """The shortest time of any size as a share of the simple model's."""
         return float(np.exp(self.grid.values.min()))
+
+    @property
+    def fastest_bytes(self) -> float:
+        """Bytes a ns that no size exceeds."""
+        return self.bandwidth / self._least
 
     @property
     def fastest(self) -> float:
         """FLOPs a ns that no size exceeds."""
         if self.shape.families:
-            return self.rate / self.least
+            return self.rate / self._least
         # In a cell of the grid the difference from the model is none below that of its corners, and the model's time of
         # a FLOP is the shortest at the last corner. The first and the last cell of an axis are open.
         low = self.grid.values
