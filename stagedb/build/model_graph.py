@@ -23,10 +23,10 @@ from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
+from stagedb.ir.facts import LOSS_TOKENS
 from stagedb.ir.operators import (
     BEFORE,
     KEYS,
-    LOSS_TOKENS,
     QUERIES,
     PartAttention,
     Passing,

@@ -12,6 +12,9 @@ from typing import Any
 ATTENTION, FEED_FORWARD = "attn", "ffn"
 """The parts of a layer."""
 
+LOSS_TOKENS = "loss_tokens"
+"""The axis of a part of a rank's tokens, where a loss is made in parts: batch and sequence are one axis there."""
+
 
 class InExperts(StrEnum):
     """The place of an operator in the module of a layer's experts."""

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
-from stagedb.ir.operators import LOSS_TOKENS, AdamW, HandOver
+from stagedb.ir.facts import LOSS_TOKENS
+from stagedb.ir.operators import AdamW, HandOver
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
 from stagedb.memory.held_arguments import held_arguments

@@ -10,8 +10,8 @@ all tokens: of Liger's own, which writes gradients over logits, nothing is assum
 from dataclasses import replace
 
 from stagedb.ir.autodiff import differentiate
+from stagedb.ir.facts import LOSS_TOKENS
 from stagedb.ir.operators import (
-    LOSS_TOKENS,
     AddTo,
     Cast,
     ChunkMean,

@@ -8,7 +8,7 @@ partitions the sequence over tp between them.
 
 from collections.abc import Iterable, Mapping
 
-from stagedb.ir.operators import LOSS_TOKENS
+from stagedb.ir.facts import LOSS_TOKENS
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.experts import with_shared_width
 from stagedb.models.kinds.part import LayerPart, Rule, Table

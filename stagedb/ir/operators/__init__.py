@@ -82,7 +82,6 @@ from stagedb.ir.operators.latent import (
 )
 from stagedb.ir.operators.learned_activation import XIELU, XIELUGradient
 from stagedb.ir.operators.loss import (
-    LOSS_TOKENS,
     AddTo,
     ChunkMean,
     ChunkMeanGradient,
@@ -336,7 +335,6 @@ __all__ = [
     "E4M3",
     "GATES",
     "KEYS",
-    "LOSS_TOKENS",
     "OPERATORS",
     "QUERIES",
     "SGD",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from stagedb.ir.facts import LOSS_TOKENS
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.operators.elementwise import Add, Multiple
 from stagedb.workflows.training import INPUT_GRADIENT
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
 
 Gradients = Iterator[tuple[int, "Tensor"]]
-
-LOSS_TOKENS = "loss_tokens"
-"""The axis of a part of a rank's tokens, where a loss is made in parts: batch and sequence are one axis there."""
 
 
 def _logits_gradient(tracer: "Tracer", op: "Operation", dnll: "Tensor", saved: "Tensor", index: int) -> Gradients:
