@@ -181,15 +181,19 @@ class SearchPlace:
             plan = Plan.from_mapping(branch.words)
             plan.check(self.space.sizes)
             program = self.trials.copied(plan)
-            step = self.trials.step(program)
-            one = replace(one, step=step, sent=most_sent(program.workload))
-            if longest is not None and step > longest:
-                return self.set_of(one, Fate.SLOWER)
+            one = replace(one, sent=most_sent(program.workload))
+            if longest is not None:
+                one = replace(one, step=self.trials.step(program))
+                if one.step > longest:
+                    return self.set_of(one, Fate.SLOWER)
             one = replace(one, peak=peak_of(memory_of(program)))
+            if self.room is not None and one.peak > self.room:
+                return self.set_of(one, Fate.MEMORY)
+            if longest is None:
+                # Where no step rules plans out, most of those that are tried do not fit, which is known sooner.
+                one = replace(one, step=self.trials.step(program))
         except UsageError as error:
             return self._refused(one, error)
-        if self.room is not None and one.peak > self.room:
-            return self.set_of(one, Fate.MEMORY)
         if not self.holds(plan, one.step, one.peak, one.sent):
             return self.set_of(one, Fate.FILTERED)
         return self.set_of(replace(one, terms=self.trials.terms(program)), Fate.TIMED)
