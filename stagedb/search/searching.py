@@ -33,6 +33,11 @@ TOGETHER = 64
 """Groups that a process bounds at a time."""
 
 
+MANY = 1_000
+"""Groups, above which those that cannot win by a bound of their degrees get none of their own: it takes longer than a
+bound of each where there are few."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a search is: plans that are tried or ruled out, of how many, those that were timed, and the best."""
@@ -275,7 +280,9 @@ class _Search:
             # In half of the time only some may get bounds: some of each size.
             random.Random(self.request.id).shuffle(asked)
         # Where steps decide, most groups cannot win by a bound of all their micro-batches.
-        first = self.request.by not in (Objective.MEMORY, Objective.BYTES) and self.seconds != 0
+        first = self.request.by not in (Objective.MEMORY, Objective.BYTES) and self.seconds != 0 and len(kept) > MANY
+        for world in self.worlds.values():
+            world.guesses = first
         while asked or self.copies.busy:
             while asked and self.copies.idle > 0 and not (self.seconds and self._is_late(1 / 2)):
                 self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "any_micro_batch": first})

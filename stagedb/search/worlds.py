@@ -26,6 +26,7 @@ Entry = tuple[Worth, int, PlanSet]
 class SearchWorld:
     """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
 
+    guesses: whether groups have no bounds of their own at first, so that likely ones are opened until there is a limit.
     sets: by number, those that are not opened yet. heaps: their bounds by what their words have chosen, the best first;
     sets that were taken remain there until they come up. hopes: by degrees, the same with what is likely to fit first,
     until there is a limit. alike: by layers, the numbers of groups that have no bounds of their own yet. limits: the
@@ -34,6 +35,7 @@ class SearchWorld:
     """
 
     top: int
+    guesses: bool = False
     sets: dict[int, Entry] = field(default_factory=dict)
     heaps: Sequence[list[tuple[Worth, int]]] = field(default_factory=lambda: [[] for _ in SetKind])
     hopes: dict[Hashable, list[tuple[float, ...]]] = field(default_factory=lambda: defaultdict(list))
@@ -63,7 +65,7 @@ class SearchWorld:
         heappush(self.heaps[each.level], (worth, number))
         if each.level is SetKind.ANY_MICRO_BATCH:
             self.alike[layers_of(each)].append(number)
-        if self.limit == NO_LIMIT:
+        if self.guesses and self.limit == NO_LIMIT:
             degrees = degrees_of(each)
             if worth[0] > 0:
                 self.least[degrees] = min(worth[0], self.least.get(degrees, worth[0]))
@@ -77,7 +79,7 @@ class SearchWorld:
         likely to lead to a plan that fits; now and then later the one nearest to plans, whose times rule out groups.
         """
         limit = self.limit
-        if dives and limit == NO_LIMIT and (likely := self._likely()) is not None:
+        if dives and self.guesses and limit == NO_LIMIT and (likely := self._likely()) is not None:
             return likely
         self.hopes.clear()
         for heap in self.heaps:
@@ -86,7 +88,7 @@ class SearchWorld:
         open_ = [heap for heap in self.heaps if heap and heap[0][0] <= limit]
         if not open_:
             return None
-        heap = open_[-1] if dives and self.opened % DIVE_EVERY == 0 else min(open_)
+        heap = open_[-1] if dives and (limit == NO_LIMIT or self.opened % DIVE_EVERY == 0) else min(open_)
         return self.sets[heap[0][1]]
 
     def _likely(self) -> Entry | None:
