@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from stagedb.expressions import evaluate
 from stagedb.ir import SymGraph
@@ -87,3 +88,15 @@ def example(graph: SymGraph, seed: int = 0, microbatches: int = 1) -> Example:
     weights = {key: rng.normal(size=shape) * 0.3 for key, shape in weight_shapes(graph, env).items()}
     tokens, labels = rng.integers(0, graph.sizes["V"], (2, microbatches * BATCH, SEQ))
     return Example(graph, weights, tokens, labels)
+
+
+def check_slopes(made: Example, gradients: Mapping[Key, Array]) -> None:
+    """Assert that each gradient is the slope of the loss along a direction of its weight."""
+    rng = np.random.default_rng(7)
+    for key, gradient in gradients.items():
+        value = made.weights[key]
+        direction = rng.normal(size=value.shape)
+        step = 1e-5 / np.linalg.norm(direction)
+        ends = [made.run(weights={**made.weights, key: value + sign * step * direction}).loss for sign in (1, -1)]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert float((gradient * direction).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
