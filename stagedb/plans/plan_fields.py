@@ -161,6 +161,11 @@ class PlanFields(LayoutAspects, _Structure):
         return (*orders[:stage], whole_backwards(orders[stage], chunk), *orders[stage + 1 :])
 
     @property
+    def runs_halves(self) -> bool:
+        """Whether some stage's ranks run a backward as two halves."""
+        return self.may_split and any(map(splits, self.tasks()))
+
+    @property
     def posts_ahead(self) -> bool:
         """Whether the framework's runtime posts messages ahead of the tasks that need them."""
         framework = self.options.framework

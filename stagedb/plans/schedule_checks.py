@@ -172,7 +172,7 @@ def check_recomputed_halves(plan: PlanFields) -> None:
     Orders that split only backwards which the framework runs whole are no such case.
     """
     what, framework = plan.options.recompute, plan.options.framework
-    if what == "none" or framework.splits_recomputed or not (plan.may_split and any(map(splits, plan.tasks()))):
+    if what == "none" or framework.splits_recomputed or not plan.runs_halves:
         return
     nothing: Change = {"recompute": "none", "recompute_every": 1, "recompute_first": None, "early_stop": None}
     without = Way({**nothing, "recompute_operators": (), "recompute_modules": ()}, str(Word("recompute", "none")))

@@ -5,7 +5,7 @@ from stagedb.mentions import Word
 from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import ACTIVE, marks, splits
+from stagedb.schedules import ACTIVE, marks
 
 
 def check_sharding(plan: PlanFields) -> None:
@@ -124,7 +124,7 @@ def other_reductions(plan: PlanFields) -> str | None:
     """What a framework's runtime does not compute or reduce, although training needs it; None if nothing."""
     framework, zero = plan.options.framework, plan.options.zero
     ranks = plan.dp * (plan.cp if zero or plan.options.cp_grad_sync else 1) // (1 if plan.options.ep_sync else plan.ep)
-    if framework.reduces_halves or ranks == 1 or not (plan.may_split and any(map(splits, plan.tasks()))):
+    if framework.reduces_halves or ranks == 1 or not plan.runs_halves:
         return None
     same = "with zero 2, or a schedule with whole backwards, both do the same"
     if zero < 2:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,8 @@ from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
 from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.workflows import TASK_KINDS
+
+F = TypeVar("F", MicroBatchFigures, StateFigures)
 
 Shorten = Callable[[SymGraph, int], SymGraph]
 """Makes the graph of a miniature, with so many layers of each kind."""
@@ -381,27 +383,36 @@ class Bounds:
         return self._graphs[key]
 
     def _of_micro_batch(self, plan: Plan) -> MicroBatchFigures:
-        key = self._layers_of(plan)
-        if key not in self._micro_batches:
-            # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share it.
-            small = micro_batch_plan(plan)
-            of_small = small.to_json()
-            if of_small not in self._micro_batches:
-                graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
-                self._micro_batches[of_small] = micro_batch_figures(graph, small, self.system)
-            self._micro_batches[key] = self._micro_batches[of_small]
-        return self._micro_batches[key]
+        def made(graph: IndexedGraph, small: Plan) -> MicroBatchFigures:
+            return micro_batch_figures(graph, small, self.system)
+
+        return self._figures(self._micro_batches, self._layers_of(plan), plan, micro_batch_plan, made)
 
     def _of_states(self, plan: Plan) -> StateFigures:
         key = (plan.options, plan.dtypes, _degrees(plan), plan.dp, plan.hsdp)
-        if key not in self._states:
-            small = state_plan(plan)
+        return self._figures(self._states, key, plan, state_plan, state_figures)
+
+    def _figures(
+        self,
+        known: dict[object, F],
+        key: object,
+        plan: Plan,
+        smaller: Callable[[Plan], Plan],
+        made: Callable[[IndexedGraph, Plan], F],
+    ) -> F:
+        """The figures of a miniature. known: those of before, by the plan's key and by the miniature's plan."""
+        if key not in known:
+            # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share it.
+            small = smaller(plan)
             of_small = small.to_json()
-            if of_small not in self._states:
-                graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
-                self._states[of_small] = state_figures(graph, small)
-            self._states[key] = self._states[of_small]
-        return self._states[key]
+            if of_small not in known:
+                known[of_small] = made(self._shortened(small), small)
+            known[key] = known[of_small]
+        return known[key]
+
+    def _shortened(self, small: Plan) -> IndexedGraph:
+        """The graph of a miniature on one stage."""
+        return self._graph(small.options, 2 * min(small.recompute_every, 2))
 
     def _layers_of(self, plan: Plan) -> object:
         """What decides what layers compute in a micro-batch."""
@@ -423,9 +434,8 @@ class Bounds:
         if self.at_best is None or not rounds_little(plan):
             return {}
         small = micro_batch_plan(plan)
-        graph = self._graph(small.options, 2 * min(small.recompute_every, 2))
         try:
-            return floor_times(graph, small, self.at_best)
+            return floor_times(self._shortened(small), small, self.at_best)
         except OverflowError:  # a batch that is too large for one micro-batch
             return {}
 

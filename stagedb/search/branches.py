@@ -141,7 +141,7 @@ class SearchPlace:
                 size //= words["dp"] * words["cp"]
             if words.get("recompute", "none") == "none" and not space.is_open("recompute", "recompute"):
                 size += self.bounds.saved(plan)
-            group = replace(group, step=max(group.step, step), peak=size // words["pp"])
+            group = replace(group, step=step, peak=size // words["pp"])
             if self.by_bytes:
                 # What is sharded is not chosen yet, and with it what is reduced and gathered once a step.
                 whole = not any(self.space.is_open(*each) for each in (("zero", "zero"), ("hsdp", "hsdp")))
@@ -152,7 +152,6 @@ class SearchPlace:
 
     def opened(self, branch: PlanSet, fewest: bool) -> Opened:
         """The parts of a set. fewest: whether a plan is the better the fewer of its layers recompute."""
-        found: list[PlanSet | Candidate]
         match branch.level:
             case SetKind.GROUP:
                 found = list(self._cells(branch))

@@ -32,7 +32,6 @@ LOST = "so that the search ended; the plans that were timed before are kept, if 
 TOGETHER = 64
 """Groups that a process bounds at a time."""
 
-
 MANY = 1_000
 """Groups, above which those that cannot win by a bound of their degrees get none of their own: it takes longer than a
 bound of each where there are few."""
@@ -280,12 +279,13 @@ class _Search:
             # In half of the time only some may get bounds: some of each size.
             random.Random(self.request.id).shuffle(asked)
         # Where steps decide, most groups cannot win by a bound of all their micro-batches.
-        first = self.request.by not in (Objective.MEMORY, Objective.BYTES) and self.seconds != 0 and len(kept) > MANY
+        by_steps = self.request.by not in (Objective.MEMORY, Objective.BYTES)
+        by_degrees = by_steps and self.seconds != 0 and len(kept) > MANY
         for world in self.worlds.values():
-            world.guesses = first
+            world.guesses = by_degrees
         while asked or self.copies.busy:
             while asked and self.copies.idle > 0 and not (self.seconds and self._is_late(1 / 2)):
-                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "any_micro_batch": first})
+                self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "any_micro_batch": by_degrees})
             if not self.copies.busy:
                 break
             for _, answer in self.copies.answers():
