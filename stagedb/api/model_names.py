@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.api.plan_texts import describe
 from stagedb.api.results import GraphInfo
-from stagedb.build.graph_identity import graph_key, model_sizes
+from stagedb.build.graph_identity import graph_key, graph_sizes
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, shown
 from stagedb.lazy_names import deferred
@@ -16,6 +16,7 @@ from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
+from stagedb.plans.serving_checks import DRAFTING
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.workflows import find_workflow
 
@@ -94,7 +95,11 @@ class Source:
 
         None for a workflow that fixes it.
         """
-        if find_workflow(self.options.workflow).next_token:
+        workflow = find_workflow(self.options.workflow)
+        if workflow.drafts and DRAFTING in self.sizes:
+            drafts = self.sizes[DRAFTING]
+            return SequenceLength(drafts + 1, f"the last one of each request and a draft of {drafts}")
+        if workflow.decodes:
             return None
         if self.card is not None:
             return self.card.usual_length
@@ -164,7 +169,7 @@ def _options(words: Mapping[str, Any], given: Mapping[str, Any]) -> GraphOptions
 def card_source(card: Card, words: Mapping[str, Any]) -> Source:
     """The graph of a card with the options among a plan's words, whether a store has it or not."""
     options = _options(words, {option: value for option, value in words.items() if option in OPTION_WORDS})
-    return Source(options, model_sizes(card, options.framework), card, card)
+    return Source(options, graph_sizes(card, options), card, card)
 
 
 def _of_card(store: "Store", card: Card, options: GraphOptions) -> Source:
@@ -172,7 +177,7 @@ def _of_card(store: "Store", card: Card, options: GraphOptions) -> Source:
     known = lookup.find_graph(store, key)
     if known is not None:
         return Source(options, known.sizes, known, card)
-    return Source(options, model_sizes(card, options.framework), card, card)
+    return Source(options, graph_sizes(card, options), card, card)
 
 
 def _own_card(graph: GraphInfo, options: GraphOptions) -> Card | None:

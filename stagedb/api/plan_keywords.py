@@ -10,11 +10,12 @@ from typing import Literal, TypedDict
 class GraphWords(TypedDict, total=False):
     """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
-    workflow: Literal["training", "forward-only", "prefill", "mixed", "decode"]
+    workflow: Literal["training", "forward-only", "prefill", "mixed", "decode", "speculative"]
     """What a step runs: training, forward, backward and optimizer; forward-only, the forward and its loss alone, as
     in an evaluation; prefill, a forward of new tokens of requests, whose keys a cache keeps; mixed, a forward of new
     tokens of some requests, with one token of each of others; decode, a forward of one token of each request over
-    its cache. [training]"""
+    its cache; speculative, a forward of the last token of each request and of a draft behind it, which it checks.
+    [training]"""
     recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]
@@ -22,6 +23,9 @@ class GraphWords(TypedDict, total=False):
     latents: Literal["usual", "expanded", "absorbed"]
     """Latent attention in serving: keys and values made of all cached latents, or queries that read the latents
     themselves. [absorbed in decode, expanded elsewhere]"""
+    draft: Literal["usual", "own", "other"]
+    """Where a draft comes from: the model's own layers for further tokens make the next one in the same step (own),
+    or another model, or n-grams, which are no part of the step (other). [own if the model has such layers]"""
     clip_norm: bool
     """Scale gradients down to a largest norm before the optimizer's step. [no-clip-norm]"""
     loss_chunks: int
@@ -122,6 +126,8 @@ class PlanWords(GraphWords, total=False):
     """The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED,…, with their new tokens and those
     in the cache of each, sums, an iteration of vLLM, SGLang or ATOM, or a CSV, YAML or JSON file. [micro_batch_size
     of one length]"""
+    acceptance: float
+    """The probability that the model accepts a token of a draft, if it accepted those before. [None]"""
     schedule: str
     """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
     then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with

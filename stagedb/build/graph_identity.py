@@ -6,12 +6,29 @@ They are separate from `build`, because these alone find a graph in a store, in 
 import hashlib
 import json
 
+from stagedb.errors import UsageError
 from stagedb.frameworks import Framework
 from stagedb.ir.symbolic_graph import FORMAT
+from stagedb.mentions import Word
 from stagedb.models.card import Card
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.head_sizes import own_symbols
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.serving_checks import DRAFTING
+from stagedb.workflows import find_workflow
+
+
+def drafting(card: Card, options: GraphOptions) -> int:
+    """Layers for further tokens that draft tokens in a step. Raises UsageError if there are none where a plan has them
+    do so."""
+    if not find_workflow(options.workflow).drafts or options.draft == "other":
+        return 0
+    if options.draft == "own" and not card.multi_token_prediction:
+        raise UsageError(
+            f"{card.name} has no layers for further tokens, which {Word('draft', 'own')} is for: a card with "
+            f"multi_token_prediction: 1 has one, and {Word('draft', 'other')} leaves the draft to another model"
+        )
+    return card.multi_token_prediction
 
 
 def graph_key(card: Card, options: GraphOptions) -> str:
@@ -23,6 +40,12 @@ def graph_key(card: Card, options: GraphOptions) -> str:
 def _has(card: Card, word: str, *names: str) -> bool:
     """Whether some layers of a model have such a part."""
     return any(getattr(kind, word) in names for kind in card.kinds.values())
+
+
+def graph_sizes(card: Card, options: GraphOptions) -> dict[str, int]:
+    """The model's symbols, and that of the layers that draft tokens where a graph has some."""
+    drafts = drafting(card, options)
+    return model_sizes(card, options.framework) | ({DRAFTING: drafts} if drafts else {})
 
 
 def model_sizes(card: Card, framework: Framework) -> dict[str, int]:

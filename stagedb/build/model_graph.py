@@ -10,7 +10,7 @@ from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
 from stagedb.build.block_trial import check_blocks
 from stagedb.build.costs import Sizes, request_axes
-from stagedb.build.graph_identity import graph_key, model_sizes
+from stagedb.build.graph_identity import drafting, graph_key, graph_sizes
 from stagedb.build.optimizer_step import Tie, UpdateRule
 from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.recompute_modules import check_modules, has_core, in_layer, meant, module_parts
@@ -79,6 +79,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         core=_core_of(options),
         serves=serves,
         one_token=find_workflow(options.workflow).next_token,
+        drafts=find_workflow(options.workflow).drafts,
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
         further_reads=framework.further_reads,
@@ -346,7 +347,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework, named = options.framework, card
     if find_workflow(options.workflow).caches:
-        card = replace(card, multi_token_prediction=0)
+        card = replace(card, multi_token_prediction=drafting(card, options))
     check_blocks(card, options)
     _check_context(card, options)
     _check_latents(card, options)
@@ -373,7 +374,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
         name=card.name,
         recipe=options.recipe,
         options=json.dumps(options.to_dict(), sort_keys=True),
-        sizes=model_sizes(card, framework),
+        sizes=graph_sizes(named, options),
         blocks=rows.blocks,
         tensors=rows.tensors,
         ops=rows.ops,

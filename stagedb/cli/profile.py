@@ -1,7 +1,7 @@
 """`profile`: the time of a step on a system, and where it goes."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,6 +136,7 @@ def _lines(found: "Profile") -> list[str]:
     if merit.mfu is not None and merit.hfu is not None:
         figures.append(f"MFU {merit.mfu:.1%}, HFU {merit.hfu:.1%} of the {merit.dtype} peak")
     lines.append(", ".join(figures))
+    lines += _of_drafts(found)
     if info.blocking:
         lines.append(f"a rank waits for its communication on {', '.join(info.blocking)}")
     if found.job.scalings:
@@ -156,6 +157,26 @@ def _lines(found: "Profile") -> list[str]:
     if found.room is not None and (reserve := reserve_text(found.room, found.reserve)):
         lines.append(reserve)
     return lines
+
+
+def _of_drafts(found: "Profile") -> Iterator[str]:
+    """What requests gain from a step that checks drafts."""
+    from stagedb.plans import Plan
+
+    plan = Plan.from_mapping(found.job.workload.plan)
+    if not plan.drafted:
+        return
+    if plan.accepted is None:
+        yield (
+            f"a request gains a token, and those of its draft of {plan.drafted} that are accepted: --acceptance P "
+            "gives tokens a second"
+        )
+        return
+    gained = float(plan.accepted)
+    yield (
+        f"a request gains {gained:.2f} tokens, with a draft of {plan.drafted} of which each is accepted with "
+        f"{plan.acceptance:g}: {found.step / MS / gained:,.3f} ms a token"
+    )
 
 
 def _expected(found: "Profile") -> str:

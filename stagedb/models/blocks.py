@@ -7,7 +7,7 @@ layers have regions of their own (`stagedb.models.kinds`). Nothing here knows a 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from stagedb.ir.operators import Embedding, LastTokens, LossSum, NextTokens, PositionEmbedding
+from stagedb.ir.operators import DraftedTokens, Embedding, LastTokens, LossSum, NextTokens, PositionEmbedding
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, hyper_connections
 from stagedb.models.kinds.head_sizes import own_rotary
@@ -87,14 +87,19 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     if card.embedding_width:
         t.enter("between")
         made = [linear(t, "project_out", made[0], (_width(card), "hidden"), ("batch", "seq", _width(card)))]
+    if style.drafts:
+        return _checked_tokens(t, card, style, last, x, made[0])
     if style.serves:
-        return _next_tokens(t, card, made[0])
+        return _last_tokens(t, card, _head_weights(t, card), made[0])
     table = None
     if card.multi_token_prediction:
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
         before = x if style.further_reads == "stream" else made[0]
         for depth in range(1, card.multi_token_prediction + 1):
-            before = further_layer(t, card, style, lambda x: layer(t, card, style, last, x), table, depth, before)
+            ahead = labels(t, depth - 1)
+            before = further_layer(
+                t, card, style, lambda x: layer(t, card, style, last, x), table, depth, before, ahead
+            )
             made.append(before)
     out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
@@ -108,18 +113,52 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     return total
 
 
-def _next_tokens(t: Tracer, card: Architecture, normal: Tensor) -> Tensor:
-    """The token after the last one of each request. Logits are made of last tokens alone."""
+def _head_weights(t: Tracer, card: Architecture) -> tuple[Tensor, ...]:
+    """The matrix of the head, and its bias where it has one."""
+    out = t.weight("out.weight", ("vocab", _width(card)))
+    return (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
+
+
+def _last_tokens(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: Tensor) -> Tensor:
+    """The token behind the last one of each request. Logits are made of last tokens alone."""
     last = t.activation("last", ("batch", "last", normal.axes[-1]))
     t.enter("head")
     t.emit("last", LastTokens(), (normal,), last)
-    out = t.weight("out.weight", ("vocab", _width(card)))
-    weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
-    logits = logits_of(t, card, weights, last, ("batch", "last", "vocab"))
-    tokens = t.tensor("next", ("batch", "last"), "int64", "activation")
+    return _chosen(t, card, weights, last, "last")
+
+
+def _chosen(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: Tensor, positions: str) -> Tensor:
+    """The most probable token behind each of these. positions: their axis."""
+    logits = logits_of(t, card, weights, normal, ("batch", positions, "vocab"))
+    tokens = t.tensor("next", ("batch", positions), "int64", "activation")
     t.enter("between")  # in which each rank has all of the vocabulary
     t.emit("next", NextTokens(), (logits,), tokens)
     return tokens
+
+
+def _checked_tokens(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor, normal: Tensor) -> Tensor:
+    """The model's own token behind each token of a step, by which a draft is checked; then the tokens of the next
+    draft, one from each layer for further tokens. x: before the last norm. normal: behind it.
+
+    A draft goes on behind the last accepted token of a request, so that such a layer has logits of one token. Those
+    that were accepted before it get keys in its cache, and the others with them: how many are is not known before.
+    """
+    weights = _head_weights(t, card)
+    tokens = checked = _chosen(t, card, weights, normal, "seq")
+    if not card.multi_token_prediction:
+        return checked
+    table = weights[0] if card.tied else t.weight("word.weight", ("vocab", "hidden"))
+    before = x if style.further_reads == "stream" else normal
+    for depth in range(1, card.multi_token_prediction + 1):
+        before = further_layer(t, card, style, lambda x: layer(t, card, style, kind, x), table, depth, before, tokens)
+        with t.within(part_of(depth)):
+            drafted = _last_tokens(t, card, weights, before)
+            if depth < card.multi_token_prediction:
+                t.enter("head")
+                ahead = t.tensor("ahead", ("batch", "seq"), "int64", "activation")
+                t.emit("ahead", DraftedTokens(), (tokens, drafted), ahead)
+                tokens = ahead
+    return checked
 
 
 def _losses(

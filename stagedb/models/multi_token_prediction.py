@@ -45,13 +45,19 @@ def part_of(depth: int) -> str:
 
 
 def further_layer(
-    t: Tracer, card: Architecture, style: Style, layer: Layer, table: Tensor, depth: int, before: Tensor
+    t: Tracer,
+    card: Architecture,
+    style: Style,
+    layer: Layer,
+    table: Tensor,
+    depth: int,
+    before: Tensor,
+    tokens: Tensor,
 ) -> Tensor:
     """The normalised result of the layer of a depth, from 1.
 
-    table: the embedding. before: the normalised result of the depth before.
+    table: the embedding. before: the normalised result of the depth before. tokens: those `depth` places further on.
     """
-    tokens = labels(t, depth - 1)
     with t.within(part_of(depth)):
         t.enter("embedding")
         ahead = t.activation("word", HIDDEN)

@@ -23,8 +23,9 @@ class Style:
     them. dispatch: what a token is sent to its experts for.
     loss_chunks: parts of the tokens whose logits are made, and differentiated, in turn.
     serves: sequences are requests, which want the token after their last one, not a loss.
-    one_token: a step adds one token to each request. narrow_tokens: it is sent in fp8. dealers: the mesh axes whose
-    ranks an expert's rank gets tokens from.
+    one_token: a step adds one token to each request. drafts: it checks a draft, so that all its tokens have logits.
+    narrow_tokens: tokens are sent to experts in fp8. dealers: the mesh axes whose ranks an expert's rank gets tokens
+    from.
     """
 
     pack_qkv: bool
@@ -41,6 +42,7 @@ class Style:
     core: "RingAttention | PartAttention | None"
     serves: bool = False
     one_token: bool = False
+    drafts: bool = False
     routing_tables: bool = False
     gathers_projection: bool = False
     further_reads: Literal["normalised", "stream"] = "normalised"

@@ -94,7 +94,7 @@ class GraphOptions(GraphAspects):
     @property
     def absorbs(self) -> bool:
         """Whether queries of latent attention read latents from a cache, in place of keys and values made of them."""
-        usual = find_workflow(self.workflow).next_token and self.attention == "fused"
+        usual = find_workflow(self.workflow).decodes and self.attention == "fused"
         return usual if self.latents == "usual" else self.latents == "absorbed"
 
     def _settle_muon(self) -> None:

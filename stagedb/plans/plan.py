@@ -47,7 +47,7 @@ from stagedb.plans.schedule_checks import (
     implied,
     settled,
 )
-from stagedb.plans.serving_checks import check_requests, check_scanned_requests
+from stagedb.plans.serving_checks import check_drafts, check_requests, check_scanned_requests
 from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
@@ -152,7 +152,7 @@ class Plan(PlanFields):
             check_kind_given(every, options)
             if ranks is not None:
                 typed["dp"] = _dp_of(ranks, typed)
-            lengths = {"seq_len": 1} if find_workflow(options.workflow).next_token else {}
+            lengths = {"seq_len": 1} if find_workflow(options.workflow).decodes else {}
             return cls(options=options, dtypes=dtypes, **{**lengths, **typed, **implied(typed)})
 
     def with_ranks(self, ranks: int) -> "Plan":
@@ -220,6 +220,7 @@ class Plan(PlanFields):
         check_sequence(self)
         check_loss(self)
         check_scanned_requests(self, sizes)
+        check_drafts(self, sizes)
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
         """The values of the symbols that differ between ranks of a stage."""

@@ -7,6 +7,7 @@ other.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from stagedb.expressions import evaluate
 from stagedb.plans.aspects import LayoutAspects
@@ -119,6 +120,36 @@ class PlanFields(LayoutAspects, _Structure):
         sums = batch.prefill if self.workflow.mixes else batch.sums
         means = dict(zip(MEAN_SYMBOLS, sums.mean, strict=True))
         return {"last": batch.sums.n, **means, **dict(zip(DECODE_SYMBOLS, batch.decode.mean, strict=True))}
+
+    @property
+    def drafted(self) -> int:
+        """Tokens of a draft that a step checks for each request; 0 in workflows without drafts."""
+        if not self.workflow.drafts:
+            return 0
+        batch = self.request_batch
+        return (self.seq_len if batch is None else batch.sums.q // batch.sums.n) - 1
+
+    @property
+    def accepted(self) -> Fraction | None:
+        """Tokens that a request gains in a step that checks a draft, in the mean: one of the model's own, and those
+        that it accepts. None in other workflows, and without an acceptance.
+
+        Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1.
+        """
+        if self.acceptance is None:
+            return None
+        share = Fraction(str(self.acceptance))
+        return sum((share**place for place in range(self.drafted + 1)), Fraction(0))
+
+    @property
+    def tokens(self) -> Fraction | None:
+        """Tokens that a step is for: those of all sequences; of a step that checks drafts those that requests gain.
+        None without an acceptance."""
+        if not self.workflow.drafts:
+            return Fraction(self.batch * self.seq_len)
+        batch, gained = self.request_batch, self.accepted
+        requests = self.batch * (1 if batch is None else batch.sums.n)
+        return None if gained is None else requests * gained
 
     @property
     def microbatches(self) -> int:

@@ -7,7 +7,7 @@ from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.request_batches import RequestBatch
-from stagedb.workflows.serving import DECODE, MIXED, PREFILL
+from stagedb.workflows.serving import DECODE, MIXED, PREFILL, SPECULATIVE
 
 
 def check_requests(plan: PlanFields) -> None:
@@ -20,6 +20,10 @@ def check_requests(plan: PlanFields) -> None:
             f"ranks of cp would share the cache of each request, which stagedb does not know in {workflow.name}",
             ways=[Way({"cp": 1})],
         )
+    if plan.acceptance is not None and not 0 <= plan.acceptance <= 1:
+        raise UsageError(
+            f"acceptance is {plan.acceptance:g}: {Word('acceptance')} takes a probability, from 0 to 1, such as 0.8"
+        )
     batch = plan.request_batch
     if batch is not None:
         _check_kinds(plan, batch)
@@ -30,12 +34,39 @@ def check_requests(plan: PlanFields) -> None:
         )
     elif workflow.next_token:
         _check_one_token(plan)
+    elif workflow.drafts:
+        _check_draft(plan)
 
 
 SCANS = ("SG", "SI", "LG", "KH", "NH", "SC", "UB")
 """Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of
 keys of a delta rule, heads of Kimi delta attention and of lightning attention, channels of a short convolution, and
 blocks of a gated recurrence."""
+
+
+def check_drafts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for a draft that the model's own layers do not make, or whose rejected tokens cannot be taken
+    back."""
+    if not plan.workflow.drafts:
+        return
+    if any(symbol in sizes for symbol in SCANS):
+        raise Misfit(
+            "scans and short convolutions have a state of all tokens, from which rejected ones cannot be taken back: "
+            f"{plan.workflow.name} is for models that attend to the keys of each token",
+            ways=[Way({"workflow": "decode", "seq_len": 1})],
+        )
+    own, drafted = sizes.get(DRAFTING, 0), plan.drafted
+    if own and own != drafted:
+        raise Misfit(
+            f"the model's layers for further tokens draft a token each, together {own} of a request in a step, not "
+            f"{drafted}",
+            ways=[Way({"seq_len": own + 1})],
+            last=f", {Word('draft', 'other')}, or a card with another multi_token_prediction",
+        )
+
+
+DRAFTING = "MT"
+"""Symbol of the number of layers that draft tokens in a step."""
 
 
 def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:
@@ -57,16 +88,22 @@ def _check_kinds(plan: PlanFields, batch: RequestBatch) -> None:
             f"requests of several lengths are computed by a fused attention, not by {plan.options.attention}",
             ways=[Way({"attention": "fused"})],
         )
-    has = {PREFILL: bool(batch.prefill.n and not batch.decode.n), DECODE: bool(not batch.prefill.n)}
-    has[MIXED] = bool(batch.prefill.n and batch.decode.n)
+    has = {PREFILL: bool(batch.prefill.n and not batch.decode.n), DECODE: batch.sums.q == batch.sums.n}
+    has[MIXED] = bool(batch.prefill.n and batch.decode.n == batch.decode.q > 0)
+    has[SPECULATIVE] = batch.sums.q > batch.sums.n and batch.sums.q**2 == batch.sums.qq * batch.sums.n
     if not has[workflow]:
-        fitting = next(each for each, fits in has.items() if fits)
+        fitting = next((each for each, fits in has.items() if fits), None)
+        if fitting is None:
+            raise UsageError(
+                f"the batch has {batch.decode.n:,} decodes with {batch.decode.q:,} new tokens: those of drafts are in "
+                f"a step of their own, as many of each request ({Word('requests')})"
+            )
         raise Misfit(
             f"{workflow.name} runs {_RUNS[workflow.name]}, and the batch has {batch.prefill.n:,} prefills and "
             f"{batch.decode.n:,} decodes",
             ways=[Way({"workflow": fitting.name})],
         )
-    if workflow.next_token and not plan.cache_len:
+    if workflow.decodes and not plan.cache_len:
         raise UsageError(f"{workflow.name} reads the cache of each request, and these of {Word('requests')} have none")
 
 
@@ -74,7 +111,22 @@ _RUNS = {
     PREFILL.name: "requests with several new tokens",
     DECODE.name: "requests with one new token",
     MIXED.name: "some requests with several new tokens and others with one",
+    SPECULATIVE.name: "requests with as many new tokens each, 2 or more",
 }
+
+
+def _check_draft(plan: PlanFields) -> None:
+    workflow = plan.workflow
+    if plan.seq_len < 2:
+        raise UsageError(
+            f"{workflow.name} checks the last token of each request and a draft behind it: give their number with "
+            f"{Word('seq_len')}, such as {Word('seq_len', 4)} for drafts of 3 tokens"
+        )
+    if not plan.cache_len:
+        raise UsageError(
+            f"{workflow.name} reads the cache of each request, which has no tokens: give their number with "
+            f"{Word('cache_len')}"
+        )
 
 
 def _check_one_token(plan: PlanFields) -> None:

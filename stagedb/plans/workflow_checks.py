@@ -26,5 +26,10 @@ def workflows_with(needs: str) -> str:
 
 
 def _has(workflow: Workflow, needs: str) -> bool:
-    has = {"gradients": workflow.differentiates, "optimizer": workflow.optimizes, "cache": workflow.caches}
+    has = {
+        "gradients": workflow.differentiates,
+        "optimizer": workflow.optimizes,
+        "cache": workflow.caches,
+        "draft": workflow.drafts,
+    }
     return has.get(needs, True)

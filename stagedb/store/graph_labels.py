@@ -18,6 +18,7 @@ SIZES: dict[str, tuple[str, str]] = {
     "P": ("positions", "rows of the table of learned positions"),
     "FD": ("dense_ffn", "width of feed-forwards in parallel with experts"),
     "NS": ("streams", "residual streams, where there are several"),
+    "MT": ("drafting_layers", "layers for further tokens that draft tokens in a step, where there are some"),
     **{name: (each.property, each.about) for part in PARTS for name, each in part.symbols.items()},
 }
 """A model's symbols, each with its property of `Graph` and its meaning."""

@@ -20,13 +20,13 @@ SECOND = 10**9
 
 @dataclass(frozen=True)
 class Merit:
-    """Figures of merit of a step. step: ns. tokens: in all sequences of a step.
+    """Figures of merit of a step. step: ns. tokens: in all sequences of a step. The rates are of `Plan.tokens`.
 
     model_flops: FLOPs of all ranks in a step, without recomputation and without the optimizer's. hardware_flops: with
     both. dtype: the format in which most FLOPs are computed, by its name in a system's file; None where there are no
     FLOPs. peak: FLOP/s of one accelerator in this format. mfu, hfu: FLOPs divided by the FLOPs that the peak of all
     accelerators gives in the step; None without a finite peak, and for a step of no time. The rates are also None for a
-    step of no time.
+    step of no time, and of drafts without an acceptance.
     """
 
     step: int
@@ -57,7 +57,7 @@ def merit_of(times: StepTimes, system: System) -> Merit:
             formats["fp8" if ops.dtype[op].startswith("fp8") else ops.dtype[op]] += flops
     dtype = max(sorted(formats), key=formats.__getitem__, default=None)
     peak = None if dtype is None else system.accelerator.peak.get(dtype)
-    tokens = plan.batch * plan.seq_len
+    tokens, gained = plan.batch * plan.seq_len, plan.tokens
     step = times.step
     capacity = None
     if peak is not None and peak != math.inf and step:
@@ -66,8 +66,10 @@ def merit_of(times: StepTimes, system: System) -> Merit:
         step=step,
         world=world,
         tokens=tokens,
-        tokens_per_second=tokens * SECOND / step if step else None,
-        tokens_per_second_per_accelerator=tokens * SECOND / (step * world) if step else None,
+        tokens_per_second=float(gained * SECOND / step) if step and gained is not None else None,
+        tokens_per_second_per_accelerator=float(gained * SECOND / (step * world))
+        if step and gained is not None
+        else None,
         model_flops=model,
         hardware_flops=hardware,
         dtype=dtype,

@@ -151,8 +151,8 @@ def time_ops(
 
 
 def _started(workflow: workflows.Workflow, system: System) -> System:
-    """The system with the launches of the job: a step that adds one token to each request runs from a CUDA graph."""
-    if not workflow.next_token:
+    """The system with the launches of the job: a step that goes on with answers runs from a CUDA graph."""
+    if not workflow.decodes:
         return system
     return replace(system, accelerator=system.accelerator.from_graphs)
 

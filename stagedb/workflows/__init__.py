@@ -11,7 +11,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.workflows.forward_only import FORWARD_ONLY
-from stagedb.workflows.serving import DECODE, MIXED, PREFILL
+from stagedb.workflows.serving import DECODE, MIXED, PREFILL, SPECULATIVE
 from stagedb.workflows.training import TRAINING
 from stagedb.workflows.workflow import RECOMPUTE, TaskKind, Template, Workflow
 
@@ -28,7 +28,9 @@ __all__ = [
     "template_named",
 ]
 
-WORKFLOWS: Mapping[str, Workflow] = {each.name: each for each in (TRAINING, FORWARD_ONLY, PREFILL, MIXED, DECODE)}
+WORKFLOWS: Mapping[str, Workflow] = {
+    each.name: each for each in (TRAINING, FORWARD_ONLY, PREFILL, MIXED, DECODE, SPECULATIVE)
+}
 """Workflows by the name that a plan uses."""
 
 DEFAULT = TRAINING

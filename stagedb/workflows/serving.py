@@ -23,3 +23,10 @@ DECODE = Workflow(
     caches=True,
     next_token=True,
 )
+SPECULATIVE = Workflow(
+    "speculative",
+    "a forward of the last token of each request and of a draft behind it, which it checks",
+    (FORWARD_TASK,),
+    caches=True,
+    drafts=True,
+)

@@ -116,7 +116,8 @@ class Workflow:
     micro-batch runs them. A kind that runs once a step is last; the halves of a kind follow the kind.
     caches: sequences are requests, whose keys and values stay in a cache, and which want the token after their last
     one, not a loss. next_token: a step adds one token to each request. mixes: it adds one token to some and more to
-    others, whose attention is of two kinds.
+    others, whose attention is of two kinds. drafts: it adds the last token of each request and those of a draft behind
+    it, and checks all of them at once.
     """
 
     name: str
@@ -125,6 +126,12 @@ class Workflow:
     caches: bool = False
     next_token: bool = False
     mixes: bool = False
+    drafts: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it goes on with answers: by a token of each request, or by what it accepts of a draft."""
+        return self.next_token or self.drafts
 
     @property
     def templates(self) -> tuple[Template, ...]:

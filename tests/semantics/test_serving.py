@@ -1,6 +1,7 @@
 """Steps of serving on a simulated mesh: a prefill in chunks and then a token at a time make what one forward makes."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ class Serving:
 
     def __init__(self, graph: SymGraph, begins: Sequence[int] = (), **degrees: Any) -> None:
         """begins: the positions of blocks with which later stages begin."""
+        self.inputs: dict[str, Array] = {}  # in place of the tokens, by the name of a tensor
         rng = np.random.default_rng(3)
         self.begins = begins
         self.graph, self.degrees = graph, degrees
@@ -89,7 +91,7 @@ class Serving:
             for row in mesh.weights(block):
                 values[row.name, place] = mesh.scatter(self.weights[place_of_value(row, place)], row)
             for row in (row for row in self.graph.tensors if row.block == block and row.role == "input"):
-                values[row.name, place] = mesh.scatter(self.tokens[:, start:end], row)
+                values[row.name, place] = mesh.scatter(self.inputs.get(row.name, self.tokens)[:, start:end], row)
             spec = mesh.specs[block]
             if place in self.begins:
                 before = self._across(mesh, values, before, place)
@@ -107,8 +109,12 @@ class Serving:
                     outputs = [self._behind(key, outputs[0])]
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
             before = spec.output or ""
-        logits, chosen = mesh.tensors["head.out"], mesh.tensors["head.next"]
-        return mesh.gather(values["head.out", place], logits), mesh.gather(values["head.next", place], chosen)
+        self.made = {name: mesh.gather(values[name, place], mesh.tensors[name]) for name in self.kept(mesh)}
+        return self.made["head.out"], self.made.get("head.next", np.empty(0))
+
+    def kept(self, mesh: SimulatedMesh) -> list[str]:
+        """The logits and the tokens that the last block makes."""
+        return [name for name in mesh.tensors if re.fullmatch(r"head\.(further_\d+\.)?(out|next|ahead)", name)]
 
     def _across(self, mesh: SimulatedMesh, values: dict[Key, Value], before: str, place: int) -> str:
         """The name of what a stage has of the one before: each rank sends its own part."""

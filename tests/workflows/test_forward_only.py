@@ -259,7 +259,7 @@ def test_what_is_exported_is_sound_and_runs(name: str, tmp_path: Path) -> None:
         ),
         (
             {"workflow": "forward"},
-            "unknown workflow 'forward': --workflow is training, forward-only, prefill, mixed or decode",
+            "unknown workflow 'forward': --workflow is training, forward-only, prefill, mixed, decode or speculative",
         ),
     ],
 )

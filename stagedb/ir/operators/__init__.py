@@ -150,7 +150,7 @@ from stagedb.ir.operators.routing_variants import (
     SparseMixerGradient,
 )
 from stagedb.ir.operators.scored_pairs import ScoredPairs
-from stagedb.ir.operators.serving import CacheAppend, LastTokens, NextTokens
+from stagedb.ir.operators.serving import CacheAppend, DraftedTokens, LastTokens, NextTokens
 from stagedb.ir.operators.sinks import SinkShare, SinkShareGradient
 from stagedb.ir.operators.sparse import (
     ChosenWeights,
@@ -298,6 +298,7 @@ OPERATORS: dict[str, type[Operator]] = {
         UnpackGradients,
         UnpackKeys,
         CacheAppend,
+        DraftedTokens,
         LastTokens,
         NextTokens,
         *compressed.OPERATORS,
@@ -373,6 +374,7 @@ __all__ = [
     "Dispatch",
     "DispatchChoices",
     "DispatchGradient",
+    "DraftedTokens",
     "Dropout",
     "DropoutGradient",
     "Einsum",

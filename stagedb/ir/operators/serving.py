@@ -56,3 +56,14 @@ class NextTokens(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [np.argmax(inputs[0], axis=-1)]
+
+
+@dataclass(frozen=True)
+class DraftedTokens(Operator):
+    """The tokens one place further on: all but the first one of each request, and a drafted one behind its last one."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        tokens, drafted = inputs
+        return [np.concatenate((tokens[:, 1:], drafted), axis=1)]

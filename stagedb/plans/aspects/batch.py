@@ -62,3 +62,15 @@ class Batch:
             needs="cache",
         ),
     ] = ()
+    acceptance: Annotated[
+        float | None,
+        WordSpec(
+            "The probability that the model accepts a token of a draft, if it accepted those before.",
+            property="probability that a token of a draft is accepted if those before it are",
+            unit="ratio",
+            metavar="P",
+            needs="draft",
+        ),
+    ] = None
+    """It is of the model, the draft and the text, and gives the tokens that a step adds: 1 + P + P^2 + …, one more than
+    a draft has."""

@@ -46,6 +46,17 @@ class OperatorOptions:
         ),
     ] = "usual"
     """Absorbed: the matrices of keys and values are applied to queries and results instead (DeepSeek-AI 2024)."""
+    draft: Annotated[
+        Literal["usual", "own", "other"],
+        WordSpec(
+            "Where a draft comes from: the model's own layers for further tokens make the next one in the same step "
+            "(own), or another model, or n-grams, which are no part of the step (other).",
+            property="where a draft comes from: own layers of the model, other, or usual (own where it has some)",
+            unset="own if the model has such layers",
+            needs="draft",
+        ),
+    ] = "usual"
+    """Each layer for a further token drafts one, as DeepSeek-V3's does (DeepSeek-AI 2024, section 5.4.3)."""
     clip_norm: Annotated[
         bool,
         WordSpec(

@@ -31,7 +31,8 @@ class WordSpec:
     layout: a text may be one of Megatron-Core's for the chunks of a pipeline.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
-    needs: what a workflow must have: gradients, an optimizer, or a cache. Other workflows refuse all but the default.
+    needs: what a workflow must have: gradients, an optimizer, a cache, or a draft. Other workflows refuse all but the
+        default.
     """
 
     help: str
@@ -53,7 +54,7 @@ class WordSpec:
     layout: bool = False
     command_line: bool = True
     filled: bool = False
-    needs: Literal["", "gradients", "optimizer", "cache"] = ""
+    needs: Literal["", "gradients", "optimizer", "cache", "draft"] = ""
 
 
 @dataclass(frozen=True)
