@@ -48,8 +48,12 @@ def test_a_file_of_an_engine_needs_a_model(run: Run, tmp_path: Path) -> None:
             DECODE,
             "tp 3 does not divide the 32 attention heads: the nearest for this model is --tp 2",
         ),
-        ("--speculative-config {}", DECODE, "args.txt: --speculative-config '{}' is not obeyed: speculative decoding"),
-        ("-tp 2", ("--model", "llama3-8b", "--no-keep"), "choose its step with --workflow prefill, mixed or decode"),
+        ("--spec-tokens 3", DECODE, "args.txt: --spec-tokens 3: speculative decoding gives each request several"),
+        (
+            "-tp 2",
+            ("--model", "llama3-8b", "--no-keep"),
+            "choose its step with --workflow prefill, mixed, decode or speculative",
+        ),
         (
             "-dp 2",
             (*DECODE[2:], "--model", "mixtral-8x7b"),

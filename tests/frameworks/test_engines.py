@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines import ENGINES, check_experts, engine_file, find_engine, read_settings, remarks
 from stagedb.frameworks.engines.arguments import LARGEST, words_of
-from stagedb.frameworks.engines.serving_steps import FORMATS
+from stagedb.frameworks.engines.serving_steps import DRAFTS, FORMATS
 from stagedb.frameworks.engines.settings import NUMBERS, SWITCHES
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans import read_plan_file
@@ -19,6 +19,7 @@ from stagedb.plans.aspects import PLAN_WORDS
 
 DECODE = {"workflow": "decode", "cache_len": 1023}
 PREFILL = {"workflow": "prefill"}
+SPECULATIVE = {"workflow": "speculative", "cache_len": 1023}
 
 SERVE = r"""
 # A server of eight accelerators.
@@ -130,11 +131,14 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
     ("text", "given", "expected"),
     [
         (
-            '--speculative-config \'{"method": "eagle"}\'',
+            '--speculative-config \'{"method": "eagle", "num_speculative_tokens": 3}\'',
             DECODE,
-            "speculative decoding gives each request several tokens",
+            "speculative decoding gives each request several tokens in a step; what works: --workflow speculative",
         ),
-        ("--speculative-config.method eagle", DECODE, "--speculative-config.method 'eagle' is not obeyed: speculative"),
+        ("--spec-tokens 2", PREFILL, "--spec-tokens 2: speculative decoding gives each request several tokens"),
+        ("--speculative-config.method eagle", SPECULATIVE, "chooses how many tokens it drafts by itself"),
+        ("--speculative-config 3", SPECULATIVE, "--speculative-config must be a mapping of settings, not '3'"),
+        ("--speculative-config {", SPECULATIVE, "--speculative-config"),
         ("-dcp 2", DECODE, "-dcp '2' is not obeyed: ranks would share the cache of a request"),
         ("--kv-cache-dtype fp8_e5m2", DECODE, "--kv-cache-dtype 'fp8_e5m2' is not obeyed: caches have the format"),
         (
@@ -186,8 +190,8 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
             "a chunk of them is --seq-len 512 with --cache-len",
         ),
         ("--gpu-memory-utilization 1.5", DECODE, "must be a share above 0 and up to 1"),
-        ("-tp 2", {}, "serves: choose its step with --workflow prefill, mixed or decode"),
-        ("-tp 2", {"workflow": "training"}, "choose its step with --workflow prefill, mixed or decode"),
+        ("-tp 2", {}, "serves: choose its step with --workflow prefill, mixed, decode or speculative"),
+        ("-tp 2", {"workflow": "training"}, "choose its step with --workflow prefill, mixed, decode or speculative"),
         ("-tp '2", DECODE, "line 1: a quote (') without an end"),
         ('\n\n-tp "2\n\n', DECODE, 'line 3: a quote (") without an end'),
         ("-tp 2\\", DECODE, "line 1: a backslash at its end"),
@@ -272,7 +276,17 @@ def test_words_are_those_of_a_shell(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_table_is_whole(name: str) -> None:
     engine = find_engine(name)
-    known = {*NUMBERS, *SWITCHES, *FORMATS, "model", "exchange", "exchange_mode", "memory_share"}
+    known = {
+        *NUMBERS,
+        *SWITCHES,
+        *FORMATS,
+        *DRAFTS,
+        "draft_width",
+        "model",
+        "exchange",
+        "exchange_mode",
+        "memory_share",
+    }
     assert {flag.sets for flag in engine.flags.values() if flag.sets} <= known
     for flag in engine.flags.values():
         assert flag.refusal is None or (flag.refusal.why and flag.refusal.works), flag.name
@@ -329,6 +343,11 @@ def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, A
     [
         ("--speculative-algorithm EAGLE", "speculative decoding"),
         ("--speculative-num-draft-tokens 4", "speculative decoding"),
+        ("--speculative-eagle-topk 4", "one chain of drafted tokens for each request, and not a tree"),
+        (
+            "--speculative-adaptive",
+            "what works: leave it out; --workflow speculative with speculative-num-draft-tokens",
+        ),
         ("--enable-single-batch-overlap", "that overlap in a step are not built"),
         ("--kv-cache-dtype fp8_e5m2", "caches have the format of activations"),
         ("--disaggregation-mode decode", "the engines of prefill and of decode are a plan each"),
@@ -407,6 +426,7 @@ def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) ->
     ("text", "expected"),
     [
         ("speculative_config:\n  decoding_type: MTP\n", "speculative decoding"),
+        ("decoding_config:\n  decoding_mode: x\n", "what works: speculative_config, with decoding_type"),
         ("kv_cache_config:\n  dtype: fp8\n", "kv_cache_config.dtype 'fp8' is not obeyed: caches have the format"),
         ("kv_cache_config:\n  host_cache_size: 1000\n", "caches outside the accelerator"),
         ("kv_cache_config:\n  tokens_per_blok: 64\n", "did you mean kv-cache-config.tokens-per-block"),
@@ -462,3 +482,48 @@ def test_any_text_is_a_plan_or_a_refusal(
     else:
         assert found.keys() <= PLAN_WORDS.keys()
         assert all(not isinstance(value, int) or value < 1 << 63 for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "given", "expected"),
+    [
+        ("vllm", "--spec-tokens 3 --spec-method ngram", {}, {"seq_len": 4, "draft": "other"}),
+        ("vllm", '-sc \'{"method": "deepseek_mtp", "num_speculative_tokens": 1}\'', {}, {"seq_len": 2, "draft": "own"}),
+        ("vllm", "-sc.method mtp -sc.num_speculative_tokens 2 -sc.x y", {}, {"seq_len": 3, "draft": "own"}),
+        ("vllm", "--spec-method mtp --spec-model m --spec-tokens 1", {}, {"seq_len": 2, "draft": "other"}),
+        ("vllm", "--spec-method mtp", {"seq_len": 5}, {"draft": "own"}),
+        ("vllm", "--spec-method mtp --spec-tokens 1", {"draft": "other"}, {"seq_len": 2}),
+        ("vllm", "-sc null", {}, {}),
+        (
+            "sglang",
+            "--speculative-algorithm EAGLE --speculative-num-draft-tokens 4",
+            {},
+            {"seq_len": 4, "draft": "own"},
+        ),
+        (
+            "sglang",
+            "--speculative-algorithm EAGLE3 --speculative-draft-model-path d --speculative-num-steps 3 "
+            "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
+            {},
+            {"seq_len": 4, "draft": "other"},
+        ),
+        ("trtllm", "--max_batch_size 8", {}, {}),
+    ],
+)
+def test_a_draft_of_an_engine_is_that_of_the_plan(
+    tmp_path: Path, engine: str, text: str, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = words(tmp_path, text, {**SPECULATIVE, **given}, engine)
+    assert {word: found[word] for word in ("seq_len", "draft") if word in found} == expected
+
+
+def test_a_draft_of_a_file_of_settings(tmp_path: Path) -> None:
+    text = "speculative_config:\n  decoding_type: MTP\n  num_nextn_predict_layers: 1\nmax_batch_size: 8\n"
+    found = words(tmp_path, text, SPECULATIVE, "trtllm", "args.yaml")
+    assert (found["seq_len"], found["draft"], found["micro_batch_size"]) == (2, "own", 8)
+
+
+def test_a_tree_of_drafted_tokens_is_refused(tmp_path: Path) -> None:
+    text = "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-num-draft-tokens 8"
+    with pytest.raises(UsageError, match="8 and --speculative-num-steps 3: a step checks one chain of drafted tokens"):
+        words(tmp_path, text, SPECULATIVE, "sglang")

@@ -42,7 +42,8 @@ class Flag:
 
     name: with dashes; keys of nested settings have dots between them. sets: the setting that it gives; empty if it has
     no effect on a step, or is refused. values: the setting for each value; None if any value is the setting, as it is.
-    suffixes: numbers may end in k, K, M, G or T. refusal: why values outside of `values` are refused.
+    suffixes: numbers may end in k, K, M, G or T. refusal: why values outside of `values` are refused. inside: the
+    settings by the keys of its value, if that is a mapping; other keys have no effect on a step.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Flag:
     values: Mapping[str, str | None] | None = None
     suffixes: bool = False
     refusal: FlagRefusal | None = None
+    inside: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Engine:
     chooses it by itself.
     sampling: bytes in its share from which it draws a token, for each entry of the vocabulary and each request.
     libraries: bytes that libraries and kernels take in its share, on a rank alone and with others.
+    own_drafts: a pattern of the methods of speculative decoding by which layers of the model itself draft.
     default_exchange: how tokens reach experts without a flag, if that is not what a plan has; for a remark.
     """
 
@@ -89,6 +92,7 @@ class Engine:
     share: str = "0.9"
     sampling: int = 0
     libraries: tuple[int, int] = (0, 0)
+    own_drafts: str = "(?!)"
     default_exchange: str = ""
     short: Mapping[str, str] = field(default_factory=dict)
 
@@ -126,6 +130,7 @@ def _obeyed(row: Mapping[str, Any]) -> Flag:
         row.get("values"),
         row.get("suffixes", False),
         _refusal(row),
+        row.get("inside"),
     )
 
 

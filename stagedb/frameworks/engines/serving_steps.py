@@ -1,5 +1,6 @@
 """A step of an engine as words of a plan: how many ranks share what, and how many requests a step has."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,14 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
 from stagedb.outputs import path_text
 
-SERVING = ("prefill", "mixed", "decode")
+SERVING = ("prefill", "mixed", "decode", "speculative")
 """The workflows that a file of an engine describes."""
+
+DECODING = ("decode", "speculative")
+"""Those whose steps go on with the answers of requests."""
+
+DRAFTS = ("speculation", "draft_method", "draft_tokens", "checked_tokens", "draft_steps", "draft_model")
+"""Settings of speculative decoding."""
 
 
 INNER = ("inner_dp", "dp_inside", "attention_dp")
@@ -50,19 +57,58 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
             f"{settings.place} has arguments of {settings.engine.title}, which serves: choose its step with "
             f"{one_of('workflow', SERVING)}"
         )
+    drafts = _drafts(settings, workflow, given)
     ranks = ranks_of(settings)
     words: dict[str, Any] = {"tp": ranks.tp, "pp": settings.number("pp"), "dp": ranks.dp * ranks.copies}
     if ranks.ep > 1:
         words |= {"ep": ranks.ep} | _exchange(settings, workflow)
     words |= {each: settings.values[each] for each in FORMATS if each in settings.values}
     if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and workflow != "mixed":
-        requests = _decoding if workflow == "decode" else _prompts
+        requests = _decoding if workflow in DECODING else _prompts
         words |= _halved(settings, {**words, **requests(settings, ranks, {**words, **given})})
     elif settings.values.get("overlap"):
         words["overlap_experts"] = True
+    words |= drafts
     if "requests" not in given:
         _check_length(settings, {**words, **given}, workflow)
     return {word: value for word, value in words.items() if word not in given}
+
+
+def _drafts(settings: EngineSettings, workflow: object, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens that a step checks for each request, and where its draft comes from.
+
+    Raises UsageError for speculative decoding in a step of another workflow, and without a number of tokens.
+    """
+    named = next((each for each in DRAFTS if each in settings.values), None)
+    if named is None:
+        return {}
+    if workflow != "speculative":
+        raise UsageError(
+            f"{settings.place}: {settings.flag(named)}: speculative decoding gives each request several tokens in a "
+            f"step; what works: {Word('workflow', 'speculative')} for the step that checks a draft, or leave it out"
+        )
+    words: dict[str, Any] = {}
+    method = str(settings.values.get("draft_method", ""))
+    if "draft" not in given and method:
+        own = re.fullmatch(settings.engine.own_drafts, method.lower()) and "draft_model" not in settings.values
+        words["draft"] = "own" if own else "other"
+    if {"seq_len", "requests"} & given.keys():
+        return words
+    steps = {each: settings.number(each) for each in ("draft_tokens", "draft_steps") if each in settings.values}
+    checked = {settings.number("checked_tokens")} if "checked_tokens" in settings.values else set()
+    checked |= {each + 1 for each in steps.values()}
+    if len(checked) != 1:
+        flags = " and ".join(settings.flag(each) for each in ("checked_tokens", *steps) if each in settings.values)
+        why = (
+            "a step checks one chain of drafted tokens for each request, and these make a tree of them"
+            if checked
+            else f"{settings.engine.title} chooses how many tokens it drafts by itself"
+        )
+        raise UsageError(
+            f"{settings.place}: {flags or settings.flag(named)}: {why}; what works: {Word('seq_len', 4)}, with one "
+            "more than the drafted tokens"
+        )
+    return {**words, "seq_len": checked.pop()}
 
 
 FORMATS = ("dtype", "cache_dtype", "matmul_dtype")
@@ -172,7 +218,7 @@ def _exchange(settings: EngineSettings, workflow: str) -> dict[str, Any]:
         exchange = settings.values.get("exchange_mode", exchange)
     if exchange == "by_step":
         # DeepEP's modes: low latency sends each choice of a token, and throughput each token once a rank.
-        exchange = "copies" if workflow == "decode" else "ranks"
+        exchange = "copies" if workflow in DECODING else "ranks"
     return {} if exchange is None else {"dispatch": exchange}
 
 
@@ -231,7 +277,7 @@ def _check_length(settings: EngineSettings, words: Mapping[str, Any], workflow: 
         raise UsageError(
             f"{settings.place}: {settings.flag('longest')}: a request of {new + before} tokens is longer; "
             f"{Word('cache_len')} takes at most {most - 1}"
-            if workflow == "decode"
+            if workflow in DECODING
             else f"{settings.place}: {settings.flag('longest')}: a request of {new + before} tokens is longer"
         )
 

@@ -1,7 +1,7 @@
 """What the flags of an engine set, typed and checked: refused flags end here, those without effect are listed."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,7 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.engines.arguments import EngineArguments, Given, read_arguments
 from stagedb.frameworks.engines.engine import Engine, Flag, FlagRefusal, find_engine
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import is_there, nearest, shown
+from stagedb.inputs import is_there, nearest, parse_document, shown
 from stagedb.mentions import Word
 from stagedb.outputs import path_text, printable
 
@@ -20,6 +20,7 @@ NUMBERS = (
     *("tp", "pp", "dp", "inner_dp", "ep", "moe_tp"),
     *("requests", "group_requests", "prefill_requests", "step_tokens", "prefill_tokens", "longest"),
     *("block_size", "blocks", "cache_tokens", "cache_bytes", "cache_most"),
+    *("draft_tokens", "checked_tokens", "draft_steps"),
 )
 """Settings that are whole numbers."""
 
@@ -103,6 +104,16 @@ def read_settings(name: str, path: Path) -> EngineSettings:
         where = f"{path_text(path)}: {printable(given.written, kept='')}"
         if given.flag.sets == "model":
             continue
+        if given.flag.inside is not None:
+            if given.value.lower() in UNSET:
+                silent[given.written] = None
+            for each in _inner(given, where):
+                value = _setting(each, f"{path_text(path)}: {printable(each.written, kept='')}")
+                if not each.flag.sets:
+                    silent[each.written] = None
+                elif value is not None:
+                    values[each.flag.sets], written[each.flag.sets] = value, each.written
+            continue
         if given.flag.sets:
             value = _setting(given, where)
             if value is not None:
@@ -113,6 +124,23 @@ def read_settings(name: str, path: Path) -> EngineSettings:
             raise _refused(refusal, given, where)
         silent[given.written] = None
     return EngineSettings(engine, path, values, written, tuple(silent), found.model, found.variables)
+
+
+def _inner(given: Given, where: str) -> Iterator[Given]:
+    """The settings inside of a flag whose value is a mapping, or with its name and a dot before their own."""
+    known, head = given.flag.inside or {}, given.written.partition(".")
+    if head[1]:
+        content: object = {head[2]: given.value}
+    elif given.value.lower() in UNSET:
+        return
+    else:
+        content = parse_document(given.value, "JSON", where)
+    if not isinstance(content, dict):
+        raise UsageError(f"{where} must be a mapping of settings, not {shown(given.value)}")
+    for key, value in content.items():
+        if value is not None:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            yield Given(Flag(key, "value", known.get(str(key), "")), text, f"{head[0]}.{key}")
 
 
 def _last(found: EngineArguments) -> tuple[Given, ...]:
