@@ -27,7 +27,7 @@ class SeenIterations:
     rows: `seen` is from the first op that an iteration launched to the end of the last, `busy` the part in which one of
     them ran, `expected` the step of a plan with its requests, `ratio` expected over busy, as no plan has the pauses of
     an engine's host. model, system: what was planned on what; None if nothing was. unknown: iterations whose names do
-    not have all sums of their requests.
+    not have all sums of their requests, or that check drafts which no plan has.
     """
 
     run: RunInfo
@@ -78,7 +78,7 @@ def iterations(
         ratio = None if planned is None or not row["busy"] else planned / row["busy"]
         own = {**row, "seen": seen, "expected": planned, "ratio": ratio}
         rows.append(tuple(own[name] for name in COLUMNS))
-    unknown = sum(row["requests"] is None for row in first)
+    unknown = sum(row["workflow"] is None for row in first)
     system = None if request is None else request.inputs(None).system.name
     return SeenIterations(info, model, Rows(COLUMNS, tuple(rows), keep=KEEP, units=UNITS), unknown, system)
 
@@ -111,7 +111,7 @@ def _expected(
     """ns of the step of each distinct batch, and the name of the model."""
     if request is None:
         return {}, None
-    keys = list(dict.fromkeys(_key(row) for row in rows if row["requests"] is not None))
+    keys = list(dict.fromkeys(_key(row) for row in rows if row["workflow"] is not None))
     found: dict[_Key, int] = {}
     trials: Trials | None = None
     model = None

@@ -46,7 +46,8 @@ def iterations(
     write(str(found))
     if found.unknown:
         write(
-            f"{found.unknown} of them without the sums of their requests: profile vLLM with detailed_trace_annotation"
+            f"{found.unknown} of them without the sums of their requests (profile vLLM with "
+            "detailed_trace_annotation), or with drafts of several lengths"
         )
     rows = found.rows
     if printed:

@@ -25,12 +25,16 @@ class EngineIteration:
 
     @property
     def workflow(self) -> str | None:
-        """The workflow of a plan that runs such a step; None if its requests are unknown."""
+        """The workflow of a plan that runs such a step.
+
+        None if its requests are unknown, and for drafts of several lengths, or next to prompts, which no plan has.
+        """
         if self.batch is None:
             return None
-        if self.batch.prefill.n:
-            return "mixed" if self.batch.decode.n else "prefill"
-        return "decode"
+        prompts, answers = self.batch.prefill, self.batch.decode
+        if answers.q == answers.n:
+            return ("mixed" if answers.n else "prefill") if prompts.n else "decode"
+        return None if prompts.n or answers.q**2 != answers.n * answers.qq else "speculative"
 
 
 def engine_iterations(annotations: Sequence[Annotation]) -> tuple[EngineIteration, ...]:

@@ -79,7 +79,7 @@ RUN_LABELS = (
             Property("rank", "integer", "the rank"),
             Property("number", "integer", "its place in the run, from 0; `step_number` of its ops"),
             Property("annotation", "string", "its name, as the engine writes it"),
-            Property("workflow", "string?", "the workflow of such a step: prefill, mixed or decode"),
+            Property("workflow", "string?", "the workflow of such a step: prefill, mixed, decode or speculative"),
             Property("requests", "string[]?", "its requests as `requests` of a plan has them"),
             Property("prefills", "integer?", "requests with several new tokens, or a chunk of a prompt", "requests"),
             Property("decodes", "integer?", "requests that add a token", "requests"),

@@ -36,6 +36,20 @@ def test_iterations_are_the_outer_annotations_with_sums() -> None:
     assert engine_iterations([annotation("prefill", 0, 1), annotation("decode step", 2, 3)]) == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "workflow"),
+    [
+        ("execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq8sk99sqsq32sqsk396)", "speculative"),
+        ("execute_0_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq8sk99sqsq34sqsk396)", None),
+        ("execute_1_context_1(sq6sk6sqsq36sqsk36)_generation_2(sq8sk99sqsq32sqsk396)", None),
+        ("execute_1_context_1(sq6sk6sqsq36sqsk36)_generation_2(sq2sk99sqsq2sqsk99)", "mixed"),
+    ],
+)
+def test_drafts_are_checked_in_steps_of_their_own(name: str, workflow: str | None) -> None:
+    (found,) = engine_iterations([annotation(name, 0, 9)])
+    assert found.batch is not None and found.workflow == workflow
+
+
 def test_steps_of_the_profiler_count_before_those_of_an_engine() -> None:
     steps = [annotation("ProfilerStep#7", 0, 50), annotation(DECODE, 1, 9), annotation("ProfilerStep#8", 50, 90)]
     assert step_numbers(steps) == {0: 7, 2: 8}
