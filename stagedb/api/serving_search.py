@@ -12,9 +12,8 @@ from stagedb.advice.commands import needed_words, profile_command
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows
-from stagedb.build.graph_identity import model_sizes
+from stagedb.build.graph_identity import graph_sizes
 from stagedb.errors import UsageError
-from stagedb.frameworks import find_framework
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan
@@ -74,6 +73,8 @@ def search_serving(
     ttft: int | None = None,
     tpot: int | None = None,
     concurrency: int | None = None,
+    draft_len: int = 0,
+    acceptance: float | None = None,
     room: int | None = None,
     top: int = 5,
     progress: Report | None = None,
@@ -84,9 +85,12 @@ def search_serving(
     Engines that do all of it are compared with engines of prefill and of decode apart. model: a name of the library, a
     card's file or a card. ranks: numbers of accelerators. system: a preset or a file. input_len: tokens of a request.
     output_len: tokens that it is given. ttft: ns to the first one, at most. tpot: ns for each further one, at most, in
-    the mean. concurrency: requests that are served at the same time; None: as many as give most tokens. room: bytes of
-    an accelerator; None takes the system's. top: plans on each number of ranks. progress: called as layouts are tried.
-    words: those that all plans have, such as `tp`, `matmul_dtype` or `cache_dtype`.
+    the mean. concurrency: requests that are served at the same time; None: as many as give most tokens. draft_len:
+    tokens of a draft that each step of decode checks for each request; 0 for none. acceptance: the probability that one
+    of them is accepted if those before it are. room: bytes of an accelerator; None takes the system's. top: plans on
+    each number of ranks. progress: called as layouts are tried.
+    words: those that all plans have, such as `tp`, `matmul_dtype` or `cache_dtype`, and `draft` for those that check
+    drafts.
 
     Raises UsageError for an unknown model, system or word, and for numbers out of range.
     """
@@ -94,10 +98,13 @@ def search_serving(
     card = model if isinstance(model, Card) else model_names.card(model)
     loaded = system if isinstance(system, System) else load_system(system or DEFAULT)
     given = typed_words(words or {})
-    traffic = _traffic(card, input_len, output_len, ttft, tpot, concurrency)
+    draft = given.pop("draft", "usual") if draft_len else "usual"
+    load = ServingLoad(input_len, output_len, ttft, tpot, concurrency, draft_len, acceptance or 0.0, draft)
+    traffic = _checked(card, load, acceptance)
     if not ranks or min(ranks) < 1 or top < 1:
         raise UsageError(f"{Word('ranks')} and {Word('top')} are 1 or more")
-    sizes = model_sizes(card, find_framework(given.get("recipe", GraphOptions().recipe)))
+    recipe = given.get("recipe", GraphOptions().recipe)
+    sizes = graph_sizes(card, GraphOptions(recipe=recipe, **traffic.drafts))
     numbers = sorted(set(ranks))
     found = best_engines(card, loaded, sizes, traffic, numbers, given, room=room, top=top, progress=progress)
     name = model if isinstance(model, str) else card.name
@@ -121,15 +128,16 @@ def search_serving(
     )
 
 
-def _traffic(
-    card: Card, prompt: int, output: int, ttft: int | None, tpot: int | None, concurrency: int | None
-) -> ServingLoad:
+def _checked(card: Card, traffic: ServingLoad, acceptance: float | None) -> ServingLoad:
+    """The requests, checked. acceptance: as it was given. Raises UsageError for numbers out of range."""
+    prompt, output = traffic.prompt, traffic.output
     if prompt < 1 or output < 2:
         raise UsageError(
             f"requests have {Word('input_len')} of 1 or more and {Word('output_len')} of 2 or more: a request with one "
             f"token of output is a prefill ({Word('workflow', 'prefill')})"
         )
-    for word, value in (("ttft", ttft), ("tpot", tpot), ("concurrency", concurrency)):
+    for word in ("ttft", "tpot", "concurrency"):
+        value = getattr(traffic, word)
         if value is not None and value < 1:
             raise UsageError(f"{Word(word)} is {value}: it takes more than 0")
     if prompt + output - 1 > card.max_positions:
@@ -139,7 +147,14 @@ def _traffic(
             f"{Word('input_len', prompt)}; a card of your own with other max_positions has more"
         )
     card.check_sequence(prompt + output - 1)
-    return ServingLoad(prompt, output, ttft, tpot, concurrency)
+    if traffic.drafted < 0 or (traffic.drafted > 0) is (acceptance is None):
+        raise UsageError(
+            f"drafts need a number of tokens and the share that is accepted: {Word('draft_len', 3)} with "
+            f"{Word('acceptance', 0.7)}, or neither"
+        )
+    if not 0 <= traffic.acceptance <= 1:
+        raise UsageError(f"acceptance is {traffic.acceptance:g}: {Word('acceptance')} takes a probability, from 0 to 1")
+    return traffic
 
 
 def _placed(found: ServingResult) -> list[tuple[int, ServingPlan]]:

@@ -47,6 +47,15 @@ class ServingOptions:
         typer.Option(metavar="N", min=1, help="Requests served at the same time.  [as many as give most tokens]"),
     ] = None
 
+    draft_len: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Tokens of a draft that a step checks for each request."),
+    ] = None
+    acceptance: Annotated[
+        float | None,
+        typer.Option(metavar="P", min=0, max=1, help="Share of drafted tokens behind accepted ones that are accepted."),
+    ] = None
+
     @property
     def asked(self) -> bool:
         """Whether one of them was given."""
@@ -63,6 +72,8 @@ class ServingOptions:
             "ttft": _ns(self.ttft, "--ttft"),
             "tpot": _ns(self.tpot, "--tpot"),
             "concurrency": self.concurrency,
+            "draft_len": self.draft_len or 0,
+            "acceptance": self.acceptance,
         }
 
 

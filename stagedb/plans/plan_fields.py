@@ -27,6 +27,16 @@ from stagedb.schedules import (
 from stagedb.workflows import Workflow, find_workflow
 
 
+def gained_tokens(acceptance: float, drafted: int) -> Fraction:
+    """Tokens that a request gains in a step, in the mean: one, and those of its draft that are accepted.
+
+    acceptance: the probability that a drafted token is accepted if those before it are. drafted: tokens of the draft.
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1.
+    """
+    share = Fraction(str(acceptance))
+    return sum((share**place for place in range(drafted + 1)), Fraction(0))
+
+
 @dataclass(frozen=True)
 class RecomputedLayers:
     """The layers that recompute: every so many-th of a stage, among the first ones of a chunk; None: all of a chunk."""
@@ -133,13 +143,8 @@ class PlanFields(LayoutAspects, _Structure):
     def accepted(self) -> Fraction | None:
         """Tokens that a request gains in a step that checks a draft, in the mean: one of the model's own, and those
         that it accepts. None in other workflows, and without an acceptance.
-
-        Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1.
         """
-        if self.acceptance is None:
-            return None
-        share = Fraction(str(self.acceptance))
-        return sum((share**place for place in range(self.drafted + 1)), Fraction(0))
+        return None if self.acceptance is None else gained_tokens(self.acceptance, self.drafted)
 
     @property
     def tokens(self) -> Fraction | None:

@@ -268,7 +268,7 @@ class _ServingSearch:
             return _answer(LayoutOutcome(lack=dict.fromkeys(Role, Lack.REFUSED), reason=error.message))
         lack: dict[str, str] = {}
         if not decodes:
-            late = traffic.tpot is not None and shortest > traffic.tpot
+            late = traffic.tpot is not None and traffic.a_token(shortest) > traffic.tpot
             lack[Role.DECODE] = lack[Role.BOTH] = Lack.TPOT if late else Lack.AT_ONCE
         if not prefills:
             late = traffic.ttft is not None and first > traffic.ttft
@@ -300,7 +300,7 @@ class _ServingSearch:
             wanted = {-(-traffic.concurrency // (count * layout.dp)) for count in range(1, places + 1)}
             most = max(wanted, default=0)
         most = most_within(lambda count: steps.peak(steps.words.last_decode(count)), self.room, most)
-        most = most_within(lambda count: steps.time(steps.words.decode(count)), traffic.tpot, most)
+        most = most_within(lambda count: traffic.a_token(steps.time(steps.words.decode(count))), traffic.tpot, most)
         if traffic.concurrency is None:
             wanted = {most >> half for half in range(4)}
         counts = sorted(each for each in wanted if 0 < each <= most)
@@ -351,7 +351,7 @@ class _ServingSearch:
         most = min(max(counts), most_at_once(traffic, chunk))
         most = most_within(lambda count: latencies(traffic, point(count))[1], traffic.tpot, most)
         most = most_within(lambda count: latencies(traffic, point(count))[0], traffic.ttft, most)
-        most = most_within(lambda count: steps.peak(steps.words.last_mixed(count, chunk)), self.room, most)
+        most = most_within(lambda count: steps.last_peak(count, chunk), self.room, most)
         wanted = [most] if traffic.concurrency is None else counts
         return {"points": [vars(point(count)) for count in wanted if 0 < count <= most]}
 
@@ -394,12 +394,12 @@ class _ServingSearch:
         if not self._count(ranks, after.ranks, (1, before.ranks)):
             return None
         sent = self._sent(ranks, prefill.layout, decode.layout, costs)
-        further = traffic.output - 1
-        tpot = ceil(Fraction(decode.step * further + sent, further))
+        decoding = decode.step * traffic.further + sent
+        tpot = ceil(decoding / (traffic.output - 1))
         if traffic.tpot is not None and tpot > traffic.tpot:
             return None
         makes = Fraction(prefill.requests * before.dp * SECOND, prefill.step)
-        takes = Fraction(decode.requests * after.dp * SECOND, decode.step * further + sent)
+        takes = decode.requests * after.dp * SECOND / decoding
         best: ServingPlan | None = None
         for number in range(1, self._count(ranks, before.ranks) + 1):
             count = self._count(ranks, after.ranks, (number, before.ranks))
@@ -412,7 +412,7 @@ class _ServingSearch:
             rate = min(number * makes, count * takes)
             if traffic.concurrency is not None:
                 # All requests are in an engine: none waits for the prompts of others.
-                served = number * before.dp * prefill.requests + rate * (decode.step * further + sent) / SECOND
+                served = number * before.dp * prefill.requests + rate * decoding / SECOND
                 if served < traffic.concurrency:
                     continue
             if best is None or rate > best.rate:
@@ -441,7 +441,7 @@ class _ServingSearch:
         steps = self._steps(point.layout)
         if point.role is Role.BOTH:
             return max(
-                steps.peak(steps.words.last_mixed(point.requests, point.chunk)),
+                steps.last_peak(point.requests, point.chunk),
                 steps.peak(steps.words.last_decode(point.requests)),
             )
         if point.role is Role.DECODE:
@@ -488,18 +488,18 @@ def chunks_of(traffic: ServingLoad) -> list[int]:
 def most_at_once(traffic: ServingLoad, chunk: int) -> int:
     """The requests of which at most one has a part of its prompt computed at a time. More would wait for each other."""
     parts = traffic.parts(chunk)
-    return (parts + traffic.output - 1) // parts
+    return int((parts + traffic.further) // parts)
 
 
 def busy_share(traffic: ServingLoad, requests: int, chunk: int) -> Fraction:
     """The share of steps that compute a part of a prompt, with so many requests at once."""
     parts = traffic.parts(chunk)
-    return Fraction(requests * parts, parts + traffic.output - 1)
+    return requests * parts / (parts + traffic.further)
 
 
 def latencies(traffic: ServingLoad, point: EnginePoint) -> tuple[int, int]:
     """ns to the first token, and for each further one in the mean, rounded up, of an engine that does all of it."""
-    return traffic.parts(point.chunk) * point.step, ceil(_mean_step(traffic, point))
+    return traffic.parts(point.chunk) * point.step, traffic.a_token(_mean_step(traffic, point))
 
 
 def _mean_step(traffic: ServingLoad, point: EnginePoint) -> Fraction:
@@ -509,8 +509,8 @@ def _mean_step(traffic: ServingLoad, point: EnginePoint) -> Fraction:
 
 def _rate(traffic: ServingLoad, point: EnginePoint) -> Fraction:
     """Requests a second of a rank of dp of an engine that does all of it."""
-    steps = traffic.parts(point.chunk) + traffic.output - 1
-    return Fraction(point.requests * SECOND) / (steps * _mean_step(traffic, point))
+    steps = traffic.parts(point.chunk) + traffic.further
+    return point.requests * SECOND / (steps * _mean_step(traffic, point))
 
 
 def _suits(traffic: ServingLoad, ranks: int, requests: int) -> bool:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 from stagedb.advice.trials import Trials
@@ -10,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.memory import Category, memory_of, peak_of
 from stagedb.mentions import Word
 from stagedb.plans import Plan
+from stagedb.plans.plan_fields import gained_tokens
 from stagedb.search.space import divisors
 
 CHUNKS = (512, 1024, 2048, 4096, 8192)
@@ -20,7 +23,7 @@ MOST_PROMPTS = 64
 
 CHOSEN = (
     *("workflow", "requests", "micro_batch_size", "global_batch_size", "seq_len", "cache_len"),
-    *("overlap_experts", "cp", "zero", "hsdp", "recompute", "schedule", "virtual_stages"),
+    *("overlap_experts", "cp", "zero", "hsdp", "recompute", "schedule", "virtual_stages", "draft", "acceptance"),
 )
 """Words of a plan that the search of a serving plan chooses, or that a step of serving does not have."""
 
@@ -31,7 +34,9 @@ class ServingLoad:
 
     prompt: tokens of a request. output: tokens that it is given, 2 or more. ttft: ns to the first one at most. tpot:
     ns for each further one at most, in the mean. concurrency: requests that are served at the same time; None: as many
-    as give most tokens. Limits that are None do not count.
+    as give most tokens. Limits that are None do not count. drafted: tokens of a draft that a step checks for each
+    request; 0 for steps of one token. acceptance: the probability that one of them is accepted if those before it are.
+    draft: where drafts come from, as a word of a plan.
     """
 
     prompt: int
@@ -39,6 +44,23 @@ class ServingLoad:
     ttft: int | None = None
     tpot: int | None = None
     concurrency: int | None = None
+    drafted: int = 0
+    acceptance: float = 0.0
+    draft: str = "usual"
+
+    @property
+    def further(self) -> Fraction:
+        """Steps in which a request is given all but its first token, in the mean."""
+        return (self.output - 1) / gained_tokens(self.acceptance, self.drafted)
+
+    @property
+    def drafts(self) -> dict[str, Any]:
+        """The words of a graph in which drafts are checked; none without."""
+        return {"workflow": "speculative", "draft": self.draft} if self.drafted else {}
+
+    def a_token(self, step: Fraction | int) -> int:
+        """The ns for a token, rounded up, where steps take so many."""
+        return ceil(step * self.further / (self.output - 1))
 
     @property
     def context(self) -> int:
@@ -120,11 +142,22 @@ class StepWords:
 
     def decode(self, requests: int) -> dict[str, Any]:
         """A step of decode with so many requests on each rank of dp, at their mean length."""
-        return self._of(workflow="decode", micro_batch_size=requests, cache_len=self.traffic.context)
+        return self._decode(requests, self.traffic.context)
 
     def last_decode(self, requests: int) -> dict[str, Any]:
-        """The same with all requests at their last token."""
+        """The same with all requests at their last token, and without room for tokens behind it."""
+        return self._decode(requests, max(self.traffic.longest - self.traffic.drafted, 1))
+
+    def undrafted(self, requests: int) -> dict[str, Any]:
+        """The same without drafts."""
         return self._of(workflow="decode", micro_batch_size=requests, cache_len=self.traffic.longest)
+
+    def _decode(self, requests: int, cached: int) -> dict[str, Any]:
+        own, traffic = {"micro_batch_size": requests, "cache_len": cached}, self.traffic
+        if not traffic.drafted:
+            return self._of(workflow="decode", **own)
+        drafts = {"seq_len": traffic.drafted + 1, "draft": traffic.draft, "acceptance": traffic.acceptance}
+        return self._of(workflow="speculative", **own, **drafts)
 
     def mixed(self, requests: int, chunk: int) -> dict[str, Any]:
         """A step of so many requests, one of which has a part of its prompt computed.
@@ -180,13 +213,28 @@ class EngineSteps:
         """The ns of a step with a part of a prompt, and whether its two halves run apart: the part, then the tokens.
 
         That is shorter where the tokens of a mixed step compute more than those of a decode: latent attention makes
-        keys and values of all positions there.
+        keys and values of all positions there. Steps that check drafts have no prompts.
         """
-        mixed = self.time(self.words.mixed(requests, chunk))
         if requests == 1:
-            return mixed, False
+            return self.time(self.words.part(chunk)), False
         apart = self.time(self.words.part(chunk)) + self.time(self.words.decode(requests - 1))
+        if self.words.traffic.drafted:
+            return apart, True
+        mixed = self.time(self.words.mixed(requests, chunk))
         return min(mixed, apart), apart < mixed
+
+    def last_peak(self, requests: int, chunk: int) -> int:
+        """The bytes of the fullest rank while the last part of a prompt is computed.
+
+        Next to drafts the caches are those of a step without, and what layers that draft hold on top.
+        """
+        peak = self.peak(self.words.last_mixed(requests, chunk))
+        if not self.words.traffic.drafted:
+            return peak
+        checked, plain = (
+            self.peak(each) for each in (self.words.last_decode(requests), self.words.undrafted(requests))
+        )
+        return peak + max(checked - plain, 0)
 
     def peak(self, words: Mapping[str, Any]) -> int:
         """The bytes of the fullest rank in a step."""

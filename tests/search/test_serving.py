@@ -296,3 +296,58 @@ def test_experts_that_are_given_are_on_whole_groups_of_ranks() -> None:
     words = {"ep": 4}
     found = search_serving("olmoe-1b-7b", [8], "h100", input_len=64, output_len=8, words=words, top=1)
     assert {layout.words["dp"] for layout, _ in found.result.layouts} == {4, 8}
+
+
+@pytest.mark.parametrize(("drafted", "acceptance"), [(1, 0.9), (3, 0.5), (3, 0.0)])
+def test_the_best_engine_that_checks_drafts_is_that_of_every_number_of_requests(
+    trials: Trials, drafted: int, acceptance: float
+) -> None:
+    """Requests get 1 + P + P^2 + … tokens a step. Parts of prompts are steps of their own, next to checks of drafts."""
+    tpot, room = 2_000_000, trials.system.accelerator.room
+    gained = sum((Fraction(str(acceptance)) ** place for place in range(drafted + 1)), Fraction(0))
+    best = Fraction(0)
+    for parts in (1, 2):
+        part = -(-PROMPT // parts)
+        alone = {"workflow": "prefill", "seq_len": part, "cache_len": part * (parts - 1) // 2}
+        for requests in range(1, 61):
+            draft: dict[str, Any] = {"workflow": "speculative", "seq_len": drafted + 1, "cache_len": 929}
+            decode = time_of(trials, **draft, micro_batch_size=requests)
+            step = time_of(trials, **alone)
+            step += time_of(trials, **draft, micro_batch_size=requests - 1) if requests > 1 else 0
+            steps = parts + (OUTPUT - 1) / gained
+            if requests * parts > steps:
+                continue
+            mean = (requests * parts * step + (steps - requests * parts) * decode) / steps
+            last = {**draft, "cache_len": PROMPT + OUTPUT - 2 - drafted, "micro_batch_size": requests}
+            if mean / gained <= tpot and peak_of(memory_of(trials.copied(Plan.from_mapping(last)))) <= (room or 0):
+                best = max(best, Fraction(requests * 10**9) / (steps * mean))
+    found = searched(1, tpot=tpot, draft_len=drafted, acceptance=acceptance).result.best_on(1)
+    assert found is not None and found.kind == "aggregated"
+    assert found.rate == best
+    assert found.tpot <= tpot
+
+
+def test_steps_of_a_plan_check_its_drafts(trials: Trials) -> None:
+    found = searched(2, tpot=3_000_000, draft_len=2, acceptance=0.5)
+    apart = next(each for each in found.result.plans if each.kind == "disaggregated")
+    decode = apart.engines[1].point
+    words: dict[str, Any] = {"tp": apart.engines[1].layout.words["tp"], "workflow": "speculative", "seq_len": 3}
+    assert decode.step == time_of(trials, **words, micro_batch_size=decode.requests, cache_len=929)
+    further = Fraction(OUTPUT - 1) / Fraction(7, 4)
+    assert apart.tpot == -(-(decode.step * further + apart.sent) // (OUTPUT - 1))
+    commands = [command for row in found.plans for command in row["commands"]]
+    assert any("--seq-len 3" in each and "--workflow speculative --" in each for each in commands)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"draft_len": 3}, "drafts need a number of tokens and the share that is accepted"),
+        ({"acceptance": 0.5}, "drafts need a number of tokens and the share that is accepted"),
+        ({"draft_len": 3, "acceptance": 2}, "acceptance is 2: acceptance takes a probability"),
+        ({"draft_len": 3, "acceptance": 0.5, "words": {"draft": "own"}}, "no layers for further tokens"),
+    ],
+)
+def test_drafts_that_no_engine_checks_are_refused(words: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        searched(1, **words)
