@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import lookup, profiling
+from stagedb.advice.serving_batches import BatchPoint, batch_points
+from stagedb.api import lookup, model_names, profiling, sweeping
 from stagedb.api.provenance import of_step
 from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed, kind_of
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
@@ -15,6 +16,7 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.models import Card
 from stagedb.outputs import file_name, write_whole
+from stagedb.plans import Plan
 from stagedb.reports import PageParts, StepView, check, draw, render, render_pair, step_parts, sums_of, trace, verdict
 from stagedb.reports.memory_sections import MomentLink
 from stagedb.reports.pipelines_picture import pipelines_picture
@@ -152,10 +154,21 @@ def save_report(
     found = find_step(store, asked)
     path = place_of(_name(found), out, ".html", force)
     step = run_step(store, found)
-    made = render(step.view, of_step(store, step.instance, step.job).facts()).encode()
+    view = replace(step.view, batches=_batches(store, step, found.inputs))
+    made = render(view, of_step(store, step.instance, step.job).facts()).encode()
     kept = step.keep(store, progress)
     write_whole(path, made, str(Word("out")))
     return Viewed(path, len(made), step.job.step, step.instance, profiles=(kept,))
+
+
+def _batches(store: Store, step: TimedStep, inputs: ProfileInputs) -> tuple[BatchPoint, ...]:
+    """A step of serving with other numbers of requests; none of others, and of measured or scaled durations."""
+    plan = Plan.from_mapping(step.instance.plan)
+    graph = lookup.find_graph(store, step.instance.graph)
+    if graph is None or not plan.workflow.caches or inputs.measured is not None or inputs.scalings:
+        return ()
+    source = model_names.stored_source(graph, {})
+    return batch_points(sweeping.trials_of(store, source, inputs), plan)
 
 
 def report_page(store: Store, first: str, second: str | None) -> str:

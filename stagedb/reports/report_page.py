@@ -10,6 +10,7 @@ from stagedb.reports.pipeline_chart import Gantt, gantt, lanes_shown
 from stagedb.reports.plan_and_system import plan_and_system
 from stagedb.reports.provenance_section import Made, provenance_section
 from stagedb.reports.report_head import report_figures, report_head
+from stagedb.reports.requests_section import requests_section
 from stagedb.reports.roofline_chart import roofline
 from stagedb.reports.step_sections import communication, pipeline, stages
 from stagedb.reports.step_view import StepView
@@ -42,6 +43,7 @@ def step_parts(job: StepView, link: MomentLink | None = None) -> PageParts:
         f'<div class="columns">{stages(job, lanes)}{peaks_section(job)}</div>',
         curve_section(job, link),
         communication(job),
+        requests_section(job),
         advice_section(job),
         roofline(job),
         plan_and_system(job),
@@ -58,4 +60,6 @@ def render(job: StepView, made: Made | None = None) -> str:
         "Counts are exact; times are those of a model of the system, or measured where durations were given. "
         f"Instance {job.workload.instance}. Written by stagedb."
     )
-    return page(f"{title}: a training step", report_head(job, title, parts.figures), sections, footer, parts.charts)
+    head, draws = report_head(job, title, parts.figures), bool(job.batches)
+    step = f"a step of {job.workload.plan['workflow']}"
+    return page(f"{title}: {step}", head, sections, footer, parts.charts, picture=draws)

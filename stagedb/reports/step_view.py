@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from stagedb.advice.serving_batches import BatchPoint
 from stagedb.errors import UsageError
 from stagedb.memory import ClassMemory
 from stagedb.mentions import Word
@@ -20,7 +21,7 @@ class StepView:
 
     times: when each node runs. durations: the time of each op, and the rule that gave it. merit: figures of merit.
     memory: the memory of each rank class, if it was computed. scalings: factors on durations. blocking: axes whose
-    communication a rank waits for.
+    communication a rank waits for. batches: the step with other numbers of requests, if it serves some.
     """
 
     times: StepTimes
@@ -30,6 +31,7 @@ class StepView:
     memory: tuple[ClassMemory, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     blocking: tuple[str, ...] = ()
+    batches: tuple[BatchPoint, ...] = ()
 
     @classmethod
     def of(cls, job: JobProfile, memory: tuple[ClassMemory, ...] = ()) -> Self:

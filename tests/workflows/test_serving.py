@@ -270,6 +270,11 @@ def test_memory_profile_export_and_report_know_it(store: Store, tmp_path: Path) 
         assert db.export(each, out=tmp_path / each).world == 8
         assert validate_traces(tmp_path / each).faults == ()
     db.report(timed.info.id, out=tmp_path / "report.html")
-    assert "cache" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "cache" in page and "a step of decode" in page
+    assert "<h2>More requests at once</h2>" in page and "this plan" in page and "time a token" in page.lower()
+    trained = db.profile(db.instantiate(model, seq_len=16, **words).id)
+    db.report(trained.info.id, out=tmp_path / "trained.html")
+    assert "More requests" not in (tmp_path / "trained.html").read_text(encoding="utf-8")
     caches = "MATCH (t:SymTensor {role: 'cache'})<-[:WRITES]-(o:SymOp {kind: 'cache'}) RETURN count(*) AS n"
     assert store.query(caches).rows == ((4,),)
