@@ -583,6 +583,14 @@ ENGINE_SETTINGS = {
     "cache_tokens": "the most tokens of the cache",
     "cache_bytes": "the bytes of the cache",
     "cache_most": "the most bytes of the cache",
+    "speculation": "`--seq-len`, one more than num_speculative_tokens or max_draft_len, and `--draft`, with "
+    "`--workflow speculative`",
+    "draft_method": "`--draft` of a speculative step: own for layers of the model",
+    "draft_tokens": "`--seq-len` of a speculative step, one more",
+    "checked_tokens": "`--seq-len` of a speculative step",
+    "draft_steps": "the same, one more",
+    "draft_model": "`--draft other` of a speculative step",
+    "draft_width": "nothing: one chain of drafted tokens",
 }
 """What a setting of an engine is among the options of stagedb."""
 

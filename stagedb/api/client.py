@@ -141,6 +141,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         system: "str | Path | System | None" = None,
         profile: str | None = None,
         durations_in_traces: bool = False,
+        then: Sequence[str] = (),
+        steps: int = 1,
         packed: bool = False,
         force: bool = False,
         resume: bool = False,
@@ -162,7 +164,9 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         into one node with the sums. system: the system of the simulator's inputs, a preset's name or a file's path
         (`stagedb systems` lists the presets; `h100` if not given). profile: id or name of a profile, whose instance is
         exported; nodes have its durations, and the simulator's inputs its system. durations_in_traces: profile the
-        instance on the system, and write the durations of that profile. packed: one small file (`./NAME-RANKS.packed`)
+        instance on the system, and write the durations of that profile. then: ids or names of instances whose steps of
+        serving follow on the same ranks, as one trace a rank. steps: of the last one, if it is a decode, each with a
+        token more in the cache. packed: one small file (`./NAME-RANKS.packed`)
         that `unpack` expands, instead of a directory.
 
         force: replace the trace set, or empty directory, with this name. resume: go on with an interrupted export, and
@@ -177,7 +181,9 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
         )  # fmt: skip
-        request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form)
+        request = trace_sets.ExportRequest(
+            out, only, shard, system, profile, durations_in_traces, form, tuple(then), steps
+        )
         with jobs.shown(self.store, "export", model if target is None else target, "ranks") as job:
             watched = jobs.watched(job, progress)
             done = trace_sets.export(self.store, target, model, plans.typed_words(words), request, watched)

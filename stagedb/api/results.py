@@ -168,12 +168,14 @@ class Exported(Unpacked):
     """A trace set on disk, and its instance.
 
     `packed`: bytes of the one file that contains the set, or of its tables; None for a directory of traces. `profile`:
-    the profile with the durations of the nodes, if they have any.
+    the profile with the durations of the nodes, if they have any. `following`: the instances that run after it, in a
+    window.
     """
 
     instance: InstanceInfo
     packed: int | None = None
     profile: ProfileInfo | None = None
+    following: tuple[InstanceInfo, ...] = ()
 
 
 @dataclass(frozen=True)

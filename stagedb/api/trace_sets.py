@@ -7,9 +7,9 @@ from typing import Any
 
 from stagedb.api import catalog
 from stagedb.api.python_words import for_python
-from stagedb.api.results import Exported, Unpacked
+from stagedb.api.results import Exported, InstanceInfo, ProfileInfo, Unpacked
 from stagedb.api.system_choice import resolve_system
-from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted
+from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.models import Card
@@ -78,7 +78,8 @@ def figures_of(done: Summary) -> dict[str, Any]:
 class ExportRequest:
     """What `Stagedb.export` is asked for, but for the instance. form: how it is written, without its place.
 
-    timed: profile the instance on the system, and write the durations.
+    timed: profile the instance on the system, and write the durations. then: instances that run after it on the same
+    ranks, as one window. steps: of the last of them, each with a token more in the cache.
     """
 
     out: Path | str | None
@@ -88,6 +89,8 @@ class ExportRequest:
     profile: str | None
     timed: bool
     form: Request
+    then: tuple[str, ...] = ()
+    steps: int = 1
 
     def ranks(self, world: int) -> str | None:
         """The ranks to write, as text; None for all."""
@@ -139,17 +142,62 @@ def export(
         degrees = tuple(size for _, size in Mesh.of(plan).axes)
         form.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
     clock.lap("look up")
+    after = _following(store, wanted, request)
     instance = wanted.make(store, clock, asks=request.shard is None)
+    following = [each.make(store, clock, asks=False) for each in after]
+    profiles: list[str | None] = [None for _ in after]
     if request.timed and inputs is not None:
-        # Most exports start sooner without these modules.
-        from stagedb.api import profiling
-        from stagedb.store.contents.instance_reading import read_workload
-        from stagedb.timing import profile_job
-
-        timed = profiling.keep(store, profile_job(read_workload(store, instance.id), inputs))
+        timed, *others = (_timed(store, each, inputs) for each in (instance, *following))
+        profiles = [each.id for each in others]
         clock.lap("profile")
         inputs = None  # they are those of the profile
-    profile = None if timed is None else timed.id
-    done = export_traces(store, instance.id, form, only=only, system=inputs, profile=profile, progress=progress)
+    done = export_traces(
+        store,
+        instance.id,
+        form,
+        only=only,
+        system=inputs,
+        profile=None if timed is None else timed.id,
+        following=[(each.id, profile) for each, profile in zip(following, profiles, strict=True)],
+        progress=progress,
+    )
     figures = {**figures_of(done), "seconds": {**clock.seconds, **done.seconds}}
-    return Exported(path=form.out, instance=instance, packed=done.packed, profile=timed, **figures)
+    made = Exported(path=form.out, instance=instance, packed=done.packed, profile=timed, **figures)
+    return replace(made, following=tuple(following))
+
+
+def _timed(store: Store, instance: InstanceInfo, system: System) -> ProfileInfo:
+    """The profile of an instance on a system, which the store has afterwards."""
+    # Most exports start sooner without these modules.
+    from stagedb.api import profiling
+    from stagedb.store.contents.instance_reading import read_workload
+    from stagedb.timing import profile_job
+
+    return profiling.keep(store, profile_job(read_workload(store, instance.id), system))
+
+
+def _following(store: Store, wanted: Wanted, request: ExportRequest) -> list[Wanted]:
+    """The instances that run after the first one of a window, and none without. Writes nothing.
+
+    Raises UsageError for a window with the durations of one profile, and for several steps of what is no decode.
+    """
+    if request.steps < 1:
+        raise UsageError(f"{Word('steps')} is {request.steps}: a window has 1 or more")
+    after = [find_wanted(store, each, None, {}) for each in request.then]
+    if (after or request.steps > 1) and request.profile is not None:
+        raise UsageError(
+            f"a profile has the durations of one step: {Word('durations_in_traces', True)} profiles each step of a "
+            "window"
+        )
+    last = [wanted, *after][-1]
+    for step in range(1, request.steps):
+        plan = last.plan
+        if not plan.workflow.next_token or plan.requests:
+            raise UsageError(
+                f"{Word('steps', request.steps)} adds a token to each request in every step, which is for "
+                f"{Word('workflow', 'decode')} with {Word('cache_len')}, and {last.model} is a {plan.workflow.name}: "
+                f"name the instances that follow with {Word('then')}"
+            )
+        longer = last.source.new_plan({**plan.to_dict(), "cache_len": plan.cache_len + step})
+        after.append(Wanted(last.source, longer, None))
+    return after

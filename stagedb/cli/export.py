@@ -140,6 +140,18 @@ Timed = Annotated[
         "only communication.",
     ),
 ]
+Then = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="INSTANCE",
+        help="An instance whose step of serving follows on the same ranks. May be given several times.",
+        autocompletion=completion.instances,
+    ),
+]
+Steps = Annotated[
+    int,
+    typer.Option(metavar="N", min=1, help="Steps of the last instance, a decode, each with a token more in the cache."),
+]
 AsOneFile = Annotated[
     bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
 ]
@@ -155,6 +167,8 @@ def export(
     system: DescribedSystem = None,
     profile: OfProfile = None,
     durations_in_traces: Timed = False,
+    then: Then = None,
+    steps: Steps = 1,
     packed: AsOneFile = False,
     run: OfRun = None,
     *,
@@ -173,6 +187,7 @@ def export(
         blocks = granularity is not NodeGranularity.OP
         refuse_with_run(target, model, profile, given, **{
             "--shard": shard, "--packed": packed, "--granularity": blocks, "--durations-in-traces": durations_in_traces,
+            "--then": then, "--steps": steps > 1,
         })  # fmt: skip
         export_run(run, out, system, written.words(), common)
         return
@@ -189,6 +204,8 @@ def export(
             system=system,
             profile=profile,
             durations_in_traces=durations_in_traces,
+            then=then or (),
+            steps=steps,
             packed=packed,
             progress=report,
             **written.words(),
@@ -198,7 +215,8 @@ def export(
     note_differences(common, done)
     common.profile(done.seconds)
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
-    ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"
+    more = f" and {len(done.following):,} more, one after another" if done.following else ""
+    ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}{more}"
     packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
     common.line(_line(done, f" of {done.instance.name} ({ranks})", packed_in))
 

@@ -48,6 +48,7 @@ def set_facts(
         "graph": workload.graph,
         "model": workload.model,
         "plan": dict(workload.plan),
+        **({"steps": [{"instance": id, "plan": dict(plan)} for id, plan in workload.steps]} if workload.steps else {}),
         "world": len(workload.ranks),
         "granularity": granularity,
         **({} if profile is None else {"profile": dict(profile)}),
@@ -82,7 +83,7 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
     """
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "what": f"Chakra execution traces of one training step, {format.what.format(name=traces.name)}",
+        "what": f"Chakra execution traces of {_what(traces.facts)}, {format.what.format(name=traces.name)}",
         **traces.facts,
         "only": None if traces.count == traces.world else format_ranks(traces.ranks),
         "traces": format.name,
@@ -92,6 +93,13 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
     }
     return json.dumps(manifest, indent=1) + "\n"
+
+
+def _what(facts: Mapping[str, Any]) -> str:
+    """What the traces are of, in words."""
+    if "steps" in facts:
+        return f"{len(facts['steps'])} steps of serving, one after another"
+    return f"one {facts['plan']['workflow']} step"
 
 
 def _simulated(job: SimulatedJob, simulator: Simulator) -> dict[str, Any]:

@@ -4,12 +4,16 @@ The ops of a class take equally long on the ranks of a lane, and usually on seve
 of lanes with equal durations, and each part is encoded once.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
+from stagedb.workload.instance_columns import Workload
 
 
 @dataclass(frozen=True)
@@ -37,3 +41,38 @@ class NodeTiming:
     def facts(self) -> dict[str, Any]:
         """The manifest's facts of the profile."""
         return {"id": self.profile, "system": self.system.name, "step": self.step}
+
+
+def window_timing(timings: Sequence[NodeTiming], steps: Sequence[Workload], window: Workload) -> NodeTiming:
+    """The durations of a window, whose ops are those of its steps one after another.
+
+    timings: of each step, on one system. window: of `stagedb.workload.windows`. A part has ranks that are in one part
+    of every step, and its own number in place of lanes.
+    """
+    if len(timings) == 1:
+        return timings[0]
+    parts: dict[int, tuple[RankPart, ...]] = {}
+    numbered = 0
+    for columns in window.classes:
+        ranks = np.flatnonzero(window.ranks.number == columns.number)
+        own = [timing.parts[int(step.ranks.number[ranks[0]])] for timing, step in zip(timings, steps, strict=True)]
+        places = np.stack([_places(each, ranks) for each in own], axis=1)
+        found, part_of = np.unique(places, axis=0, return_inverse=True)
+        made = []
+        for at, place in enumerate(found.tolist()):
+            ns = [parts_of[part].ns for parts_of, part in zip(own, place, strict=True)]
+            durations = np.concatenate([each for each in ns if each is not None])
+            made.append(RankPart((numbered,), ranks[part_of.reshape(-1) == at], durations))
+            numbered += 1
+        parts[columns.number] = tuple(sorted(made, key=lambda part: int(part.ranks[0])))
+    digest = hashlib.sha256("+".join(each.profile for each in timings).encode()).hexdigest()
+    step = sum(each.step for each in timings)
+    return NodeTiming(digest[: len(timings[0].profile)], timings[0].system, step, parts)
+
+
+def _places(parts: Sequence[RankPart], ranks: Ints) -> Ints:
+    """For each of some ranks of a class, the place of its part among those of the class."""
+    found = np.zeros(len(ranks), np.int64)
+    for place, part in enumerate(parts):
+        found[np.isin(ranks, part.ranks)] = place
+    return found

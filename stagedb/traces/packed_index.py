@@ -49,7 +49,8 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
         return reason
     described = index["set"]
     timed = "profile" in described
-    reason = _wrong_fields("the set", described, {**_SET, **(_TIMED_SET if timed else {})})
+    more = {**(_TIMED_SET if timed else {}), **(_WINDOW_SET if "steps" in described else {})}
+    reason = _wrong_fields("the set", described, {**_SET, **more})
     if reason is not None:
         return reason
     if described["name"] != described["model"].replace("/", "_"):
@@ -178,6 +179,20 @@ _TIMED_SET: _Fields = {
         and _is_text(value["system"])
         and is_int(value["step"])
         and value["step"] >= 0
+    ),
+}
+_WINDOW_SET: _Fields = {
+    "steps": lambda value: (
+        _is_list(
+            value,
+            lambda step: (
+                isinstance(step, dict)
+                and {*step} == {"instance", "plan"}
+                and _is_text(step["instance"])
+                and _is_plan(step["plan"])
+            ),
+        )
+        and len(value) > 1
     ),
 }
 _CLASS: _Fields = {

@@ -252,7 +252,8 @@ def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> t
 class Workload:
     """An instance in the form that exports and timelines need.
 
-    `plan` has the plan's words, `degrees` those of the mesh, innermost first.
+    `plan` has the plan's words, `degrees` those of the mesh, innermost first. `steps`: the instances that a window has
+    one after another (`stagedb.workload.windows`), each with its plan; empty for one step.
     """
 
     instance: str
@@ -264,6 +265,7 @@ class Workload:
     classes: tuple[ClassColumns, ...]
     ranks: RankTable
     groups: Groups
+    steps: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def class_of(self, rank: int) -> ClassColumns:
         """The class of a rank."""

@@ -1,5 +1,7 @@
 """`export`: from an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
 
+from collections.abc import Sequence
+
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.store import Store, read_whole
 from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload
@@ -8,6 +10,7 @@ from stagedb.systems.system import System
 from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
 from stagedb.traces.exporting import pack, smaller, trace_set
 from stagedb.traces.formats import OneFile
+from stagedb.traces.node_durations import NodeTiming, window_timing
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import (
     SHARED_FILES,
@@ -20,8 +23,10 @@ from stagedb.traces.set_output import (
     writers_for,
 )
 from stagedb.traces.simulators import simulator_named
+from stagedb.workload.instance_columns import Workload
 from stagedb.workload.issue_order import sequence
 from stagedb.workload.overlapped_pairs import joined_tasks
+from stagedb.workload.windows import window
 
 
 def export(
@@ -32,12 +37,14 @@ def export(
     only: str | None = None,
     system: System | None = None,
     profile: str | None = None,
+    following: Sequence[tuple[str, str | None]] = (),
     progress: Progress | None = None,
 ) -> Summary:
     """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as requested.
 
     only: ranks such as `0-7,16`; all if not given. system: the system that the simulator inputs describe; if not given,
     that of the profile, or the default preset. profile: id of a profile of the instance, whose durations the nodes get.
+    following: the instances, each with its profile, that run after it on the same ranks, as one window.
     Raises UsageError for requests that are refused and StagedbError for failures; then no file remains under the name.
     """
     clock, counter = WriteClock(), Counter(progress)
@@ -45,12 +52,17 @@ def export(
     world = int(row["world"])
     request.check(world, only)
     files = world if only is None else len(parse_ranks(only, world))
-    if only is None and world >= SHARED_FILES and not request.resume and request.rank_files is not None:
+    if (
+        not following
+        and only is None
+        and world >= SHARED_FILES
+        and not request.resume
+        and request.rank_files is not None
+    ):
         read_whole(store, "Instance", instance, lambda: _check_counts(store, instance, request, world))
     with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
-            workload = read_workload(store, instance)
-            timing = None if profile is None else read_timing(store, profile, workload)
+            workload, timing = _read(store, [(instance, profile), *following])
         with clock.stage("encode"):
             traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))
         if isinstance(request.written.files, OneFile):
@@ -63,6 +75,18 @@ def export(
             clock=clock,
             smaller=lambda free: smaller(workload, traces, free, timing),
         )
+
+
+def _read(store: Store, steps: Sequence[tuple[str, str | None]]) -> tuple[Workload, NodeTiming | None]:
+    """The columns of an instance, or of a window of several, and their durations if they have profiles."""
+    read = [read_workload(store, instance) for instance, _ in steps]
+    joined = window(read)
+    timings = [
+        read_timing(store, profile, workload)
+        for workload, (_, profile) in zip(read, steps, strict=True)
+        if profile is not None
+    ]
+    return joined, window_timing(timings, read, joined) if timings else None
 
 
 def _check_counts(store: Store, instance: str, request: Request, world: int) -> None:

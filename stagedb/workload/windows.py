@@ -1,0 +1,145 @@
+"""Windows: steps of serving one after another on the same ranks, as one workload.
+
+A step is a chunk of its own behind those of the steps before, with micro-batches of its own: its tasks follow theirs in
+the order of each rank, and messages have tags of their own.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.mentions import Word
+from stagedb.workflows import find_workflow
+from stagedb.workload.instance_columns import ClassColumns, Edges, Groups, Ints, Ops, Origins, Tasks, Workload
+
+LONGEST = 4096
+"""Steps of a window, at most."""
+
+LAYOUT = ("tp", "dp", "pp", "cp", "ep", "rank_order")
+"""Words of a plan that all steps of a window share: which ranks there are, and what each has of the model."""
+
+
+def window(steps: Sequence[Workload]) -> Workload:
+    """The steps as one workload. A single step is itself.
+
+    Raises UsageError for steps that the same ranks cannot run one after another: of other workflows than those of
+    serving, with other degrees, or over stages, where the last one has the tokens that the first one reads next.
+    """
+    if len(steps) == 1:
+        return steps[0]
+    _check(steps)
+    first = steps[0]
+    numbers = np.stack([each.ranks.number for each in steps], axis=1)
+    kinds, number = np.unique(numbers, axis=0, return_inverse=True)
+    by_number = [{each.number: each for each in step.classes} for step in steps]
+    classes = tuple(
+        _joined(at, [known[int(own)] for known, own in zip(by_number, kind, strict=True)])
+        for at, kind in enumerate(kinds.tolist())
+    )
+    digest = hashlib.sha256("+".join(each.instance for each in steps).encode()).hexdigest()
+    return replace(
+        first,
+        instance=digest[: len(first.instance)],
+        name=f"{first.name} and {len(steps) - 1} more",
+        classes=classes,
+        ranks=replace(first.ranks, number=number.reshape(-1).astype(np.int64)),
+        groups=_groups([each.groups for each in steps]),
+        steps=tuple((each.instance, each.plan) for each in steps),
+    )
+
+
+def _check(steps: Sequence[Workload]) -> None:
+    if len(steps) > LONGEST:
+        raise UsageError(f"a window has at most {LONGEST:,} steps, and this one {len(steps):,}")
+    first = steps[0]
+    for each in steps:
+        workflow = find_workflow(str(each.plan["workflow"]))
+        if not workflow.caches:
+            raise UsageError(
+                f"{each.name} is a step of {workflow.name}, and a window has steps of serving: leave it out, or "
+                f"export it alone"
+            )
+        for word in LAYOUT:
+            if each.plan[word] != first.plan[word]:
+                raise UsageError(
+                    f"{each.name} has {word} {each.plan[word]} and {first.name} {first.plan[word]}: the steps of a "
+                    f"window run on the same ranks, so that both need the same {Word(word)}"
+                )
+    if first.plan["pp"] > 1:
+        raise UsageError(
+            f"{first.name} has stages, of which the last has the tokens that the first reads in the next step: a "
+            f"window of steps needs {Word('pp', 1)}; steps over stages are exported one by one"
+        )
+
+
+def _joined(number: int, parts: Sequence[ClassColumns]) -> ClassColumns:
+    """What a class runs in each step, one after another."""
+    ops, edges, tasks = [], [], []
+    pairs: list[tuple[int, int]] = []
+    rows = chunks = microbatches = done = 0
+    for each in parts:
+        ops.append(replace(each.ops, chunk=each.ops.chunk + chunks))
+        edges.append(replace(each.edges, source=each.edges.source + rows, target=each.edges.target + rows))
+        own = each.tasks
+        tasks.append(replace(own, chunk=own.chunk + chunks, microbatch=own.microbatch + microbatches))
+        pairs += [(begin + done, end + done) for begin, end in each.pairs]
+        rows, done = rows + len(each.ops), done + len(own)
+        chunks += 1 + max(int(own.chunk.max(initial=0)), int(each.ops.chunk.max(initial=0)))
+        microbatches += 1 + int(own.microbatch.max(initial=0))
+    digest = hashlib.sha256("+".join(each.digest for each in parts).encode()).hexdigest()
+    return ClassColumns(
+        number,
+        digest[: len(parts[0].digest)],
+        parts[0].stages,
+        _concatenated(Ops, ops),
+        _concatenated(Edges, edges),
+        _concatenated(Tasks, tasks),
+        _origins([each.origins for each in parts]),
+        tuple(pairs),
+    )
+
+
+def _concatenated(columns: type[Any], parts: Sequence[Any]) -> Any:
+    """Columns one behind another: arrays, and tuples."""
+    joined = {}
+    for each in fields(columns):
+        values = [getattr(part, each.name) for part in parts]
+        is_array = isinstance(values[0], np.ndarray)
+        joined[each.name] = np.concatenate(values) if is_array else tuple(one for value in values for one in value)
+    return columns(**joined)
+
+
+def _origins(parts: Sequence[Origins]) -> Origins:
+    """The origins of all parts. There is one stage, so that first layers are by chunk alone."""
+    lists = ("id", "sym", "block", "tasks", "first_layers")
+    joined: dict[str, Any] = {name: tuple(one for part in parts for one in getattr(part, name)) for name in lists}
+    joined |= {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("position", "layer")}
+    return Origins(**joined, member=parts[0].member)
+
+
+def _groups(parts: Sequence[Groups]) -> Groups:
+    """The groups of all steps, each once. Those of the first keep their ids where no other has more."""
+    found: dict[tuple[str, tuple[int, ...]], None] = {}
+    for each in parts:
+        ends = np.cumsum(each.sizes)
+        for axis, begin, end in zip(each.axis, (ends - each.sizes).tolist(), ends.tolist(), strict=True):
+            found[axis, tuple(each.ranks[begin:end].tolist())] = None
+    if len(found) == len(parts[0].axis):
+        return parts[0]
+    digits = 1
+    while 9 * 10 ** (digits - 1) < len(found):
+        digits += 1  # ids have the same number of digits
+    return Groups(
+        _numbers(range(10 ** (digits - 1), 10 ** (digits - 1) + len(found))),
+        tuple(axis for axis, _ in found),
+        _numbers(len(ranks) for _, ranks in found),
+        _numbers(rank for _, ranks in found for rank in ranks),
+    )
+
+
+def _numbers(values: Any) -> Ints:
+    return np.array(list(values), np.int64)
