@@ -14,6 +14,7 @@ from stagedb.memory.request_blocks import MemoryShare, RequestFit, sampling_byte
 from stagedb.mentions import Word
 from stagedb.models.sizes import MOST_TOKENS
 from stagedb.plans import Plan
+from stagedb.plans.serving_checks import DRAFTING
 from stagedb.store import Store
 
 if TYPE_CHECKING:
@@ -196,5 +197,10 @@ class _Sizes:
         return self.known[tokens]
 
     def _plan(self, tokens: int) -> Plan:
-        one = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "micro_batch_size": 1}
+        one: dict[str, object] = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "micro_batch_size": 1}
+        one |= {"draft": None, "acceptance": None}
+        if DRAFTING in self.wanted.source.sizes:
+            # Layers that draft keep keys of their own, which a prefill does not have.
+            checked = self.wanted.plan.drafted + 1
+            one = {"seq_len": checked, "cache_len": max(tokens - checked, 1), "micro_batch_size": 1}
         return self.wanted.plan.changed({**dict.fromkeys(OF_STEP, None), **one, "sp": False})

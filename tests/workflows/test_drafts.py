@@ -9,6 +9,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.api.forward_flops import forward_flops
+from stagedb.api.request_room import RequestWords
 from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
@@ -121,3 +122,17 @@ def test_memory_profile_and_export_know_it(store: Store, tmp_path: Path) -> None
     assert timed.merit.tokens_per_second == pytest.approx(8 * 1.5e9 / timed.merit.step)
     assert db.export(made.id, out=tmp_path / "out").world == 4
     assert validate_traces(tmp_path / "out").faults == ()
+
+
+def test_requests_that_fit_have_the_caches_of_layers_that_draft(embedded_store: Store) -> None:
+    """Two layers keep keys and values of 2 heads of 4 in 2 bytes, and the one that drafts a third of them more."""
+    db = Stagedb(embedded_store)
+    words: dict[str, Any] = {"cache_len": 46, "seq_len": 2, "workflow": "speculative", "acceptance": 0.5}
+    model = dataclasses.replace(card("llama"), max_positions=64)
+    asked = RequestWords(share=Fraction(9, 10), block=16, held=0, capacity=10**7)
+    fits = []
+    for each, more in ((model, {}), (drafting(model, 1), {"draft": "own"}), (drafting(model, 1), {"draft": "other"})):
+        room = db.memory(model=each, keep=False, fitting=asked, **words, **more).requests
+        assert room is not None
+        fits.append(room.fit)
+    assert [(each.tokens, each.block) for each in fits] == [(48, 16 * 2 * 2 * 2 * 4 * layers) for layers in (2, 3, 2)]
