@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def plan_summary(store: Store, word: str | None, prices: PlanPrices) -> PlanSumm
         instance=instance.id,
         profile=profile.id,
         step=profile.step,
-        step_tokens=plan.batch * plan.seq_len,
+        step_tokens=Fraction(plan.batch * plan.seq_len) if plan.tokens is None else plan.tokens,
         mfu=profile.mfu,
         memory=profile.memory,
         room=profile.room,

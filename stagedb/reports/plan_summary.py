@@ -140,7 +140,7 @@ class PlanSummary:
     instance: str
     profile: str
     step: int
-    step_tokens: int
+    step_tokens: Fraction
     mfu: float | None
     memory: int | None
     room: int | None
@@ -155,7 +155,7 @@ class PlanSummary:
     @property
     def tokens_per_second(self) -> Fraction | None:
         """The rate of all accelerators together; None for a step of no time."""
-        return Fraction(self.step_tokens * SECOND, self.step) if self.step else None
+        return self.step_tokens * SECOND / self.step if self.step else None
 
     @property
     def steps(self) -> int | None:
@@ -229,7 +229,7 @@ class PlanSummary:
     def _step_rows(self) -> list[SummaryRow]:
         rate = self.tokens_per_second
         rows = [
-            SummaryRow("Step time", span(self.step, 4), f"{self.step_tokens:,} tokens", strong=True),
+            SummaryRow("Step time", span(self.step, 4), f"{float(self.step_tokens):,.10g} tokens", strong=True),
             SummaryRow(
                 "Tokens a second",
                 "–" if rate is None else f"{float(rate):,.0f}",

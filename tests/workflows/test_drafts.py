@@ -131,7 +131,12 @@ def test_requests_that_fit_have_the_caches_of_layers_that_draft(embedded_store: 
     model = dataclasses.replace(card("llama"), max_positions=64)
     asked = RequestWords(share=Fraction(9, 10), block=16, held=0, capacity=10**7)
     fits = []
-    for each, more in ((model, {}), (drafting(model, 1), {"draft": "own"}), (drafting(model, 1), {"draft": "other"})):
+    drafts: list[tuple[Card, dict[str, Any]]] = [
+        (model, {}),
+        (drafting(model, 1), {"draft": "own"}),
+        (drafting(model, 1), {"draft": "other"}),
+    ]
+    for each, more in drafts:
         room = db.memory(model=each, keep=False, fitting=asked, **words, **more).requests
         assert room is not None
         fits.append(room.fit)
