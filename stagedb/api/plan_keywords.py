@@ -22,7 +22,7 @@ class GraphWords(TypedDict, total=False):
     """One flash-like kernel, or matmuls and a softmax. [fused]"""
     latents: Literal["usual", "expanded", "absorbed"]
     """Latent attention in serving: keys and values made of all cached latents, or queries that read the latents
-    themselves. [absorbed in decode, expanded elsewhere]"""
+    themselves. [absorbed in decode and speculative, expanded elsewhere]"""
     draft: Literal["usual", "own", "other"]
     """Where a draft comes from: the model's own layers for further tokens make the next one in the same step (own),
     or another model, or n-grams, which are no part of the step (other). [own if the model has such layers]"""

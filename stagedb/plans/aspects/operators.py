@@ -41,8 +41,8 @@ class OperatorOptions:
         WordSpec(
             "Latent attention in serving: keys and values made of all cached latents, or queries that read the latents "
             "themselves.",
-            property="latent attention in serving: expanded, absorbed, or usual (absorbed in a decode)",
-            unset="absorbed in decode, expanded elsewhere",
+            property="latent attention in serving: expanded, absorbed, or usual (absorbed in steps of decoding)",
+            unset="absorbed in decode and speculative, expanded elsewhere",
         ),
     ] = "usual"
     """Absorbed: the matrices of keys and values are applied to queries and results instead (DeepSeek-AI 2024)."""
