@@ -96,10 +96,11 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
 
 
 def _what(facts: Mapping[str, Any]) -> str:
-    """What the traces are of, in words."""
+    """What the traces are of, in words. Those of a run have no plan."""
     if "steps" in facts:
         return f"{len(facts['steps'])} steps of serving, one after another"
-    return f"one {facts['plan']['workflow']} step"
+    plan = facts.get("plan")
+    return "one step of a run" if plan is None else f"one {plan['workflow']} step"
 
 
 def _simulated(job: SimulatedJob, simulator: Simulator) -> dict[str, Any]:
