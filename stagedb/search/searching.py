@@ -223,6 +223,7 @@ class _Search:
                         self._push(_branch(row))
                 else:
                     self._take(_branch(question["branch"]), answer)
+        self._keep_known()
         self.settled += [self.places[branch.place].set_of(branch, Fate.UNTRIED) for branch in self.unbounded]
         self.settled = [self._judged(each) for each in self.settled]
         for world in self.worlds.values():
@@ -234,6 +235,37 @@ class _Search:
         found = explained(self.request, self.settled)
         seconds = time.monotonic() - self.began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
+
+    def _keep_known(self) -> None:
+        """Settle plans that an earlier search timed and that this one did not come to: they leave the sets they are in.
+
+        Else a search that goes on and ends early could lose the best plan that is known.
+        """
+        reached = {_key(each.system, each.words) for each in self.settled if each.fate is Fate.TIMED}
+        for key, each in self.tried.items():
+            if key not in reached and self._takes_out(each):
+                self._settle(each)
+
+    def _takes_out(self, plan: Candidate) -> bool:
+        """Take a plan out of the set that has it, of those that are not opened; False if none has."""
+        world = self.worlds[plan.ranks]
+        for at, branch in enumerate(self.unbounded):
+            if self._has(branch, plan):
+                self.unbounded[at : at + 1] = _others(branch)
+                return True
+        for number, (worth, _, branch) in world.sets.items():
+            if self._has(branch, plan):
+                del world.sets[number]
+                world.sets.update((number, (worth, number, each)) for each in _others(branch))
+                return True
+        return False
+
+    def _has(self, branch: PlanSet, plan: Candidate) -> bool:
+        """Whether a plan is in a set: it has the words of the set, and others."""
+        place = self.places[branch.place]
+        if (place.system, place.space.ranks) != (plan.system, plan.ranks):
+            return False
+        return all(plan.words.get(word, value) == value for word, value in branch.words.items())
 
     def _is_late(self, share: float = 1) -> bool:
         """Whether this share of the time is over, if the search has a limit."""
@@ -385,6 +417,11 @@ class _Search:
         self.report(Progress(self.done, self.size, self.timed, self.best))
         if self.watcher is not None:
             self.watcher(candidate)
+
+
+def _others(branch: PlanSet) -> list[PlanSet]:
+    """What is left of a set without one of its plans: no set, if that is the only one."""
+    return [replace(branch, plans=branch.plans - 1)] if branch.plans > 1 else []
 
 
 def _key(system: str, words: Mapping[str, Any]) -> str:

@@ -385,6 +385,17 @@ def test_processes_and_resumed_searches_find_the_same() -> None:
     assert _rows(run(request, LLAMA, known=stopped.candidates)) == _rows(alone)
 
 
+@pytest.mark.parametrize("seconds", [0.01, 0.4])
+def test_a_search_that_goes_on_and_ends_early_has_the_plans_that_are_known(seconds: float) -> None:
+    request = asked(LLAMA, 8, ("schedule", "recompute"))
+    alone = run(request, LLAMA)
+    again = run(request, LLAMA, known=alone.candidates, seconds=seconds)
+    assert {each.step for each in alone.timed} <= {each.step for each in again.timed}
+    assert again.best is not None and alone.best is not None and again.best.words == alone.best.words
+    assert sum(each.plans for each in again.candidates) == again.size
+    assert all(each.plans > 0 for each in again.candidates)
+
+
 def test_why_a_plan_loses_is_the_term_in_which_it_does() -> None:
     found = run(asked(LLAMA, 8, ("schedule",)), LLAMA)
     best = found.best
