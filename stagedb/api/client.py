@@ -181,9 +181,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
         )  # fmt: skip
-        request = trace_sets.ExportRequest(
-            out, only, shard, system, profile, durations_in_traces, form, tuple(then), steps
-        )
+        after = tuple(then), steps
+        request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form, *after)
         with jobs.shown(self.store, "export", model if target is None else target, "ranks") as job:
             watched = jobs.watched(job, progress)
             done = trace_sets.export(self.store, target, model, plans.typed_words(words), request, watched)

@@ -1,6 +1,7 @@
 """A search of engines that serve requests, and what it found as rows."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +109,6 @@ def search_serving(
     numbers = sorted(set(ranks))
     found = best_engines(card, loaded, sizes, traffic, numbers, given, room=room, top=top, progress=progress)
     name = model if isinstance(model, str) else card.name
-    lacks: dict[str, int] = {}
-    for _, outcome in found.layouts:
-        if Role.BOTH in outcome.lack and Role.DECODE in outcome.lack:
-            reason = outcome.lack[Role.BOTH]
-            lacks[reason] = lacks.get(reason, 0) + 1
     rows = [row for place, plan in _placed(found) for row in _rows(place, plan, traffic, name, loaded.name)]
     return SearchedServing(
         card.name,
@@ -121,11 +117,17 @@ def search_serving(
         Rows(COLUMNS, tuple(tuple(row[column] for column in COLUMNS) for row in rows)),
         found,
         len(found.layouts),
-        lacks,
+        _lacks(found),
         "" if found.plans else _nearest(found),
         served_error(bool(card.routes)),
         time.monotonic() - began,
     )
+
+
+def _lacks(found: ServingResult) -> Mapping[str, int]:
+    """By reason, how many layouts give no tokens."""
+    lacking = [each.lack for _, each in found.layouts if {Role.BOTH, Role.DECODE} <= each.lack.keys()]
+    return Counter(each[Role.BOTH] for each in lacking)
 
 
 def _checked(card: Card, traffic: ServingLoad, acceptance: float | None) -> ServingLoad:

@@ -19,7 +19,7 @@ from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SIMULATORS, simulator_named
 
 if TYPE_CHECKING:
-    from stagedb.api import Unpacked
+    from stagedb.api import Exported, Unpacked
 
 SHOWN = 5
 """Names of files that a message has."""
@@ -214,11 +214,18 @@ def export(
     note_defaults(common, done.instance, given)
     note_differences(common, done)
     common.profile(done.seconds)
+    common.line(_line(done, f" of {done.instance.name} ({_what(done)})", _packed_in(done)))
+
+
+def _what(done: "Exported") -> str:
+    """The ranks, the instance with its profile, and how many follow it."""
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     more = f" and {len(done.following):,} more, one after another" if done.following else ""
-    ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}{more}"
-    packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
-    common.line(_line(done, f" of {done.instance.name} ({ranks})", packed_in))
+    return f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}{more}"
+
+
+def _packed_in(done: "Exported") -> str:
+    return "" if done.packed is None else f" packed in {size(done.packed)}"
 
 
 @option_groups
