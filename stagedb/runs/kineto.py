@@ -43,7 +43,8 @@ from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 
-_DEVICE: Mapping[str | None, int] = {"kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "gpu_memset": 2}
+_ON_MTIA = "mtia_ccp_events"
+_DEVICE: Mapping[str | None, int] = {"kernel": 0, _ON_MTIA: 0, "gpu_memcpy": 1, "gpu_memset": 2}
 """Categories of what a device executes, with their places in `CATEGORIES`."""
 
 _CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
@@ -58,6 +59,9 @@ _KEPT: Mapping[str | None, int] = {
     "python_function": _PYTHON,
 }
 """Categories of the events that count: those of devices, from 1 on, and what is done with the others."""
+
+_MOVES = "dma"
+"""Begin of the names of what an MTIA copies; all that it does is of one category."""
 
 _NOTHING = Arguments()
 _MOST_SHOWN = 5
@@ -120,11 +124,9 @@ class _Reading:
         categories = [event.cat for event in spans]
         wanted = [*map(_KEPT.get, categories)]
         if _PYTHON in wanted:
-            # Of Python's calls those of modules count.
-            wanted = [
-                None if kind == _PYTHON and not _is_module(span) else kind
-                for kind, span in zip(wanted, spans, strict=True)
-            ]
+            wanted = [_kind(span) if kind == _PYTHON else kind for kind, span in zip(wanted, spans, strict=True)]
+        if _ON_MTIA in categories:
+            wanted = [*map(_kind, spans)]
         kept: list[Any] = [*compress(spans, wanted)]
         start = in_ns([event.ts for event in kept])
         length = in_ns([0 if event.dur is None else event.dur for event in kept])
@@ -137,6 +139,7 @@ class _Reading:
     def take_one_by_one(self, events: Sequence[Event | None], before: int) -> list[tuple[int, str]]:
         """Keep the events that count. before: events before these. Returns those without a time: number and reason."""
         kept: list[Event] = []
+        kinds: list[int] = []
         times: list[tuple[int, int]] = []
         left_out = []
         for number, event in enumerate(events, before):
@@ -145,7 +148,8 @@ class _Reading:
             if not isinstance(event, DecimalEvent) or event.ph != "X":
                 continue
             self.events[event.cat] += 1
-            if event.cat not in _KEPT or (_KEPT[event.cat] == _PYTHON and not _is_module(event)):
+            kind = _kind(event)
+            if kind is None:
                 continue
             try:
                 times.append(decimal_times(event))
@@ -153,8 +157,9 @@ class _Reading:
                 left_out.append((number, str(error)))
             else:
                 kept.append(event)
+                kinds.append(kind)
         columns = np.array(times, np.int64).reshape(-1, 2)
-        self._keep(kept, [_KEPT[event.cat] for event in kept], columns[:, 0], columns[:, 1])
+        self._keep(kept, kinds, columns[:, 0], columns[:, 1])
         return left_out
 
     def _keep(self, kept: Sequence[Event], kinds: Sequence[int], start: Integers, end: Integers) -> None:
@@ -274,8 +279,13 @@ class _Reading:
         return found
 
 
-def _is_module(event: Event) -> bool:
-    return type(event.name) is str and event.name.startswith(PREFIX)
+def _kind(event: Event) -> int | None:
+    """What is done with an event, as `_KEPT` has it. Of Python's calls those of modules count."""
+    kind = _KEPT.get(event.cat)
+    if kind == _PYTHON and not (type(event.name) is str and event.name.startswith(PREFIX)):
+        return None
+    moves = event.cat == _ON_MTIA and type(event.name) is str and event.name.startswith(_MOVES)
+    return _KEPT["gpu_memcpy"] if moves else kind
 
 
 def _text(name: Scalar) -> str:

@@ -75,6 +75,19 @@ def test_what_a_kernel_lacks_comes_from_the_operator_that_launched_it(tmp_path: 
     assert (each.kind, each.group, message_bytes(each)) == ("all_gather", "7", 20)
 
 
+@pytest.mark.parametrize("damaged", (False, True))
+def test_what_an_mtia_moves_is_a_copy(damaged: bool, tmp_path: Path) -> None:
+    found = Recording()
+    for name, start in (("fc-dtype_Float", 0), ("dma_request", 50)):
+        found.span("mtia_ccp_events", name, start, 100, (9, 801))
+    if damaged:
+        # Then events are read one by one.
+        found.span("mtia_ccp_events", "dma_request", 900, -1, (9, 801))
+    run = run_of(tmp_path, found)
+    assert run.ops[0].types == ("compute", "copy")
+    assert (run.ops[0].spent.busy, run.ops[0].spent.copying) == (150, 50)
+
+
 def test_groups_that_are_cut_follow_from_start_stride_and_size(tmp_path: Path) -> None:
     found = Recording()
     found.collective(
