@@ -188,7 +188,7 @@ def main() -> None:
     if len(tools) == 1:
         print(f"{asked.python} has neither package hta nor TraceLens: only stagedb runs")
     for files in [asked.traces] if asked.job else [[each] for each in asked.traces]:
-        answers = {tool.name: _answer(tool, asked, files) for tool in tools}
+        answers = {tool.name: answer_of(tool, asked.python, files, asked.defaults) for tool in tools}
         print(f"\n{', '.join(each.name for each in files)}")
         for line in table(answers):
             print(line)
@@ -209,14 +209,17 @@ def _has(python: Path, package: str) -> bool:
     return subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
 
 
-def _answer(tool: Tool, asked: argparse.Namespace, files: Sequence[Path]) -> Answer | str:
-    """What a tool finds in files; the last line of its error if it fails."""
-    python = Path(sys.executable) if tool.package is None else asked.python
+def answer_of(tool: Tool, python: Path, files: Sequence[Path], defaults: bool = False) -> Answer | str:
+    """What a tool finds in files; the last line of its error if it fails.
+
+    python: the interpreter of other tools. defaults: they are asked as they are.
+    """
+    python = Path(sys.executable) if tool.package is None else python
     words = [
         python,
         "-c",
         PARTS + BEGIN + tool.program,
-        "defaults" if asked.defaults else "all",
+        "defaults" if defaults else "all",
         *map(Path.absolute, files),
     ]
     environment = {**os.environ, **({"PYTHONPATH": str(ROOT)} if tool.package is None else {})}
