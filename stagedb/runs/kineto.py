@@ -44,10 +44,18 @@ from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, Rank
 from stagedb.runs.recorded_rank import RecordedRank
 
 _ON_MTIA = "mtia_ccp_events"
-_DEVICE: Mapping[str | None, int] = {"kernel": 0, _ON_MTIA: 0, "gpu_memcpy": 1, "gpu_memset": 2}
-"""Categories of what a device executes, with their places in `CATEGORIES`."""
+_DEVICE: Mapping[str | None, int] = {
+    "kernel": 0,
+    _ON_MTIA: 0,
+    "gpu_memcpy": 1,
+    "gpu_memset": 2,
+    "Kernel": 0,
+    "Memcpy": 1,
+    "Memset": 2,
+}
+"""Categories of what a device executes, with their places in `CATEGORIES`. Files of before 2022 have capitals."""
 
-_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
+_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime", "Runtime")
 """Categories of the calls that launch it."""
 
 _CALL, _OPERATOR, _ANNOTATION, _PYTHON = range(len(CATEGORIES), len(CATEGORIES) + 4)
@@ -55,6 +63,7 @@ _KEPT: Mapping[str | None, int] = {
     **{category: place + 1 for category, place in _DEVICE.items()},
     **dict.fromkeys(_CALLS, _CALL),
     "cpu_op": _OPERATOR,
+    "Operator": _OPERATOR,
     "user_annotation": _ANNOTATION,
     "python_function": _PYTHON,
 }

@@ -75,6 +75,18 @@ def test_what_a_kernel_lacks_comes_from_the_operator_that_launched_it(tmp_path: 
     assert (each.kind, each.group, message_bytes(each)) == ("all_gather", "7", 20)
 
 
+def test_categories_of_old_files_have_capitals(tmp_path: Path) -> None:
+    old = {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel", "gpu_memcpy": "Memcpy"}
+    new = step(0)
+    new.span("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 70_000, 100, (0, 7), device=0, stream=7, bytes=4_096)
+    written = read(new, tmp_path)
+    new.events = [{**each, "cat": old.get(each["cat"], each["cat"])} for each in new.events]
+    found = read(new, tmp_path)
+    assert dict(found.events) == {old.get(category, category): count for category, count in written.events.items()}
+    for name in ("start", "category", "launched", "launcher", "bytes", "step", "phase"):
+        assert getattr(found.ops, name).tolist() == getattr(written.ops, name).tolist()
+
+
 @pytest.mark.parametrize("damaged", (False, True))
 def test_what_an_mtia_moves_is_a_copy(damaged: bool, tmp_path: Path) -> None:
     found = Recording()
