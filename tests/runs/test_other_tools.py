@@ -42,6 +42,8 @@ DIFFERENT = {
     ("HTA", "waits"): {NEITHER, IDLE},
     # With several steps, a kernel whose call was not recorded is left out, though the device was busy.
     ("HTA", "not_launched"): {COMPUTE, IDLE},
+    # An operator that has the number of a stream is no work of a device.
+    ("HTA", "compiled"): {COMPUTE, IDLE},
     # What DeepEP and symmetric memory send is no computing.
     ("HTA", "experts"): {COMPUTE, NEITHER, EXPOSED},
     ("HTA", "symmetric"): {COMPUTE, NEITHER, EXPOSED},
@@ -139,7 +141,7 @@ def test_kernels_have_the_times_of_a_plain_count(job: str, tmp_path: Path) -> No
     assert found == plain
     recorded = _recorded(job)
     for tool in ("HTA", "TraceLens"):
-        if (tool, job) != ("HTA", "not_launched"):
+        if (tool, job) not in (("HTA", "not_launched"), ("HTA", "compiled")):
             assert {name: round(ms * 1e6) for name, ms in recorded[tool]["kernels"].items()} == pytest.approx(
                 plain, rel=CLOSE
             )

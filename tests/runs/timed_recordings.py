@@ -100,6 +100,16 @@ def symmetric() -> list[Recording]:
     return [found]
 
 
+def compiled() -> list[Recording]:
+    """A kernel that a compiler made: the operator that launches it has its name, and the number of the stream."""
+    found = Recording()
+    name = "triton_poi_fused_add_0"
+    found.kernel(GEMM, 1_000, 10_000)
+    found.span("cpu_op", name, 12_000, 6_000, stream=7)
+    found.kernel(name, 20_000, 5_000, launched=14_000, operator=name)
+    return [found]
+
+
 def since_1970() -> list[Recording]:
     """Times that count from 1970, as in files of before 2024: floats of microseconds have steps of 250 ns there."""
     found = Recording(shift=1_700_000_000_000_000_120)
@@ -150,7 +160,19 @@ def _moved(found: Recording, of: tuple[str, str], start: int, length: int) -> No
 
 JOBS: Mapping[str, Callable[[], list[Recording]]] = {
     each.__name__: each
-    for each in (overlap, copies, waits, not_launched, experts, symmetric, short_kernels, since_1970, steps, drawn)
+    for each in (
+        overlap,
+        copies,
+        waits,
+        not_launched,
+        experts,
+        symmetric,
+        compiled,
+        short_kernels,
+        since_1970,
+        steps,
+        drawn,
+    )
 }
 """The ranks of each job."""
 
