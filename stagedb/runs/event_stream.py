@@ -28,6 +28,9 @@ LONGEST = 64 << 20
 ENDS = 64
 """Places where a piece may end that are tried before more of the file is read."""
 
+MOST_UNKNOWN = 16
+"""Pieces with an event of none of the known forms, beyond those without one, after which these are tried no longer."""
+
 _GZIP = b"\x1f\x8b"
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(rb"\}\s*(,)\s*\{")
@@ -58,13 +61,15 @@ class _Ended(Exception):
 class EventStream(Generic[EventT]):
     """The events of one file.
 
-    path: of the file. kind: a `msgspec.Struct`, the form of an event. top: the values next to the list, complete after
-    the last event. left_out: events that do not have this form: the number of each in the list, from 0, and what is
-    wrong. repaired: whether characters were replaced that JSON does not have. done: bytes of the file that were read.
+    path: of the file. kind: a `msgspec.Struct`, the form of an event. known: forms of most events, as a union: they are
+    tried first, and have what is used of that form. top: the values next to the list, complete after the last event.
+    left_out: events that do not have this form: the number of each in the list, from 0, and what is wrong. repaired:
+    whether characters were replaced that JSON does not have. done: bytes of the file that were read.
     """
 
     path: Path
     kind: type[EventT]
+    known: Any = None
     top: dict[str, Any] = field(default_factory=dict)
     left_out: list[tuple[int, str]] = field(default_factory=list)
     repaired: bool = False
@@ -72,6 +77,7 @@ class EventStream(Generic[EventT]):
     _offset: int = 0
     _number: int = 0
     _piece: bytes = b""
+    _unknown: int = 0
 
     def pieces(self) -> Iterator[Sequence[EventT | None]]:
         """The events in their order, some at a time; None in the place of one that is left out.
@@ -91,9 +97,9 @@ class EventStream(Generic[EventT]):
         except OSError as error:
             raise UsageError(f"cannot read the trace {path_text(self.path)}: {error.strerror or error}") from None
 
-    def again(self, kind: type[EventT]) -> Sequence[EventT | None]:
-        """The events of the last piece in another form, which all later pieces have, too."""
-        self.kind = kind
+    def again(self, kind: type[EventT], known: Any = None) -> Sequence[EventT | None]:
+        """The events of the last piece in other forms, which all later pieces have, too."""
+        self.kind, self.known, self._unknown = kind, known, 0
         self.left_out = [each for each in self.left_out if each[0] < self._number]
         return self._decode(self._piece)
 
@@ -149,6 +155,17 @@ class EventStream(Generic[EventT]):
         Raises _Cut or _Ended if it ends before or after the text, and TraceFileError.
         """
         self._piece = piece
+        if self.known is not None:
+            try:
+                events: Sequence[EventT] = msgspec.json.decode(piece, type=list[self.known])  # type: ignore[name-defined]
+                self._unknown = max(0, self._unknown - 1)
+                return events
+            except msgspec.ValidationError:
+                self._unknown += 1
+                if self._unknown == MOST_UNKNOWN:
+                    self.known = None
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
         try:
             return msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -23,6 +23,8 @@ from stagedb.runs.event_stream import EventStream, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
+    KNOWN_DECIMAL_EVENTS,
+    KNOWN_FLOAT_EVENTS,
     NO_SHAPES,
     NO_TIME,
     Arguments,
@@ -59,15 +61,17 @@ _CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "private
 """Categories of the calls that launch it."""
 
 _CALL, _OPERATOR, _ANNOTATION, _PYTHON = range(len(CATEGORIES), len(CATEGORIES) + 4)
-_KEPT: Mapping[str | None, int] = {
+_KEPT_WITHOUT_PYTHON: Mapping[str | None, int] = {
     **{category: place + 1 for category, place in _DEVICE.items()},
     **dict.fromkeys(_CALLS, _CALL),
     "cpu_op": _OPERATOR,
     "Operator": _OPERATOR,
     "user_annotation": _ANNOTATION,
-    "python_function": _PYTHON,
 }
 """Categories of the events that count: those of devices, from 1 on, and what is done with the others."""
+
+_CALLS_OF_PYTHON = "python_function"
+_KEPT: Mapping[str | None, int] = {**_KEPT_WITHOUT_PYTHON, _CALLS_OF_PYTHON: _PYTHON}
 
 _MOVES = "dma"
 """Begin of the names of what an MTIA copies; all that it does is of one category."""
@@ -96,13 +100,13 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
 
     digest: of the file. Raises TraceFileError for what is no such trace, is damaged, or has nothing that took time.
     """
-    stream: EventStream[Event] = EventStream(path, FloatEvent)
+    stream: EventStream[Event] = EventStream(path, FloatEvent, KNOWN_FLOAT_EVENTS)
     reading = _Reading()
     before = 0
     for piece in stream.pieces():
         if stream.kind is FloatEvent and not reading.take(piece, nanoseconds):
             # The rest of such a file has such times, too.
-            piece = stream.again(DecimalEvent)
+            piece = stream.again(DecimalEvent, KNOWN_DECIMAL_EVENTS)
         if stream.kind is DecimalEvent and not reading.take(piece, decimal_nanoseconds):
             stream.left_out += reading.take_one_by_one(piece, before)
         before += len(piece)
@@ -132,10 +136,11 @@ class _Reading:
         spans = [event for event in events if event is not None and event.ph == "X"]
         categories = [event.cat for event in spans]
         wanted = [*map(_KEPT.get, categories)]
-        if _PYTHON in wanted:
-            wanted = [_kind(span) if kind == _PYTHON else kind for kind, span in zip(wanted, spans, strict=True)]
-        if _ON_MTIA in categories:
-            wanted = [*map(_kind, spans)]
+        if _PYTHON in wanted or _ON_MTIA in categories:
+            # Few of Python's calls are of modules, most of which have the same names: a call for each takes longer.
+            names = {span.name for span in spans if span.cat == _CALLS_OF_PYTHON}
+            one_by_one = _ON_MTIA in categories or any(map(_is_module, names))
+            wanted = [*map(_kind, spans)] if one_by_one else [*map(_KEPT_WITHOUT_PYTHON.get, categories)]
         kept: list[Any] = [*compress(spans, wanted)]
         start = in_ns([event.ts for event in kept])
         length = in_ns([0 if event.dur is None else event.dur for event in kept])
@@ -154,7 +159,7 @@ class _Reading:
         for number, event in enumerate(events, before):
             if event is not None and is_memory(event) and not self.memory.take([event], decimal_nanoseconds):
                 left_out.append((number, NO_TIME))
-            if not isinstance(event, DecimalEvent) or event.ph != "X":
+            if event is None or event.ph != "X":
                 continue
             self.events[event.cat] += 1
             kind = _kind(event)
@@ -291,10 +296,14 @@ class _Reading:
 def _kind(event: Event) -> int | None:
     """What is done with an event, as `_KEPT` has it. Of Python's calls those of modules count."""
     kind = _KEPT.get(event.cat)
-    if kind == _PYTHON and not (type(event.name) is str and event.name.startswith(PREFIX)):
+    if kind == _PYTHON and not _is_module(event.name):
         return None
     moves = event.cat == _ON_MTIA and type(event.name) is str and event.name.startswith(_MOVES)
     return _KEPT["gpu_memcpy"] if moves else kind
+
+
+def _is_module(name: Scalar) -> bool:
+    return type(name) is str and name.startswith(PREFIX)
 
 
 def _text(name: Scalar) -> str:

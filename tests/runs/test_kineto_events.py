@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from stagedb.runs import RankTrace, event_stream, file_digest, read_kineto
-from stagedb.runs.kineto_events import FloatEvent, decimal_nanoseconds, integers, nanoseconds
+from stagedb.runs import (
+    RankTrace,
+    event_stream,
+    file_digest,
+    kineto,
+    measured_run,
+    read_kineto,
+    run_digest,
+    run_rows,
+)
+from stagedb.runs.event_stream import EventStream
+from stagedb.runs.kineto_events import KNOWN_FLOAT_EVENTS, FloatEvent, decimal_nanoseconds, integers, nanoseconds
 from stagedb.runs.rank_trace import NONE
+from tests.runs.recordings import training_step
 
 SINCE_1970 = 1_712_195_495_997_093_217
 SINCE_START = 2_915_995_412_641_159
@@ -86,3 +98,54 @@ def test_decimal_numbers_are_exact_or_refused() -> None:
     assert found is not None and found.tolist() == [SINCE_1970, 1_001, 7_000]
     for wrong in (None, Decimal("NaN"), Decimal("Infinity"), Decimal("1e300"), Decimal(9_000_000_000_000_000)):
         assert decimal_nanoseconds([Decimal(1), wrong]) is None
+
+
+@pytest.mark.parametrize("shift", (0, SINCE_1970))
+def test_events_of_known_categories_are_read_as_any_others(
+    shift: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Some pieces have events of no known category, or of none.
+    monkeypatch.setattr(event_stream, "PIECE", 4_000)
+    written = training_step(0)
+    written.shift = shift
+    for number, category in enumerate(("ac2g", "overhead", "python_function", "cuda_sync", "of nobody")):
+        written.span(category, f"nn.Module: Layer_{number}", 6_000 + 100 * number, 9_000)
+    written.allocated(50_000, 4_096, 4_096)
+    # What is in another category than its name, and arguments that are none of its category.
+    args: dict[str, Any] = {"Bytes": 4, "Collective name": "send"}
+    for category in ("cuda_runtime", "python_function", "ac2g"):
+        written.span(category, "gloo:all_reduce", 7_000, 10, **args)
+        ts = float(60_000 + shift // 1000)
+        written.events.append({"ph": "i", "cat": category, "name": "[memory]", "ts": ts, "args": {"Bytes": "x"}})
+    written.events.append({"ph": "M", "name": "process_name", "args": {"name": "python"}})
+    path = written.write(tmp_path)
+    trace = read_kineto(path, "0" * 64)
+    assert dict(trace.events) == Counter(each["cat"] for each in written.events if each["ph"] == "X")
+    assert trace.left_out == ()
+    assert (len(trace.ops), len(trace.modules), len(trace.memory)) == (13, 1, 1)
+    monkeypatch.setattr(kineto, "KNOWN_FLOAT_EVENTS", None)
+    monkeypatch.setattr(kineto, "KNOWN_DECIMAL_EVENTS", None)
+    assert content(read_kineto(path, "0" * 64)) == content(trace)
+
+
+def content(trace: RankTrace) -> str:
+    """The digest of a run of this rank alone."""
+    rows = run_rows(measured_run([trace]), {})
+    return run_digest(rows.own, {label: (row for _, row in of) for label, of in rows.nodes.items()}, rows.edges)
+
+
+def test_known_forms_are_tried_no_longer_where_most_pieces_have_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "PIECE", 100)
+    monkeypatch.setattr(event_stream, "MOST_UNKNOWN", 3)
+    path = tmp_path / "t.json"
+
+    def forms(*categories: str) -> list[str]:
+        events = [{"ph": "X", "cat": each, "name": "x" * 90, "ts": 1} for each in categories]
+        path.write_text(json.dumps({"traceEvents": events}))
+        stream = EventStream(path, FloatEvent, KNOWN_FLOAT_EVENTS)
+        return ["any" if isinstance(each, FloatEvent) else "known" for piece in stream.pieces() for each in piece]
+
+    assert forms("kernel", "new", "kernel", "new", "kernel") == ["known", "any", "known", "any", "known"]
+    assert forms("new", "new", "new", "kernel") == ["any"] * 4
