@@ -28,7 +28,7 @@ LONGEST = 64 << 20
 ENDS = 64
 """Places where a piece may end that are tried before more of the file is read."""
 
-MOST_UNKNOWN = 16
+MOST_UNKNOWN = 4
 """Pieces with an event of none of the known forms, beyond those without one, after which these are tried no longer."""
 
 _GZIP = b"\x1f\x8b"
