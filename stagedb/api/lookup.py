@@ -90,7 +90,8 @@ def _of_other_kind(store: Store, word: str) -> UsageError | None:
     if profile is not None:
         return UsageError(
             f"{shown(word)} is a profile, of instance {profile.instance[:SHORT_ID]} ({profile.instance_name}): give "
-            "that id where an instance is wanted"
+            f"that id where an instance is wanted, such as {call('memory', profile.instance[:SHORT_ID])}, or "
+            f"{call('export', profile.instance[:SHORT_ID])} for its traces"
         )
     search = find_search(store, word)
     if search is not None:
@@ -101,8 +102,9 @@ def _of_other_kind(store: Store, word: str) -> UsageError | None:
     run = find_run(store, word)
     if run is not None:
         return UsageError(
-            f"{shown(word)} is a run that was recorded: {call('show', run.id[:SHORT_ID])} and queries with "
-            f"{Word('run', run.id[:SHORT_ID])} are about it, and an instance is wanted here"
+            f"{shown(word)} is a run that was recorded: {call('show', run.id[:SHORT_ID])}, and queries, "
+            f"{call('report')}, {call('timeline')} and {call('export')} with {Word('run', run.id[:SHORT_ID])} are "
+            "about it, and an instance is wanted here"
         )
     graph = find_graph(store, word)
     if graph is not None:

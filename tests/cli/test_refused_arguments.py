@@ -122,6 +122,9 @@ def test_a_profile_is_not_an_instance(run: Run, tiny: str) -> None:
         refused = run("memory", word)
         assert refused.status == 2
         assert f"{word!r} is a profile, of instance {instance['id'][:12]} (tiny)" in refused.err
+        ways = [f"`stagedb {verb} {instance['id'][:12]}`" for verb in ("memory", "export")]
+        assert all(way in refused.err for way in ways), refused.err
+    assert run("memory", instance["id"][:12]).status == 0
     graph = json.loads(run("ls", "graphs", "-f", "json").out)[0]["id"]
     assert f"{graph!r} is a graph, of the model tiny: make an instance of it" in run("memory", graph).err
 
