@@ -415,12 +415,14 @@ class RunInfo:
 
     @property
     def gaps(self) -> str:
-        """The gaps of the critical path as shares of the run, until the launch of the next op and after it."""
-        return f"gaps until a launch {self.launching / self.step:.1%}, after it {self.unexplained / self.step:.1%}"
+        """What the critical path has besides ops, as shares of the run: waits for the host, and other gaps."""
+        host, other = self.launching / self.step, self.unexplained / self.step
+        return f"waits for the host to launch {host:.1%}, other gaps {other:.1%}"
 
     def __str__(self) -> str:
         named = "" if self.name is None else f" {self.name}"
-        return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms"
+        each = f" ({self.step / self.steps / 1e6:,.3f} ms a step)" if self.steps > 1 else ""
+        return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms{each}"
 
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))

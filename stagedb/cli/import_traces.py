@@ -65,7 +65,7 @@ def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
         *([_renamed(run)] if run.known_as and {*run.names} != {*run.known_as} else []),
         *([_aligned(clocks)] if len(clocks) > 1 else []),
         f"a rank {run.spent} of the time",
-        f"critical path: {run.gaps} of the time",
+        f"on the critical path: {run.gaps} of the time",
         f"next: stagedb query {_first_question(run)} --run {run.name or run.id[:12]}",
     ]
 

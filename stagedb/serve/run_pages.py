@@ -59,7 +59,7 @@ def run(request: Request) -> Response:
         about=", ".join([info.extent, *info.devices]),
         expected=expected,
         report=address("runs", info.id, "report"),
-        gaps=f"Its {info.gaps} of the time.",
+        gaps=f"On it: {info.gaps} of the time.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )

@@ -1,9 +1,11 @@
 """`stagedb import`: a run from files into the store, and what to ask it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stagedb import connect
 from stagedb.store import current_user
 from tests.runs.recordings import step, training_step
 
@@ -17,7 +19,7 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     assert lines[1:] == [
         "clocks: up to 0 ns apart, aligned to within 0 ns by 1 or more collectives",
         "a rank computes or copies 46.2%, only communicates 50.8%, does nothing 3.1% of the time",
-        "critical path: gaps until a launch 6.1%, after it 0.0% of the time",
+        "on the critical path: waits for the host to launch 6.1%, other gaps 0.0% of the time",
         "next: stagedb query late_ranks --run base",
     ]
     again = run("import", str(tmp_path))
@@ -32,6 +34,23 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     assert (shown["step"], shown["busy"], shown["launching"]) == ("65 us", "30 us", "3.99 us")
     exact = {row["property"]: row["value"] for row in json.loads(run("show", "base", "-f", "json").out)}
     assert (exact["step"], exact["busy"], exact["launching"]) == (65_000, 30_000, 3_990)
+
+
+def test_a_run_of_several_steps_has_the_time_of_one(run: Any, tmp_path: Path) -> None:
+    step(0, 1).write(tmp_path)
+    run("import", str(tmp_path), "--name", "base")
+    with connect() as db:
+        (info,) = db.runs()
+    assert str(replace(info, steps=5, step=12_500_000)).endswith(" 5 steps, 3 ops, 12.500 ms (2.500 ms a step)")
+    assert str(replace(info, steps=1, step=12_500_000)).endswith(" 1 step, 3 ops, 12.500 ms")
+
+
+def test_a_run_where_an_instance_is_wanted_leads_to_what_takes_it(run: Any, tmp_path: Path) -> None:
+    step(0, 1).write(tmp_path)
+    run("import", str(tmp_path), "--name", "base")
+    refused = run("report", "base", "--out", str(tmp_path / "page.html"))
+    assert refused.status == 2 and "`stagedb report`" in refused.err and "with --run " in refused.err
+    assert run("report", "--run", "base", "--out", str(tmp_path / "page.html")).status == 0
 
 
 def test_a_run_that_is_there_has_a_new_name_next_to_its_old_one(run: Any, tmp_path: Path) -> None:
