@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -24,8 +25,11 @@ from stagedb.inputs import shown
 from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
+from stagedb.outputs.number_texts import nth
 from stagedb.plans import GraphOptions, Plan
+from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.written_words import typed_words
+from stagedb.schedules import SCHEDULES
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, comparisons, searching, shards
 from stagedb.search.branches import SearchPlace
 from stagedb.search.conditions import Condition
@@ -53,6 +57,9 @@ SHORT = {"micro_batch_size": "micro-batch", "virtual_stages": "chunks"}
 
 FOR_SEARCH = 0.9
 """The share of a limited time that is for the search, if a plan is compared; the rest is for what is drawn for it."""
+
+_RECOMPUTED = re.compile(r"(\w+) in (?:every (\d+)\w\w layer|the first (?:(\d+) layers|layer) of each (?:chunk|stage))")
+"""What recomputes, and in which layers, as `described` writes it."""
 
 _LISTS = ("recompute_operators", "recompute_modules")
 """Words that follow from the kind of recomputation."""
@@ -376,7 +383,7 @@ def described(each: Candidate, request: SearchRequest) -> str:
         of = "chunk" if words.get("virtual_stages", 1) > 1 else "stage"
         chosen["recompute"] = f"{words['recompute']} in the first {layers} of each {of}"
     if every > 1:
-        chosen["recompute"] = f"{words['recompute']} in every {every}th layer"
+        chosen["recompute"] = f"{words['recompute']} in every {nth(every)} layer"
     usual = {"tp": 1, "pp": 1, "cp": 1, "dp": 1, "ep": 1, "recompute": "none", "schedule": "1f1b"}
     return ", ".join(_named(word, value) for word, value in chosen.items() if value != usual.get(word)) or "one rank"
 
@@ -390,6 +397,33 @@ def _named(word: str, value: Any) -> str:
         return word if value else f"no-{word}".replace("_", "-")
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
     return f"{SHORT.get(word, word.replace('_', '-'))} {text}"
+
+
+def words_of_line(line: str) -> dict[str, Any]:
+    """The words of a plan as `described` writes it, such as `tp 4, pp 2, micro-batch 1, interleaved, chunks 2`.
+
+    Raises UsageError for a part that is no word of a plan.
+    """
+    long = {short: word for word, short in SHORT.items()}
+    words: dict[str, Any] = {}
+    for part in filter(None, map(str.strip, line.split(", "))):
+        name, _, value = part.partition(" ")
+        word = long.get(name, name.replace("-", "_"))
+        if part in SCHEDULES:
+            words["schedule"] = part
+        elif word == "recompute" and (found := _RECOMPUTED.fullmatch(value)):
+            words["recompute"] = found[1]
+            words |= {"recompute_every": int(found[2])} if found[2] else {"recompute_first": int(found[3] or 1)}
+        elif part == "one rank":
+            continue
+        elif value:
+            words[word] = int(value) if value.isdigit() else value
+        else:
+            switch = word.removeprefix("no_")
+            if PLAN_WORDS.get(switch) is None or not isinstance(PLAN_WORDS[switch].default, bool):
+                raise UsageError(f"{shown(part)} is no word of a plan: {Word('compare')} takes such as tp=8,pp=2")
+            words[switch] = switch == word
+    return words
 
 
 def _systems(given: Systems) -> list[System]:

@@ -73,7 +73,8 @@ class Choices:
         str | None,
         typer.Option(
             metavar="WORD=VALUE,…",
-            help="A plan of yours, such as tp=8,pp=2,micro-batch-size=2: why it loses, and which share it beats.",
+            help="A plan of yours, such as tp=8,pp=2,micro-batch-size=2, or a line of the table in quotes: why it "
+            "loses, term by term, and which share of a hundred others it beats; up to a minute.",
             show_default=False,
         ),
     ] = None
@@ -208,7 +209,13 @@ def _search_plans(
     common.profile({"search": found.seconds})
     _write(found, output, common)
     if found.kept:
-        common.note(f"the store has it as search {found.id[:12]}; `stagedb queries` lists what to ask about it")
+        common.note(f"the store has it as search {found.id[:12]}: `stagedb query best-plans --wide` has why each loses")
+        common.note(
+            "--compare 'A LINE OF THE TABLE' has each term next to the best plan's; `stagedb queries` lists more"
+        )
+    if not found.covered and choices.shard is None:
+        again = "asked again it goes on, and " if found.kept else ""
+        common.note(f"{again}--allow none, --framework NAME or --fix WORD=VALUE leave fewer plans to try")
 
 
 def _search_engines(
@@ -348,7 +355,7 @@ def _write_compared(each: "ComparedPlan", by: str, output: Output) -> None:
     if each.why:
         print_line(f"  {each.why}")
     if each.drawn:
-        short = "; no time was left to draw more" if each.late else ""
+        short = "; a minute, or what --for leaves, was too short for more" if each.late else ""
         print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}{short}")
     elif each.late:
         print_line("  no time was left to draw plans and compare it with them")
@@ -446,14 +453,23 @@ def _as_words(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _plan_words(text: str) -> dict[str, Any]:
-    """The words of a plan, from a text such as `tp=8,rank-order=tp,pp,cp,dp`: what has no `=` is part of a value."""
+    """The words of a plan, from a text such as `tp=8,rank-order=tp,pp,cp,dp`: what has no `=` is part of a value.
+
+    A text without any `=` is a line of the table: `tp 8, pp 2, interleaved, chunks 2`.
+    """
+    from stagedb.api.searching import SHORT, words_of_line
+
+    if "=" not in text:
+        return words_of_line(text)
     parts: list[str] = []
     for part in text.split(","):
         if "=" in part or not parts:
             parts.append(part)
         else:
             parts[-1] += f",{part}"
-    return _as_words(_pairs(parts, "--compare", "tp=8,pp=2"))
+    long = {short.replace("-", "_"): word for word, short in SHORT.items()}
+    words = _as_words(_pairs(parts, "--compare", "tp=8,pp=2"))
+    return {long.get(word, word): value for word, value in words.items()}
 
 
 def _typed(text: str) -> Any:

@@ -34,3 +34,9 @@ def bytes_text(size: float, digits: int = 3) -> str:
             return f"{size:.{digits}g} {unit}"
         size /= 1000
     return f"{size:,.{digits}g} PB"
+
+
+def nth(number: int) -> str:
+    """A place in English: 2nd, 11th, 23rd."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
+from stagedb.outputs.number_texts import nth
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 
@@ -36,7 +37,7 @@ def check_recomputed_of(plan: PlanFields, chunks: Sequence[int], stages: Sequenc
     most = max(stages)
     if plan.recompute_every > most:
         raise UsageError(
-            f"no stage has more than {most} layers, so that no layer is the {plan.recompute_every}th: "
+            f"no stage has more than {most} layers, so that no layer is the {nth(plan.recompute_every)}: "
             f"{Word('recompute_every')} takes at most {most}"
         )
     deepest = max(chunks)

@@ -124,6 +124,34 @@ def test_a_comparison_that_had_no_time_is_named(offline: Run) -> None:
     assert "  no time was left to draw plans and compare it with them" in found.out.splitlines()
 
 
+def test_a_line_of_the_table_is_compared(offline: Run) -> None:
+    """The words of the table are those of --compare: a plan that loses is copied from it."""
+    asked = (*SMALL, "--allow", "none", "--fix", "pp=2", "--for", "60s")
+    rows = [row for row in json.loads(offline(*asked, "--top", "4", "-f", "json").out) if row["fate"] == "timed"]
+    line = next(row for row in rows if "chunks" in row["plan"] and row["code"] != "best")
+    short = line["plan"].replace(" ", "=").replace(",=", ",").replace("interleaved", "schedule=interleaved")
+    for given in (line["plan"], short):
+        found = offline(*asked, "--top", "1", "--compare", given)
+        assert found.status == 0, found.err
+        (compared,) = [each for each in found.out.splitlines() if each.startswith("compared: ")]
+        assert {*line["plan"].split(", ")} <= {*compared.removeprefix("compared: ").split(", ")}
+        assert f"  {line['step'] / 1e6:,.1f} ms, {line['peak'] / 1e9:,.1f} GB" in found.out
+    refused = offline(*SMALL, "--allow", "none", "--compare", "tp 2, fast")
+    assert refused.status == 2 and "'fast' is no word of a plan: --compare takes such as tp=8,pp=2" in refused.err
+
+
+def test_a_kept_search_names_what_to_ask_next(run: Run) -> None:
+    found = run("search", *ASKED, "--allow", "none", "--top", "2")
+    assert "`stagedb query best-plans --wide` has why each loses" in found.err
+    asked = run("query", "best-plans", "--wide")
+    assert asked.status == 0 and " longer than in the best plan" in asked.out
+    assert "leave fewer plans" not in found.err
+    ended = run("search", *ASKED, "--for", "0.01s")
+    assert (
+        "asked again it goes on, and --allow none, --framework NAME or --fix WORD=VALUE leave fewer plans" in ended.err
+    )
+
+
 def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(offline: Run) -> None:
     found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2")
     assert found.status == 0, found.err

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stagedb import api
+from stagedb.api.searching import described, words_of_line
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
 from stagedb.search import Fate, comparisons
@@ -118,3 +119,17 @@ def test_all_plans_of_all_sets_are_drawn() -> None:
 
 def _holds(words: Any, name: str) -> bool:
     return all(repr(item) in name for item in words.items())
+
+
+def test_a_line_of_a_table_has_the_words_of_its_plan() -> None:
+    found = searched(top=12).result
+    for each in found.candidates:
+        if each.fate is Fate.TIMED:
+            read = words_of_line(described(each, found.request))
+            assert read and all(each.words[word] == value for word, value in read.items()), read
+    assert words_of_line("dp 8, recompute full in every 2nd layer, no-sp") == {
+        "dp": 8, "recompute": "full", "recompute_every": 2, "sp": False,
+    }  # fmt: skip
+    for where, first in (("the first 3 layers of each chunk", 3), ("the first layer of each stage", 1)):
+        assert words_of_line(f"recompute core in {where}") == {"recompute": "core", "recompute_first": first}
+    assert words_of_line("one rank") == {}
