@@ -22,7 +22,17 @@ from stagedb.plans import GROUP_AXES
 from stagedb.reports import seen_memory
 from stagedb.reports.seen_step import expected_sums, seen_sums, seen_verdict
 from stagedb.reports.step_comparison import ComparedTerm, compared_terms
-from stagedb.reports.step_difference import TERMS, StepSums, grown, longer, names_of, part_name, sums_from, verdict
+from stagedb.reports.step_difference import (
+    TERMS,
+    StepSums,
+    grown,
+    in_short,
+    longer,
+    names_of,
+    part_name,
+    sums_from,
+    verdict,
+)
 from stagedb.runs.run_difference import difference
 from stagedb.store import Store, read_whole
 from stagedb.store.contents.run_reading import read_run
@@ -261,7 +271,7 @@ def _differences(store: Store, one: PlanSide, other: PlanSide) -> Difference:
             *_terms(*sums),
             *_time(store, one.profile, other.profile),
         )
-        sentence = verdict(*sums)
+        sentence = verdict(*sums) + of_several_models([one.instance, other.instance])
         grew = {"longer": longer(*sums), "grew": grown(*sums)}
     else:
         sentence = work_verdict(
@@ -312,6 +322,12 @@ def side_of(store: Store, word: str) -> PlanSide:
         return PlanSide(lookup.the_instance(store, found.instance), found)
     kind = kind_of(found)
     raise UsageError(f"{shown(word)} is a {kind}: compare two instances or two profiles ({call('ls')} lists them)")
+
+
+def of_several_models(instances: Sequence[InstanceInfo]) -> str:
+    """The end of a sentence on steps of several models; empty if all are of one."""
+    models = [*dict.fromkeys(in_short(each.model) for each in instances)]
+    return f"; these are steps of {len(models)} models: {', '.join(models)}" if len(models) > 1 else ""
 
 
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:

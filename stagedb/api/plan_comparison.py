@@ -133,7 +133,8 @@ def _comparison(store: Store, sides: Sequence[PlanSide], held: Held) -> PlanComp
     first = instances[0]
     work = [() if each.id == first.id else tuple(comparing.work_of(store, first, each)) for each in instances]
     if sums:
-        verdict, sentences = verdict_of(sums), list(sentences_of(sums))
+        verdict = verdict_of(sums) + comparing.of_several_models(instances)
+        sentences = list(sentences_of(sums))
     else:
         pairs = ((rows, first, each, *names_of(called[0], name))
                  for rows, each, name in list(zip(work, instances, called, strict=True))[1:])  # fmt: skip

@@ -195,8 +195,16 @@ def verdict(first: StepSums, second: StepSums) -> str:
     names = (other, one) if ratio > 1 else (one, other)
     return (
         f"{names[0]} is {faster(max(ratio, 1 / ratio))} {names[1]}: {_steps(fast, slow, 'instead of')} a step"
-        f"{_why(slow, fast)}"
+        f"{_why(slow, fast)}{_each_accelerator(fast, slow, *names)}"
     )
+
+
+def _each_accelerator(fast: StepSums, slow: StepSums, *names: str) -> str:
+    """What an accelerator of the faster step computes, where the steps have other numbers of ranks."""
+    if fast.world == slow.world:
+        return ""
+    ratio = fast.rate / fast.world / (slow.rate / slow.world)
+    return f"; an accelerator of {names[0]} computes {ratio:.3g} times as many tokens as one of {names[1]}"
 
 
 def _steps(one: StepSums, other: StepSums, word: str) -> str:

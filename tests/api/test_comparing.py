@@ -92,6 +92,17 @@ def spent(job: JobProfile) -> dict[Key, list[int]]:
     return found
 
 
+def test_steps_of_two_models_are_named(store: Store) -> None:
+    db = Stagedb(store)
+    one, other = (
+        db.profile(db.instantiate(dataclasses.replace(card("llama", layers=layers), name=name), seq_len=8).id).info.id
+        for name, layers in (("small", 1), ("large", 2))
+    )
+    end = "; these are steps of 2 models: small, large"
+    assert db.diff(one, other).verdict.endswith(end) and db.compare(one, other).verdict.endswith(end)
+    assert "models" not in db.diff(one, one).verdict
+
+
 def test_time_that_differs_is_listed(store: Store) -> None:
     db = Stagedb(store)
     instance = db.instantiate(card("llama"), tp=2, pp=2, seq_len=8, global_batch_size=4)

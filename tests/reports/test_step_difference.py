@@ -47,7 +47,8 @@ def test_steps_with_other_tokens_are_compared_by_tokens() -> None:
     assert verdict(SLOW, half) == (
         "slow is 1.2 times as fast as half: 200.0 ms instead of 120.0 ms for 1,000 instead of 500 tokens on 8 instead "
         "of 4 ranks a step, because for as many tokens computing takes 10 ms less on a rank (above all matmul "
-        "backward, 8 ms) and other waiting 10 ms less"
+        "backward, 8 ms) and other waiting 10 ms less; an accelerator of slow computes 0.6 times as many tokens as one "
+        "of half"
     )
 
 
