@@ -125,10 +125,10 @@ def _profiles(request: Request) -> list[ProfileInfo]:
     return [shared.read(lambda db, word=word: step_pages.profile_of(db, word)) for word in compared(request)]
 
 
-def to_instance(db: Stagedb, run: RunInfo) -> str:
-    """The address that compares a run with the instance that it was matched with, or asks for one."""
+def to_instance(db: Stagedb, run: RunInfo) -> tuple[str, bool]:
+    """The address that compares a run with the instance that it was matched with, or asks for one; which it is."""
     instance = matching.instance_of_run(db.store, run.id)
-    return address("compare", of=[run.id] if instance is None else [run.id, instance])
+    return address("compare", of=[run.id] if instance is None else [run.id, instance]), instance is not None
 
 
 def _chosen(words: Sequence[str], at: int, info: Thing) -> dict[str, Any]:

@@ -105,6 +105,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
 )
 """Every page that reads the store, by its path."""
 
+LISTS = ("graphs", "instances", "profiles", "searches", "runs")
+"""Kinds whose pages are at `/KIND/ID`: without an id the address leads to the list."""
+
 FORMS: tuple[tuple[str, Page], ...] = (("/remove/{word}", write_pages.removal),)
 """Pages for those who may write, which write nothing themselves."""
 
@@ -159,6 +162,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         "asking": asyncio.Semaphore(limits.asking),
     }
     routes = [Route(path, _guarded(read), methods=["GET"]) for path, read in PAGES]
+    routes += [Route(f"/{kind}", _to_list, methods=["GET"]) for kind in LISTS]
     if rules.writer is not None:
         routes += [Route(path, _guarded(_for_writers(read)), methods=["GET"]) for path, read in FORMS]
         routes += [Route(path, _written(write), methods=["POST"]) for path, write in WRITES]
@@ -196,6 +200,11 @@ class LaterParts(StreamingResponse):
         """Send the answer."""
         async with self._turns:
             await super().__call__(scope, receive, send)
+
+
+def _to_list(request: Request) -> Response:
+    """The list of a kind, with the words of the address."""
+    return RedirectResponse(request.url.replace(path=f"/list{request.url.path}", scheme="", netloc=""), 303)
 
 
 def _guarded(read: Page) -> Callable[[Request], Any]:

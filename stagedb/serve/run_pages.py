@@ -35,13 +35,13 @@ def run(request: Request) -> Response:
     """A run: what was recorded, and the answers to the first questions about it."""
     word = request.path_params["word"]
 
-    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows, str]:
+    def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows, tuple[str, bool]]:
         found = _run(db, word)
         tables = [_table(db, found.id, *each) for each in TABLES.items()]
         return found, tables, db.origin(found.id), to_instance(db, found)
 
     shared, kept = request.app.state.shared, request.app.state.kept
-    info, tables, origin, expected = shared.read(read)
+    info, tables, origin, (expected, matched) = shared.read(read)
 
     key = ("run parts", info.id)
 
@@ -58,6 +58,7 @@ def run(request: Request) -> Response:
         short=info.id[:SHORT_ID],
         about=", ".join([info.extent, *info.devices]),
         expected=expected,
+        matched=matched,
         report=address("runs", info.id, "report"),
         gaps=f"On it: {info.gaps} of the time.",
         tables=[table for table in tables if table[3]],

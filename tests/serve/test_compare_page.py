@@ -183,7 +183,8 @@ def test_memory_is_next_to_the_account(reading: Store, served: Served) -> None:
 def test_a_run_that_was_not_matched_asks_for_an_instance(reading: Store, served: Served) -> None:
     db = Stagedb(reading)
     run = db.show("clean").id
-    assert f'href="/compare?of={run}">compare with its instance' in served.get(f"/runs/{run}").text
+    page = served.get(f"/runs/{run}").text
+    assert f'href="/compare?of={run}">compare with a plan or another run' in page and "its instance" not in page
     form = unescape(served.get(f"/compare?of={run}").text)
     assert "Add the instance that it ran" in form and "run dropped" in form and "profile expected" in form
     # It is matched on the page; what a call takes needs the store to have the match.

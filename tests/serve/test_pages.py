@@ -91,6 +91,13 @@ def test_models_are_the_librarys_alone(served: Served) -> None:
         assert "the library has no model" in unescape(refused.text)
 
 
+def test_an_address_without_an_id_leads_to_the_list(made: InstanceInfo, served: Served) -> None:
+    for kind in ("graphs", "instances", "profiles", "searches", "runs"):
+        found = served.get(f"/{kind}?q=llama")
+        assert (found.status, found.headers["location"]) == (303, f"/list/{kind}?q=llama")
+    assert made.id in served.get(served.get("/instances").headers["location"]).text
+
+
 def test_what_is_not_there_is_named(served: Served) -> None:
     assert served.get("/nowhere").status == 404
     assert served.get("/list/nothing").status == 404
