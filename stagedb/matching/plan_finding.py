@@ -16,6 +16,7 @@ from stagedb.matching.model_sizes import ModelSizes, UnknownSizesError, model_si
 from stagedb.matching.planned_ops import PlannedRun
 from stagedb.matching.rank_match import Known, RankMatch, match_rank
 from stagedb.matching.seen_ops import SeenOp, group_calls, seen_ops
+from stagedb.mentions import call
 from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.runs.stored_run import StoredRun
@@ -93,6 +94,13 @@ class Undecided:
     others: tuple[Words, ...]
 
 
+WITHOUT_PLAN = (
+    f"Plans are those of transformer models; without one {call('query', 'critical-breakdown', run='RUN')} has where "
+    f"the time goes, and {call('diff', 'BEFORE', 'AFTER')} compares two runs of any model"
+)
+"""What else to ask of a run whose plan is not found."""
+
+
 def find_plan(run: StoredRun) -> FoundPlan:
     """The plan of a run. Raises UsageError if its groups of ranks were not recorded."""
     calls = group_calls(run)
@@ -104,7 +112,7 @@ def find_plan(run: StoredRun) -> FoundPlan:
             )
         raise UsageError(
             "no group of ranks was recorded, and a plan does not follow from anything else: record with a version of "
-            "PyTorch that has process groups in profiles, or name an instance"
+            f"PyTorch that has process groups in profiles, or name an instance. {WITHOUT_PLAN}"
         )
     found = degrees_of(calls, run.job_ranks)
     stages = {rank: _first_step(seen_ops(run, rank)) for rank in _firsts(run, found) if rank is not None}

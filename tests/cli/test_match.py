@@ -1,11 +1,13 @@
 """`stagedb match`: what is found and open, in the words of the command line."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stagedb.plans.aspects import PLAN_WORDS
 from tests.matching.recorded import FOLDER
+from tests.runs.recordings import step
 
 FLAGS = {flag for word in PLAN_WORDS.values() for flag in "/".join(word.flags).split("/")}
 
@@ -26,3 +28,14 @@ def test_words_of_a_plan_are_options(run: Any, name: str, options: list[str], op
     assert all(f" {option} " in f" {found} " for option in options)
     assert {word for line in (found, *undecided) for word in line.replace(",", "").split() if word[0] == "-"} <= FLAGS
     assert [each for each in undecided if "recompute" not in each] == open_
+
+
+def test_a_run_whose_plan_is_not_found_leads_to_other_questions(run: Any, tmp_path: Path) -> None:
+    step(0, 1).write(tmp_path)
+    run("import", str(tmp_path), "--name", "base")
+    refused = run("match", "base")
+    assert refused.status == 2 and "the rest of its plan does not follow" in refused.err
+    for command in ("stagedb query critical-breakdown --run RUN", "stagedb diff BEFORE AFTER"):
+        assert f"`{command}`" in refused.err
+        words = command.replace("RUN", "base").replace("BEFORE", "base").replace("AFTER", "base").split()[1:]
+        assert run(*words).status == 0
