@@ -156,7 +156,8 @@ def show(
 ) -> None:
     """Show a graph, an instance, a profile, a search or a run.
 
-    Prints sizes, options, the plan and figures.
+    Prints sizes, options, the plan and figures. The table leaves out what has no value; the data model of the
+    documentation has what each property means.
     """
     from stagedb import api
 
@@ -169,7 +170,31 @@ def show(
     values = api.properties(found)
     if output.format is RowFormat.TABLE and not isinstance(found, api.InstanceInfo | api.GraphInfo):
         values = {name: _readable(name, value) for name, value in values.items()}
+    if output.format is RowFormat.TABLE and output.output is None:
+        values = {name: value for name, value in values.items() if value not in (None, "", [], ())}
     output.write(("property", "value"), list(values.items()))
+    common.note(_next(found))
+
+
+def _next(found: Any) -> str:
+    """What to ask about a thing."""
+    from stagedb import api
+
+    id = found.id[:12]
+    match api.kind_of(found):
+        case "graph":
+            return f"next: `stagedb instantiate {id}` makes an instance of it"
+        case "instance":
+            return f"next: `stagedb memory {id}`, `stagedb profile {id}`, or `stagedb export {id}` for its traces"
+        case "profile":
+            instance = found.instance[:12]
+            return f"next: `stagedb query hotspots --profile {id}`, or `stagedb export {instance}` for its traces"
+        case "search":
+            return f"next: `stagedb query best-plans -p search={id}`, or `stagedb report {id}` for its picture"
+        case _:
+            return (
+                f"next: `stagedb query critical-breakdown --run {id}`, or `stagedb report --run {id}` for its picture"
+            )
 
 
 def _readable(name: str, value: Any) -> Any:

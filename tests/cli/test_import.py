@@ -32,8 +32,10 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     assert (row["name"], row["ranks"], row["plan"]) == ("base", 2, "2 ranks, 1 step, 6 ops")
     shown = dict(line.split(None, 1) for line in run("show", "base").out.splitlines() if " " in line)
     assert (shown["step"], shown["busy"], shown["launching"]) == ("65 us", "30 us", "3.99 us")
+    assert "left_out" not in shown and "notes" not in shown  # rows without a value
     exact = {row["property"]: row["value"] for row in json.loads(run("show", "base", "-f", "json").out)}
     assert (exact["step"], exact["busy"], exact["launching"]) == (65_000, 30_000, 3_990)
+    assert exact["left_out"] == []
 
 
 def test_a_run_of_several_steps_has_the_time_of_one(run: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`ls`: plans, figures, filters and order; the caller's own newest; options before the command; groups of the help."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +245,16 @@ def test_the_help_has_groups_with_the_common_ones_first(offline: Run) -> None:
     heads = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert heads[:4] == ["Arguments:", "Options:", "Time of a step:", "Words of the plan:"]
     assert heads[-2:] == ["Printed rows:", "Every command:"]
+
+
+def test_what_is_shown_leads_to_commands_about_it(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("profile", "--model", tiny, "--name", "timed").status == 0
+    listed = json.loads(run("ls", "-f", "json").out)
+    for each in listed:
+        note = run("show", each["id"]).err
+        commands = note.split("`")[1::2]
+        assert note.startswith("next: ") and commands, note
+        for command in commands:
+            words = command.split()[1:]
+            out = ["--out", str(tmp_path / each["id"])] if words[0] == "export" else []
+            assert run(*words, *out, *(["--force"] if out else [])).status == 0, command
