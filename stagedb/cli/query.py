@@ -13,7 +13,9 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_text, shown
 
 if TYPE_CHECKING:
-    from stagedb.api import Rows, Stagedb
+    from collections.abc import Sequence
+
+    from stagedb.api import QueryInfo, Rows, Stagedb
 
 About = Annotated[
     str | None,
@@ -100,6 +102,15 @@ def _print(query: str, answer: "Rows", output: Output, common: Common) -> None:
 
 @option_groups
 def queries(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Show the columns of this query, with their types, units and meanings.",
+            show_default=False,
+            autocompletion=completion.queries,
+        ),
+    ] = None,
     saved: Annotated[bool, typer.Option("--saved", help="List those that users saved in the store instead.")] = False,
     save: Annotated[
         str | None, typer.Option(metavar="NAME", help="Save the query of --file in the store, under this name.")
@@ -114,25 +125,26 @@ def queries(
 ) -> None:
     """List the named queries by subject, with their parameters.
 
-    Formats other than the table have their columns too. A saved query is run by its name, as a named one.
+    With NAME, what one query asks and what its columns mean; a `-` in a name means `_`. Formats other than the table
+    have their columns too. A saved query is run by its name, as a named one.
     """
     from stagedb import api
 
     if (save is None) != (file is None):
         raise UsageError("--save NAME and --file FILE go together: give both, or neither")
+    if name is not None and (save is not None or forget is not None):
+        raise UsageError(f"{shown(name)} is shown, and --save and --forget change a query: leave one out")
     if save is not None or forget is not None:
-        with common.connect() as db:
-            if save is not None:
-                common.line(f"saved query {db.save_query(save, read_text(Path(str(file)), 'query')).name}")
-            if forget is not None:
-                db.forget_query(forget)
-                common.line(f"deleted query {forget}")
+        _change(save, file, forget, common)
         return
     if saved:
         with common.connect() as db:
             infos = [each for each in db.queries() if each.subject == "saved"]
     else:
         infos = api.queries()
+    if name is not None:
+        _explain(name, infos, saved, output, common)
+        return
     records = [
         {
             "name": info.name,
@@ -147,6 +159,31 @@ def queries(
         for record in records:
             del record["columns"]  # too wide for a terminal
     output.write_records(records, keep=("name", "asks", "parameters"))
+
+
+def _change(save: str | None, file: Path | None, forget: str | None, common: Common) -> None:
+    """Save a query in the store, or delete one."""
+    with common.connect() as db:
+        if save is not None:
+            common.line(f"saved query {db.save_query(save, read_text(Path(str(file)), 'query')).name}")
+        if forget is not None:
+            db.forget_query(forget)
+            common.line(f"deleted query {forget}")
+
+
+def _explain(name: str, infos: "Sequence[QueryInfo]", saved: bool, output: Output, common: Common) -> None:
+    """What one query asks, what it takes, and its columns."""
+    from stagedb.api import querying
+
+    known = {info.name: info for info in infos}
+    if saved and name not in known:
+        raise UsageError(f"no query {shown(name)} is saved in the store: `stagedb queries --saved` lists them")
+    info = known[name if saved else querying.short(querying.find(name))]
+    common.note(f"{info.name}: {info.description}")
+    for each in info.takes:
+        common.note(f"takes {each.name} ({each.type}): {each.description}")
+    rows = [(each.name, each.type, each.unit, each.description) for each in info.gives]
+    output.write(("column", "type", "unit", "meaning"), rows, keep=("meaning", "unit", "type"))
 
 
 def _set(db: "Stagedb", query: str, about: str, params: dict[str, Any], things: dict[str, Any]) -> None:

@@ -81,3 +81,16 @@ def test_a_hostile_query_of_a_store_is_left_out(run: Run, wide: str, store: Stor
         assert ran.status == 2
         assert "saved query left out" in ran.err
         assert json.loads(run("queries", "--saved", "-f", "json").out) == []
+
+
+def test_a_query_is_explained_by_its_name(run: Run) -> None:
+    found = run("queries", "idle-gaps")
+    assert found.status == 0 and found.err.startswith("idle_gaps: The gaps of the critical path of a run")
+    assert "takes run (string): " in found.err
+    rows = {row["column"]: row for row in json.loads(run("queries", "idle_gaps", "-f", "json").out)}
+    assert rows["launching"]["unit"] == "ns" and rows["launching"]["meaning"]
+    (info,) = [each for each in json.loads(run("queries", "-f", "json").out) if each["name"] == "idle_gaps"]
+    assert [*rows] == info["columns"]
+    assert "did you mean idle_gaps, " in run("queries", "idle_gap").err
+    assert "no query 'idle_gaps' is saved" in run("queries", "idle_gaps", "--saved").err
+    assert "leave one out" in run("queries", "idle_gaps", "--forget", "x").err
