@@ -27,6 +27,9 @@ RUN_SELECTORS: Mapping[str, str] = {
 }
 """The first word of a selector and what it chooses. `phase`, `stage`, `rank` and `op` need a value after the colon."""
 
+HELD = 1e-3
+"""The share of a run below which changes make next to no difference."""
+
 _LAUNCHES = "host"
 """The kind of dependency on launches of the host."""
 
@@ -37,8 +40,8 @@ _OWN_TYPES = {"compute": ("compute",), "copy": ("copy",), "collective": ("collec
 class RunWhatIf:
     """A run timed again. measured: its length; base: timed again as it was; step: with the changes; all in ns.
 
-    gaps: ns by which it is shorter without the gaps that no dependency explains. held: the changes make no difference,
-    since the host launches each op when it did: without its launches they would.
+    gaps: ns by which it is shorter without the gaps that no dependency explains. held: the changes make next to no
+    difference, since the host launches each op when it did: without its launches they would.
     """
 
     measured: int
@@ -109,9 +112,9 @@ def what_if(run: StoredRun, scalings: Sequence[Scaling], without: Collection[str
     base = again()
     step = again(work, host, dropped=without) if scalings or without else base
     held = False
-    if scalings and step == base and _LAUNCHES not in without:
+    if scalings and abs(step - base) <= HELD * base and _LAUNCHES not in without:
         free = {*without, _LAUNCHES}
-        held = again(work, host, dropped=free) != again(dropped=free)
+        held = abs(again(work, host, dropped=free) - again(dropped=free)) > HELD * base
     return RunWhatIf(run.step, base, step, base - again(gap=gaps), held)
 
 

@@ -14,7 +14,7 @@ from stagedb.runs.dependencies import KINDS_OF_DEPENDENCY, Dependencies, Retimed
 from stagedb.runs.host_waits import synchronised, waiting_calls
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import NONE
-from stagedb.runs.what_ifs import scaling_of, what_if
+from stagedb.runs.what_ifs import HELD, scaling_of, what_if
 from tests.runs.recordings import Recording, step, training_step
 from tests.runs.stored_rows import stored
 from tests.runs.test_measured_run import run_of
@@ -172,3 +172,7 @@ def test_launches_that_hold_all_ops_are_named(tmp_path: Path) -> None:
     assert what_if(run, [half]).held and what_if(run, [half]).step == what_if(run, []).base
     assert not what_if(run, [half], ["host"]).held
     assert not what_if(run, [scaling_of("compute=0.5", run)]).held
+    recording.collective("allreduce", 210_500, 100, (0,), launched=199_500)
+    run = stored(run_of(tmp_path, recording))
+    found = what_if(run, [half])
+    assert found.held and 0 < found.base - found.step < HELD * found.base  # the last one is shorter by some ns
