@@ -127,6 +127,11 @@ def write_engines(found: "SearchedServing", output: Output, common: Common) -> N
             typer.echo(f"\nsteps of {row['role']}, {printable(row['layout'])}{on}:")
             for command in row["commands"]:
                 typer.echo(f"  {printable(command)}")
+    if found.plans.rows:
+        common.note(
+            "tokens/s are of one accelerator, GB of the fullest rank. A command with `memory` in place of `profile` "
+            "and --memory-share 0.9 counts the requests that fit; with `export` it writes the step's traces"
+        )
 
 
 _COLUMNS = ["", "engines", "each", "batch", "chunk", "TTFT ms", "TPOT ms", "tokens/s", "GB"]

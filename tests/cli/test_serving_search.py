@@ -46,6 +46,17 @@ def test_the_table_has_a_row_for_each_kind_of_engines(offline: Run) -> None:
     assert sum(line.startswith("steps of ") for line in lines) >= 2
 
 
+def test_the_commands_count_requests_and_write_traces_too(offline: Run, run: Run, tmp_path: Path) -> None:
+    found = offline(*ASKED, "--ranks", "1", "--tpot", "8ms", "--top", "1")
+    assert "`memory` in place of `profile` and --memory-share 0.9 counts the requests that fit" in found.err
+    decode = next(line for line in found.out.splitlines() if line.endswith("--workflow decode --system h100"))
+    words = shlex.split(decode)[2:]
+    memory = run("memory", *words, "--memory-share", "0.9")
+    assert memory.status == 0 and " requests of " in memory.out + memory.err
+    out = tmp_path / "traces"
+    assert run("export", *words, "--out", str(out)).status == 0 and [*out.glob("*.et")]
+
+
 def test_what_is_not_served_has_a_reason(offline: Run) -> None:
     ran = offline(*ASKED, "--ranks", "1", "--tpot", "1us")
     assert ran.status == 0, ran.err
