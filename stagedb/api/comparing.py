@@ -129,7 +129,21 @@ def _of_runs(store: Store, one: RunInfo, other: RunInfo) -> Difference:
         of_runs(store, [one, other], [shlex.join(["stagedb", "diff", one.id, other.id])]),
         longer=found.longer,
         grew=found.why if found.longer > 0 else "",
+        remark=unlike(one, other),
     )
+
+
+def unlike(one: RunInfo, other: RunInfo) -> str:
+    """A sentence on two runs of jobs of other sizes, or on other devices; empty if these are alike."""
+    jobs = [(each.job_ranks, each.devices) for each in (one, other)]
+    if jobs[0] == jobs[1]:
+        return ""
+    texts = [
+        f"of a job of {ranks:,} rank{'' if ranks == 1 else 's'}"
+        + (f" on {', '.join(map(in_short, devices))}" if devices else "")
+        for ranks, devices in jobs
+    ]
+    return f"the first run is {texts[0]}, and the second {texts[1]}: what differs may follow from that"
 
 
 def _expected_and_seen(store: Store, run: RunInfo, plan: PlanSide) -> Difference:

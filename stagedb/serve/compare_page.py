@@ -257,7 +257,8 @@ def _memory(rows: Rows) -> list[list[Cell]]:
 def _runs(found: Difference) -> dict[str, Any]:
     """What the page shows of two runs."""
     titles = (("Where the time of a rank goes", found.time), ("Operators and calls, a rank and step", found.work))
-    return {"verdict": found.verdict, "tables": [(title, *_table(rows)) for title, rows in titles if rows.rows]}
+    tables = [(title, *_table(rows)) for title, rows in titles if rows.rows]
+    return {"verdict": found.verdict, "remark": found.remark, "tables": tables}
 
 
 def _table(rows: Rows) -> tuple[list[str], list[list[Cell]]]:

@@ -1,9 +1,11 @@
 """Two runs compared: for a step where steps are numbered, else for as much work."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from stagedb.api import comparing
 from stagedb.api.client import Stagedb
 from stagedb.errors import UsageError
 from stagedb.runs.run_difference import RunDifference, difference
@@ -82,9 +84,22 @@ def test_diff_of_two_runs_of_a_store(embedded_store: Store, tmp_path: Path) -> N
     assert found.failed and "aten::mm" in found.failure
     assert [row[0] for row in found.work.rows] == ["aten::mm"]
     assert found.provenance.commands[0].startswith("stagedb diff ")
-    assert db.diff("run-0", "run-0").same
+    assert db.diff("run-0", "run-0").same and found.remark == ""
     with pytest.raises(UsageError, match=r"no profile yet: make one with .*, or ask about a run .*: run='run-1'"):
         db.query("hotspots")
+
+
+def test_two_runs_of_other_jobs_or_devices_are_named(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    db.import_run(window(tmp_path, "one", 10, 8_000, 0), name="one")
+    (one,) = db.runs()
+    other = dataclasses.replace(one, job_ranks=8, devices=("NVIDIA H100",))
+    on = f" on {one.devices[0]}" if one.devices else ""
+    assert comparing.unlike(one, other) == (
+        f"the first run is of a job of 1 rank{on}, and the second of a job of 8 ranks on NVIDIA H100: what differs may "
+        "follow from that"
+    )
+    assert comparing.unlike(one, one) == ""
 
 
 def test_other_numbers_of_ranks_are_in_the_sentence() -> None:
