@@ -94,3 +94,13 @@ def test_a_query_is_explained_by_its_name(run: Run) -> None:
     assert "did you mean idle_gaps, " in run("queries", "idle_gap").err
     assert "no query 'idle_gaps' is saved" in run("queries", "idle_gaps", "--saved").err
     assert "leave one out" in run("queries", "idle_gaps", "--forget", "x").err
+
+
+def test_the_list_of_a_terminal_has_a_sentence_of_each_query(run: Run) -> None:
+    listed = run("queries")
+    assert "`stagedb queries NAME` has all of what one asks" in listed.err
+    whole = {info["name"]: info["asks"] for info in json.loads(run("queries", "-f", "json").out)}
+    assert whole["hotspots"].count(". ") > 1
+    text = " ".join(listed.out.split())
+    assert "Where a step communicates and computes nothing, the longest first." in text
+    assert "Numbers are averages over the ranks" not in text
