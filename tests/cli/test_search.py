@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from stagedb import api
+from stagedb import api, connect
 from stagedb.errors import UsageError
 from tests.cli.conftest import Run
 
@@ -145,6 +145,9 @@ def test_a_kept_search_names_what_to_ask_next(run: Run) -> None:
     assert "`stagedb query best-plans --wide` has why each loses" in found.err
     asked = run("query", "best-plans", "--wide")
     assert asked.status == 0 and " longer than in the best plan" in asked.out
+    with connect() as db:
+        kept = db.query("best_plans").keep
+    assert kept.index("why") < kept.index("tp")  # a narrow terminal has it
     assert "leave fewer plans" not in found.err
     ended = run("search", *ASKED, "--for", "0.01s")
     assert (

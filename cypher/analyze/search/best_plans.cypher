@@ -26,7 +26,7 @@
 // column schedule: string? — pipeline schedule
 // column virtual_stages: integer? — chunks of a stage
 // column instance: string? — id of the instance of this plan, if the store has it
-// keep: step, peak, tp, pp, dp, micro_batch_size, zero, recompute, code
+// keep: step, peak, why, tp, pp, dp, micro_batch_size, zero, virtual_stages, recompute, code
 MATCH (:Search {id: $search, state: 'ready'})-[:TRIED]->(b:Candidate {fate: 'timed'})
 OPTIONAL MATCH (b)-[:MADE]->(i:Instance {state: 'ready'})
 RETURN b.place AS place, b.step AS step, b.peak AS peak, b.sent AS sent, b.code AS code, b.why AS why,
