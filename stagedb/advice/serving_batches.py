@@ -17,9 +17,9 @@ SECOND = 10**9
 class BatchPoint:
     """A step with a number of requests.
 
-    requests: of all ranks. step: ns. wait: ns for a token of a request, or for the first one where a step computes
-    prompts. tokens: a second and accelerator; None without an acceptance of drafts. peak: bytes of the fullest rank.
-    fits: whether an accelerator holds them. own: it is the plan itself.
+    requests: those on all ranks. step: ns. wait: ns for a token of a request, or for the first one where a step
+    computes prompts. tokens: a second and accelerator; None without an acceptance of drafts. peak: bytes of the fullest
+    rank. fits: whether an accelerator holds them. own: it is the plan itself.
     """
 
     requests: int

@@ -71,7 +71,7 @@ def _curve(points: Sequence[BatchPoint], waits: str) -> str:
     about = (
         "None of these numbers of requests fits."
         if best is None
-        else f"Of these, {best.requests:,} requests have the most tokens a second that fit: {best.tokens:,.1f} an "
+        else f"With {best.requests:,} requests it has the most tokens a second that fit: {best.tokens:,.1f} an "
         f"accelerator, {waits} {span(best.wait)}. An open mark does not fit."
     )
     return (

@@ -247,7 +247,7 @@ class _Search:
                 self._settle(each)
 
     def _takes_out(self, plan: Candidate) -> bool:
-        """Take a plan out of the set that has it, of those that are not opened; False if none has."""
+        """Take a plan out of the set that has it and is not opened yet; False if there is none."""
         world = self.worlds[plan.ranks]
         for at, branch in enumerate(self.unbounded):
             if self._has(branch, plan):

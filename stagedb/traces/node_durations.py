@@ -46,8 +46,8 @@ class NodeTiming:
 def window_timing(timings: Sequence[NodeTiming], steps: Sequence[Workload], window: Workload) -> NodeTiming:
     """The durations of a window, whose ops are those of its steps one after another.
 
-    timings: of each step, on one system. window: of `stagedb.workload.windows`. A part has ranks that are in one part
-    of every step, and its own number in place of lanes.
+    timings: those of each step, on one system. window: of `stagedb.workload.windows`. A part has ranks that are in one
+    part of every step, and its own number in place of lanes.
     """
     if len(timings) == 1:
         return timings[0]
