@@ -7,7 +7,9 @@ import shlex
 import pytest
 
 from stagedb import api, connect
+from stagedb.cli.search import _ranks as ranks_of
 from stagedb.errors import UsageError
+from stagedb.search import comparisons
 from tests.cli.conftest import Run
 
 ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "--seq-len", "1024")
@@ -155,7 +157,10 @@ def test_a_kept_search_names_what_to_ask_next(run: Run) -> None:
     )
 
 
-def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(offline: Run) -> None:
+def test_the_terms_of_a_compared_plan_add_up_to_what_its_step_is_longer(
+    offline: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparisons, "DRAWN", 5)  # its place among them is tests/search/test_comparisons.py
     found = offline(*SMALL, "--allow", "none", "--top", "1", "--compare", "tp=2,pp=2")
     assert found.status == 0, found.err
     lines = found.out.splitlines()
@@ -205,11 +210,15 @@ def test_options_choose_the_plans(offline: Run) -> None:
 
 
 @pytest.mark.parametrize(("text", "ranks"), [("2-4", [2, 4]), ("2,4", [2, 4]), ("4, 2-4,1", [1, 2, 4]), ("4", [4])])
-def test_numbers_of_ranks(offline: Run, text: str, ranks: list[int]) -> None:
-    found = offline(*SMALL[:4], "--ranks", text, *SMALL[6:], "--allow", "none", "-f", "json")
+def test_numbers_of_ranks(text: str, ranks: list[int]) -> None:
+    assert ranks_of(text) == ranks
+
+
+def test_each_number_of_ranks_is_searched(offline: Run) -> None:
+    found = offline(*SMALL[:4], "--ranks", "2, 1-2", *SMALL[6:], "--allow", "none", "-f", "json")
     rows = json.loads(found.out)
-    assert sorted({row["ranks"] for row in rows}) == ranks
-    assert sorted(row["ranks"] for row in rows if row["code"] == "best") == ranks
+    assert sorted({row["ranks"] for row in rows}) == [1, 2]
+    assert sorted(row["ranks"] for row in rows if row["code"] == "best") == [1, 2]
 
 
 def test_each_number_of_ranks_has_its_best_plan_in_the_table(run: Run) -> None:
