@@ -58,3 +58,11 @@ def examples(number: int) -> int:
 def rows(table: Sequence[Row]) -> Sequence[Row]:
     """The rows of a table that one test goes through, or every fifth of them in the usual run."""
     return table[::EVERY]
+
+
+def part(things: Sequence[Row], case: int, cases: int) -> Sequence[Row]:
+    """What one of several cases tries of things that each case may try: all, or its share in the usual run.
+
+    The shares of all cases are all things.
+    """
+    return things if ALL else things[case::cases]

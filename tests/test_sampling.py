@@ -46,3 +46,10 @@ def test_the_usual_run_has_the_same_cases_each_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sampling, "ALL", True)
     assert all(each.is_tried(case) for each in (some, none) for case in range(8))
     assert (some.tried_seconds, none.tried_seconds) == (30.0, 30.0)
+
+
+def test_cases_share_what_each_may_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "ALL", False)
+    assert [sampling.part("abcde", case, 2) for case in range(2)] == ["ace", "bd"]
+    monkeypatch.setattr(sampling, "ALL", True)
+    assert [sampling.part("abcde", case, 2) for case in range(2)] == ["abcde"] * 2
