@@ -67,7 +67,7 @@ def test_gradients_are_the_slopes_of_the_loss(name: str, words: str) -> None:
     assert set(analytic) == set(case.weights)
     for key, weight in case.weights.items():
         direction = rng.normal(size=weight.shape)
-        ends = [case.run(weights={**case.weights, key: weight + sign * step * direction}).loss for sign in (1, -1)]
+        ends = [case.loss(key, weight + sign * step * direction) for sign in (1, -1)]
         # The indexer learns from a loss of its own.
         slope = 0.0 if ".index." in str(key) else float((analytic[key] * direction).sum())
         assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
