@@ -1,6 +1,7 @@
 """Plans that are found from recorded runs alone, against what was run."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 
@@ -30,9 +31,15 @@ def made(found: FoundPlan) -> tuple[Card, Plan]:
     return plan_of(found.sizes, found.words)
 
 
+@cache
+def found_in(name: str) -> FoundPlan:
+    """What a recorded run of `tests/matching/recorded.py` shows of its plan: several tests ask for the same ones."""
+    return find_plan(stored(run_of(name)))
+
+
 @pytest.mark.parametrize("name", (*CLEAN, *OF_TWO))
 def test_the_plan_of_a_clean_run_is_found(name: str) -> None:
-    found = find_plan(stored(run_of(name)))
+    found = found_in(name)
     card, plan = made(found)
     ran = planned_program(name).plan
     assert {word: getattr(plan, word) for word in SAME} == {word: getattr(ran, word) for word in SAME}
@@ -46,22 +53,18 @@ def test_the_plan_of_a_clean_run_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_a_run_has_no_finding_against_the_plan_that_was_found(name: str) -> None:
-    run = stored(run_of(name))
-    found = find_plan(run)
-    match = match_run(run, program_of(*made(found)))
+    match = match_run(stored(run_of(name)), program_of(*made(found_in(name))))
     assert match.findings == [] and all(not each.missing and not each.changed for each in match.ranks.values())
 
 
 @pytest.mark.parametrize("name", [*FAULTS, "fsdp-sleep"])
 def test_faults_are_found_against_the_plan_that_was_found(name: str) -> None:
-    run = stored(run_of(name))
-    found = find_plan(run)
-    match = match_run(run, program_of(*made(found)))
+    match = match_run(stored(run_of(name)), program_of(*made(found_in(name))))
     assert match.findings == match_of(name).findings
 
 
 def test_what_stays_open_is_named() -> None:
-    found = find_plan(stored(run_of("fsdp")))
+    found = found_in("fsdp")
     assert Undecided({"recompute": "none"}, ({"recompute": "pointwise"},)) in found.undecided
     run = stored(small_run())
     found = find_plan(run)
