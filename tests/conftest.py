@@ -7,8 +7,10 @@ STAGEDB_REQUIRE_NEO4J=1 makes its absence a failure.
 """
 
 import contextlib
+import functools
 import gc
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from hypothesis import settings
 
 from stagedb.api import jobs
+from stagedb.build.model_graph import build_graph
 from stagedb.store import LABELS, Store, connect, embedded, open_store
 from tests.browsing import Browser, browsing
 from tests.sampling import ALL, slow_tests
@@ -74,6 +77,27 @@ def _no_jobs() -> Iterator[None]:
     """Jobs of tests leave nothing in a store, also where a busy machine makes them take longer than a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "PATIENCE", 3_600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kept_graphs() -> Iterator[None]:
+    """Tests ask for the graphs of a few small models again and again. The program keeps the last 8; tests keep more."""
+    kept = functools.lru_cache(128)(build_graph.__wrapped__)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in list(sys.modules.values()):
+            if vars(module).get("build_graph") is build_graph:
+                patch.setattr(module, "build_graph", kept)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_core() -> Iterator[None]:
+    """Searches and advice try plans in this process: what one test has built, the next one finds. Tests run on all
+    cores already, and those of several processes name how many.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
         yield
 
 

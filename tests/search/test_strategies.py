@@ -25,6 +25,7 @@ from stagedb.search.searching import search, spaces_of
 from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing.sent_bytes import most_sent, sent_by_classes
+from tests.sampling import rows
 
 H100 = load_system("h100")
 LLAMA = dataclasses.replace(load_card("llama3.2-1b"), layers=4, name="llama3.2-1b-4")
@@ -81,20 +82,20 @@ def test_on_one_rank_of_tp_there_is_only_the_built_in_one() -> None:
 
 
 def test_steps_and_bytes_are_those_of_the_profile_and_of_the_instance(store: Store) -> None:
-    """Every strategy of a small space that is a plan: a rank's bytes, and those of all ranks, by other ways."""
+    """Strategies of a small space that are plans: a rank's bytes, and those of all ranks, by other ways."""
     words = {"tp": 2, "pp": 2, "dp": 2, "micro_batch_size": 1, "sp": True, "virtual_stages": 2}
     request = asked(LLAMA, 8, words={**words, "schedule": "interleaved", "zero": 1})
     found = run(request, LLAMA)
     assert found.size == 72 and len(found.timed) == 12
     db = Stagedb(store)
-    for each in found.timed:
+    for each in rows(found.timed):
         profile = db.profile(model=LLAMA, system="h100", ranks=8, **each.words)
         assert profile.info.step == each.step, each.words
         by_class = sent_by_classes(program_of(LLAMA, Plan.from_mapping(each.words)).workload)
         assert max(by_class.values()) == each.sent
         ranks = {row["class"]: row["ranks"] for row in db.query(CLASSES, {"instance": profile.instance.id})}
-        rows = db.query("wire_bytes_by_axis", {"instance": profile.instance.id})
-        assert sum(row["wire_bytes"] for row in rows) == sum(ranks[key] * size for key, size in by_class.items())
+        wires = db.query("wire_bytes_by_axis", {"instance": profile.instance.id})
+        assert sum(row["wire_bytes"] for row in wires) == sum(ranks[key] * size for key, size in by_class.items())
 
 
 CLASSES = "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass) RETURN c.class AS class, c.ranks AS ranks"
