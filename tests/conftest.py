@@ -12,9 +12,10 @@ import gc
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import filelock
 import pytest
@@ -32,6 +33,8 @@ settings.load_profile("stagedb")
 
 # Virtual machines of tests live for minutes: a simple collector and the first compiler alone halve their time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+
+Made = TypeVar("Made")
 
 ENGINES = ("embedded", "neo4j")
 
@@ -176,6 +179,49 @@ def neo4j_store(neo4j_engine: Store, tmp_path_factory: pytest.TempPathFactory) -
         yield neo4j_engine
 
 
+@dataclass(frozen=True)
+class Filled(Generic[Made]):
+    """What tests that only read share. store: refuses writes. made: what the function that filled it returned."""
+
+    store: Store
+    made: Made
+
+
+class Fill(Protocol):
+    """Fills an empty store with a function, unless the test before has left it filled with the same one."""
+
+    def __call__(self, make: Callable[[Store], Made]) -> Filled[Made]: ...
+
+
+@pytest.fixture(params=ENGINES)
+def fill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fill]:
+    """Fills a store for tests that only read, on each engine in turn."""
+    engine: Store = request.getfixturevalue(f"{request.param}_engine")
+    with _alone(request.param, tmp_path_factory):
+        yield _filling(engine)
+
+
+@pytest.fixture
+def fill_embedded(embedded_engine: Store) -> Fill:
+    """The same on the embedded engine, for what does not depend on the engine."""
+    return _filling(embedded_engine)
+
+
+def _filling(engine: Store) -> Fill:
+    def fill(make: Callable[[Store], Made]) -> Filled[Made]:
+        content = _contents.get(engine.uri)
+        # Between two tests of this process another one may have used the same server.
+        alone = engine.engine == "embedded" or "PYTEST_XDIST_WORKER" not in os.environ
+        if content is None or content.make is not make or not alone:
+            empty(engine)
+            content = _contents[engine.uri] = _Content(make, make(engine))
+        reading = Store.__new__(Store)
+        reading.__dict__ |= engine.__dict__
+        return Filled(reading.only_read(), content.made)
+
+    return fill
+
+
 @pytest.fixture
 def store_environment(store: Store, stagedb_home: Path, request: pytest.FixtureRequest) -> dict[str, str]:
     """Environment with which another process opens the same store as the fixture `store`."""
@@ -191,8 +237,21 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
+@dataclass(frozen=True)
+class _Content:
+    """What an engine holds, made by a function."""
+
+    make: Callable[[Store], Any]
+    made: Any
+
+
+_contents: dict[str, _Content] = {}
+"""By address: engines that hold what a function made, and nothing else since."""
+
+
 def empty(store: Store) -> None:
     """Delete all that a store holds but its own mark, label by label."""
+    _contents.pop(store.uri, None)
     with store._session("WRITE") as session:
         for label in session.execute_read(_used_labels):
             while session.execute_write(_delete_some, label) == _AT_ONCE:

@@ -14,6 +14,7 @@ from stagedb.serve.cypher_page import examples, parameters_of
 from stagedb.store import Store
 from stagedb.store.contents.runs import record_run
 from tests.browsing import Browser
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 from tests.serve.served import Served, serving
@@ -25,12 +26,20 @@ WHERE o.flops > $least // not $this
 RETURN o.kind AS kind, sum(o.flops) AS flops ORDER BY flops DESC"""
 
 
-@pytest.fixture
-def stocked(store: Store) -> Store:
+def stock(store: Store) -> None:
     db = Stagedb(store)
     db.instantiate(card("llama"), name="wide", tp=2, dp=2)
     db.profile("wide", name="first")
-    return store
+
+
+def stock_with_run(store: Store) -> None:
+    stock(store)
+    record_run(store, small_run())
+
+
+@pytest.fixture
+def stocked(fill: Fill) -> Store:
+    return fill(stock).store
 
 
 @pytest.fixture
@@ -135,10 +144,15 @@ def test_an_answer_has_its_nodes_and_relationships(stocked: Store) -> None:
     assert (len(alone.nodes), len(alone.edges)) == (0, 1)
 
 
-def test_examples_run(stocked: Store, served: Served) -> None:
-    record_run(stocked, small_run())
+def test_examples_run(fill: Fill) -> None:
+    stocked = fill(stock_with_run).store
     links = {name: to for rows in examples(Stagedb(stocked).queries()).values() for name, _, to in rows}
     assert len(links) > 20
+    with serving(stocked) as served:
+        check_examples(links, served)
+
+
+def check_examples(links: dict[str, str], served: Served) -> None:
     page = unescape(served.get("/cypher").text)
     for name, to in links.items():
         assert f'href="{to}">{name}</a>' in page

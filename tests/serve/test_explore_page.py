@@ -17,6 +17,7 @@ from stagedb.serve.explore_scene import Scene
 from stagedb.serve.node_facts import with_unit
 from stagedb.store import Store
 from tests.browsing import Browser
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 from tests.serve.test_cypher_page import wait
@@ -24,12 +25,15 @@ from tests.serve.test_cypher_page import wait
 WIDTHS = (1280, 400)
 
 
-@pytest.fixture
-def stocked(store: Store) -> Store:
+def stock(store: Store) -> None:
     db = Stagedb(store)
     db.instantiate(card("llama", layers=3), name="wide", tp=2, dp=2)
     db.profile("wide", name="first")
-    return store
+
+
+@pytest.fixture
+def stocked(fill: Fill) -> Store:
+    return fill(stock).store
 
 
 @pytest.fixture

@@ -15,23 +15,33 @@ from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import gigabytes
 from stagedb.store import Store
 from stagedb.store.contents.memory import analyse
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 
 
-@pytest.fixture
-def made(embedded_store: Store) -> InstanceInfo:
-    return Stagedb(embedded_store).instantiate(card("llama"), pp=2, dp=2, global_batch_size=16)
+def stock(store: Store) -> InstanceInfo:
+    return Stagedb(store).instantiate(card("llama"), pp=2, dp=2, global_batch_size=16)
+
+
+def analysed(store: Store) -> tuple[InstanceInfo, tuple[ClassMemory, ...]]:
+    made = stock(store)
+    return made, analyse(store, made.id)
 
 
 @pytest.fixture
-def found(embedded_store: Store, made: InstanceInfo) -> tuple[ClassMemory, ...]:
-    return analyse(embedded_store, made.id)
+def made(fill_embedded: Fill) -> InstanceInfo:
+    return fill_embedded(analysed).made[0]
 
 
 @pytest.fixture
-def served(embedded_store: Store) -> Iterator[Served]:
-    with serving(embedded_store) as each:
+def found(fill_embedded: Fill) -> tuple[ClassMemory, ...]:
+    return fill_embedded(analysed).made[1]
+
+
+@pytest.fixture
+def served(fill_embedded: Fill) -> Iterator[Served]:
+    with serving(fill_embedded(analysed).store) as each:
         yield each
 
 
@@ -88,7 +98,13 @@ def test_a_curve_over_time_has_tasks_when_they_run(found: tuple[ClassMemory, ...
     assert curve.points[curve.fullest] == one.peak
 
 
-def test_the_axis_is_the_time_of_the_newest_profile(made: InstanceInfo, served: Served, embedded_store: Store) -> None:
+def test_the_axis_is_the_time_of_the_newest_profile(embedded_store: Store) -> None:
+    made = stock(embedded_store)
+    with serving(embedded_store) as served:
+        check_axis(made, served, embedded_store)
+
+
+def check_axis(made: InstanceInfo, served: Served, embedded_store: Store) -> None:
     page = f"/instances/{made.id}/memory"
     assert "tasks of the step" in served.get(page).text
     db = Stagedb(embedded_store)

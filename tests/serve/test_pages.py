@@ -8,28 +8,38 @@ import pytest
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.store import Store
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 
 
-@pytest.fixture
-def made(store: Store) -> InstanceInfo:
+def stock(store: Store) -> InstanceInfo:
     db = Stagedb(store)
     db.instantiate(card("llama"), name="wide", tp=2, dp=2)
     return db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
 
 
 @pytest.fixture
-def served(store: Store, made: InstanceInfo) -> Iterator[Served]:
-    with serving(store) as found:
+def reading(fill: Fill) -> Store:
+    return fill(stock).store
+
+
+@pytest.fixture
+def made(fill: Fill) -> InstanceInfo:
+    return fill(stock).made
+
+
+@pytest.fixture
+def served(reading: Store) -> Iterator[Served]:
+    with serving(reading) as found:
         yield found
 
 
-def test_lists_are_those_of_ls(store: Store, served: Served) -> None:
+def test_lists_are_those_of_ls(reading: Store, served: Served) -> None:
     for kind in ("graphs", "instances"):
         page = served.get(f"/list/{kind}")
         assert page.status == 200
-        ids = [each.id for each in (Stagedb(store).graphs() if kind == "graphs" else Stagedb(store).instances())]
+        ids = [each.id for each in (Stagedb(reading).graphs() if kind == "graphs" else Stagedb(reading).instances())]
         assert list(dict.fromkeys(re.findall(rf'href="/{kind}/([0-9a-f]+)"', page.text))) == ids
 
 
@@ -49,21 +59,21 @@ def test_a_list_is_filtered_and_sorted(served: Served) -> None:
     assert "there is no page 2" in served.get("/list/instances?page=2").text
 
 
-def test_an_instance_has_its_plan_and_classes(store: Store, made: InstanceInfo, served: Served) -> None:
+def test_an_instance_has_its_plan_and_classes(reading: Store, made: InstanceInfo, served: Served) -> None:
     page = served.get(f"/instances/{made.id}").text
     facts = dict(re.findall(r"<dt>(\w+)</dt><dd>([^<]*)</dd>", page))
     assert (facts["pp"], facts["global_batch_size"]) == ("2", "4")
     shown = page[page.index("Rank classes") :]
     rows = [tuple(re.findall(r"<td[^>]*>([^<]*)<", row)) for row in re.findall(r"<tr>(<td.*?)</tr>", shown, re.DOTALL)]
-    classes = Stagedb(store).classes(made.id)
+    classes = Stagedb(reading).classes(made.id)
     assert [row[classes.columns.index("ops")] for row in rows] == [f"{row['ops']:,}" for row in classes]
     assert served.get("/show/deep").headers["location"] == f"/instances/{made.id}"
 
 
-def test_memory_is_shown_without_a_write(store: Store, made: InstanceInfo, served: Served) -> None:
+def test_memory_is_shown_without_a_write(reading: Store, made: InstanceInfo, served: Served) -> None:
     page = served.get(f"/instances/{made.id}/memory")
-    assert store.read("memory/all_peaks", instance=made.id) == []
-    memory = Stagedb(store).memory(made.id, keep=False)
+    assert reading.read("memory/all_peaks", instance=made.id) == []
+    memory = Stagedb(reading).memory(made.id, keep=False)
     for row in memory.peaks:
         assert f"{row['peak'] / 1e9:,.2f} GB" in page.text
 
@@ -74,8 +84,8 @@ def test_what_is_not_for_tensors_is_on_the_page_of_memory(made: InstanceInfo, se
     assert "An accelerator has 84.92 GB (79.09 GiB): 82.83 GB for tensors, 2.09 GB reserved (context 1.65 GB" in page
 
 
-def test_the_memory_of_a_page_is_that_of_the_store(store: Store, made: InstanceInfo) -> None:
-    db = Stagedb(store)
+def test_the_memory_of_a_page_is_that_of_the_store(store: Store) -> None:
+    db, made = Stagedb(store), stock(store)
     without = db.memory(made.id, keep=False)
     stored = db.memory(made.id)
     assert (without.peaks, without.levels, without.tensors) == (stored.peaks, stored.levels, stored.tensors)

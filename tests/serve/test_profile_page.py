@@ -16,6 +16,7 @@ from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_routes import Limits
 from stagedb.store import Store
 from tests.browsing import Browser
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 
@@ -23,21 +24,30 @@ WIDTHS = (1280, 400)
 SECTIONS = ("The pipeline", "The critical path", "Where the time goes", "Communication", "Roofline", "The plan")
 
 
-@pytest.fixture
-def made(embedded_store: Store) -> Profile:
-    return Stagedb(embedded_store).profile(model=card("llama"), pp=2, dp=2, global_batch_size=4)
+def stock(store: Store) -> Profile:
+    return Stagedb(store).profile(model=card("llama"), pp=2, dp=2, global_batch_size=4)
 
 
 @pytest.fixture
-def served(embedded_store: Store) -> Iterator[Served]:
-    with serving(embedded_store, limits=Limits(working=1)) as found:
+def reading(fill_embedded: Fill) -> Store:
+    return fill_embedded(stock).store
+
+
+@pytest.fixture
+def made(fill_embedded: Fill) -> Profile:
+    return fill_embedded(stock).made
+
+
+@pytest.fixture
+def served(reading: Store) -> Iterator[Served]:
+    with serving(reading, limits=Limits(working=1)) as found:
         yield found
 
 
-def test_the_parts_of_the_report_are_parts_of_the_page(made: Profile, served: Served, embedded_store: Store) -> None:
+def test_the_parts_of_the_report_are_parts_of_the_page(made: Profile, served: Served, reading: Store) -> None:
     page = served.get(f"/profiles/{made.info.id}").text
-    assert views.report_parts(embedded_store, made.info.id, moment_links(made.instance.id)).html in page
-    report = Stagedb(embedded_store).report_page(made.info.id)
+    assert views.report_parts(reading, made.info.id, moment_links(made.instance.id)).html in page
+    report = Stagedb(reading).report_page(made.info.id)
     for title in SECTIONS:
         assert page.count(f"<h2>{title}</h2>") == report.count(f"<h2>{title}</h2>") == 1
     assert page.count("<h1>") == page.count("Step time") == page.count("MFU<") == 1
@@ -100,10 +110,10 @@ def test_the_page_has_one_scroll_bar(made: Profile, served: Served, browser: Bro
     )
 
 
-def test_the_timeline_opens_in_perfetto(made: Profile, served: Served, embedded_store: Store, tmp_path: Path) -> None:
+def test_the_timeline_opens_in_perfetto(made: Profile, served: Served, reading: Store, tmp_path: Path) -> None:
     page = served.get(f"/profiles/{made.info.id}").text
     assert f'href="/profiles/{made.info.id}/trace" download' in page
-    file = Stagedb(embedded_store).timeline(made.info.id, out=tmp_path / "step.pftrace").path
+    file = Stagedb(reading).timeline(made.info.id, out=tmp_path / "step.pftrace").path
     address = f"{served.address}/profiles/{made.info.id}/trace"
     with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - the test's own server
         assert answer.headers["content-disposition"].endswith('.pftrace"')

@@ -14,14 +14,14 @@ from stagedb.api import Profile, Stagedb
 from stagedb.errors import UsageError
 from stagedb.serve.team_pages import plan_words
 from stagedb.store import Store
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.serve.served import Served, serving
 
 Pair = tuple[Profile, Profile]
 
 
-@pytest.fixture
-def made(store: Store) -> Pair:
+def stock(store: Store) -> Pair:
     db = Stagedb(store)
     wide = db.profile(model=card("llama"), tp=2, dp=2, name="wide")
     deep = db.profile(model=card("llama"), pp=2, dp=2, global_batch_size=4, name="deep")
@@ -29,6 +29,17 @@ def made(store: Store) -> Pair:
     db.note(wide.instance.id, "the plan of <b>table 3</b>")
     db.note(wide.info.id, "checked")
     return wide, deep
+
+
+@pytest.fixture
+def store(fill: Fill) -> Store:
+    """These tests only read."""
+    return fill(stock).store
+
+
+@pytest.fixture
+def made(fill: Fill) -> Pair:
+    return fill(stock).made
 
 
 @pytest.fixture
