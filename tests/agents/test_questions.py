@@ -8,6 +8,7 @@ from stagedb.api import Profile, Stagedb
 from stagedb.store import Store
 from stagedb.store.contents.runs import record_run
 from tests.agents.asking import Agent, agent_of, rows_of
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.runs.recordings import small_run
 
@@ -15,8 +16,7 @@ TOKENS, HIDDEN, VOCABULARY, BYTES = 8, 16, 512, 2
 """Tokens of a sequence, sizes of the tiny model, bytes of a value."""
 
 
-@pytest.fixture
-def timed(store: Store) -> Profile:
+def stock(store: Store) -> Profile:
     """A step of two stages of two ranks: a copy of the model on two ranks of tensor parallelism each."""
     db = Stagedb(store)
     db.instantiate(card("llama"), name="wide", tp=2, pp=2, global_batch_size=2)
@@ -25,16 +25,26 @@ def timed(store: Store) -> Profile:
 
 
 @pytest.fixture
-def agent(store: Store, timed: Profile) -> Agent:
-    return agent_of(store)
+def reading(fill: Fill) -> Store:
+    return fill(stock).store
 
 
-def test_the_total_traffic_and_that_of_each_link(store: Store, timed: Profile, agent: Agent) -> None:
+@pytest.fixture
+def timed(fill: Fill) -> Profile:
+    return fill(stock).made
+
+
+@pytest.fixture
+def agent(reading: Store) -> Agent:
+    return agent_of(reading)
+
+
+def test_the_total_traffic_and_that_of_each_link(reading: Store, timed: Profile, agent: Agent) -> None:
     links = agent.call("query", name="traffic_by_link", profile="first").rows
     whole = agent.call("query", name="traffic-by-dimension").content
     assert whole["units"]["wire_bytes"] == "B"
     assert any("newest profile" in note for note in whole["notes"])
-    own = Stagedb(store).query("traffic_by_link", profile="first")
+    own = Stagedb(reading).query("traffic_by_link", profile="first")
     assert links == [dict(row) for row in own]
     # A message between the stages is the state of a sequence, one for each rank, micro-batch and direction.
     sent = agent.call(
@@ -84,7 +94,9 @@ def test_results_react_to_the_topology(timed: Profile, agent: Agent) -> None:
     assert other["instance"] == timed.instance.id
 
 
-def test_two_steps_are_compared(store: Store, agent: Agent) -> None:
+def test_two_steps_are_compared(store: Store) -> None:
+    stock(store)
+    agent = agent_of(store)
     Stagedb(store).profile("wide", system="a100-80gb", name="second")
     found = agent.call("diff", first="first", second="second", rows=5).content
     assert found["verdict"] == Stagedb(store).diff("first", "second").verdict
@@ -111,8 +123,8 @@ def test_a_run_is_explained(agent: Agent) -> None:
     assert faster["step"] < faster["base"]
 
 
-def test_plans_are_tried_and_nothing_is_kept(store: Store, agent: Agent) -> None:
-    before = [each.id for each in Stagedb(store).profiles()]
+def test_plans_are_tried_and_nothing_is_kept(reading: Store, agent: Agent) -> None:
+    before = [each.id for each in Stagedb(reading).profiles()]
     advice = agent.call("advise", instance="wide").content
     assert "is bound by" in advice["verdict"]
     assert all(row["step"] > 0 for row in rows_of(advice))
@@ -122,9 +134,9 @@ def test_plans_are_tried_and_nothing_is_kept(store: Store, agent: Agent) -> None
     steps = [row["step"] for row in rows_of(found)]
     assert steps == sorted(steps) and steps
     memory = agent.call("memory", instance="wide").content
-    assert max(row["peak"] for row in rows_of(memory)) == Stagedb(store).profile("wide", keep=False).memory[0].bytes
-    assert [each.id for each in Stagedb(store).profiles()] == before
-    assert Stagedb(store).searches() == []
+    assert max(row["peak"] for row in rows_of(memory)) == Stagedb(reading).profile("wide", keep=False).memory[0].bytes
+    assert [each.id for each in Stagedb(reading).profiles()] == before
+    assert Stagedb(reading).searches() == []
 
 
 def test_the_store_describes_itself(agent: Agent) -> None:

@@ -7,6 +7,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.store import Store, load
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.store.many import copies
 
@@ -14,8 +15,7 @@ MODEL, OTHER = card("llama", layers=2), card("gpt", layers=2)
 PLANS: tuple[dict[str, Any], ...] = ({"tp": 2, "dp": 2}, {"tp": 2, "pp": 2}, {"tp": 4})
 
 
-@pytest.fixture
-def profiled(store: Store) -> dict[str, Any]:
+def stock(store: Store) -> dict[str, Any]:
     """Every plan of one model on two systems, one of another model, one scaled: the results by profile id."""
     db = Stagedb(store)
     found = [db.profile(model=MODEL, system=system, **plan) for plan in PLANS for system in ("h100", "a100-80gb")]
@@ -24,8 +24,8 @@ def profiled(store: Store) -> dict[str, Any]:
     return {each.info.id: each for each in found}
 
 
-def test_rows_are_those_of_a_search(store: Store, profiled: dict[str, Any]) -> None:
-    db = Stagedb(store)
+def test_rows_are_those_of_a_search(fill: Fill) -> None:
+    db, profiled = Stagedb(fill(stock).store), fill(stock).made
     cases: list[tuple[dict[str, Any], Any]] = [
         ({}, lambda each: True),
         ({"model": MODEL.name}, lambda each: each.instance.model == MODEL.name),
@@ -52,6 +52,19 @@ def test_rows_are_those_of_a_search(store: Store, profiled: dict[str, Any]) -> N
         assert [row["profile"] for row in db.find(limit=2, **words)] == [id for *_, id in expected[:2]]
 
 
+def test_what_the_store_does_not_have_is_named(fill: Fill) -> None:
+    db = Stagedb(fill(stock).store)
+    with pytest.raises(UsageError, match="system='h1000': the store has nothing of it: did you mean h100"):
+        db.find(model=MODEL.name, system="h1000")
+    with pytest.raises(UsageError, match="model='nothing'"):
+        db.find(model="nothing")
+    assert list(db.find(model=MODEL.name, tp=64)) == []
+    with pytest.raises(UsageError, match=r"expert_load.*own.yaml.*is a file"):
+        db.find(expert_load="own.yaml")
+    with pytest.raises(UsageError, match="limit=0"):
+        db.find(limit=0)
+
+
 def test_a_larger_batch_is_before_a_shorter_step(store: Store) -> None:
     """Steps of other batches and worlds are compared by what an accelerator does in a second."""
     db = Stagedb(store)
@@ -69,9 +82,9 @@ def _speed(profile: Any) -> float:
     return float(profile.merit.tokens_per_second / profile.instance.ranks)
 
 
-def test_what_does_not_fit_and_what_is_unknown_is_left_out(store: Store, profiled: dict[str, Any]) -> None:
+def test_what_does_not_fit_and_what_is_unknown_is_left_out(store: Store) -> None:
     """A smaller accelerator, one without a bound, and a profile that an older stagedb made."""
-    db = Stagedb(store)
+    db, profiled = Stagedb(store), stock(store)
     small, unbounded, old, *rest = [row["profile"] for row in db.find(model=MODEL.name)]
     with store._session("WRITE") as session:
         session.run("MATCH (p:Profile {id: $id}) SET p.room = p.memory - 1", id=small).consume()
@@ -93,19 +106,6 @@ def test_what_does_not_fit_and_what_is_unknown_is_left_out(store: Store, profile
     assert (again.info.new, again.info.memory) == (False, profiled[old].memory[0].bytes)
     assert old in {row["profile"] for row in db.find(fits=True)}
     assert db.find(fits=True).hints == ()
-
-
-def test_what_the_store_does_not_have_is_named(store: Store, profiled: dict[str, Any]) -> None:
-    db = Stagedb(store)
-    with pytest.raises(UsageError, match="system='h1000': the store has nothing of it: did you mean h100"):
-        db.find(model=MODEL.name, system="h1000")
-    with pytest.raises(UsageError, match="model='nothing'"):
-        db.find(model="nothing")
-    assert list(db.find(model=MODEL.name, tp=64)) == []
-    with pytest.raises(UsageError, match=r"expert_load.*own.yaml.*is a file"):
-        db.find(expert_load="own.yaml")
-    with pytest.raises(UsageError, match="limit=0"):
-        db.find(limit=0)
 
 
 def test_many_profiles_are_found_and_listed(store: Store) -> None:

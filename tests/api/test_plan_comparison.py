@@ -7,6 +7,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.store.many import copies
 
@@ -14,16 +15,26 @@ WORDS: dict[str, Any] = {"seq_len": 8, "global_batch_size": 8}
 PLANS: dict[str, dict[str, Any]] = {"tensor": {"tp": 2, "dp": 2}, "deep": {"pp": 2, "dp": 2}, "data": {"dp": 4}}
 
 
-@pytest.fixture
-def db(store: Store) -> Stagedb:
+def stock(store: Store) -> None:
     found = Stagedb(store)
     for name, plan in PLANS.items():
         found.profile(found.instantiate(card("llama"), name=name, **plan, **WORDS).id)
-    return found
 
 
-def test_three_instances_have_the_times_of_their_profiles(db: Stagedb) -> None:
-    found = db.compare(*PLANS)
+@pytest.fixture
+def reading(fill: Fill) -> Stagedb:
+    return Stagedb(fill(stock).store)
+
+
+@pytest.fixture
+def db(store: Store) -> Stagedb:
+    """One that a test may write to."""
+    stock(store)
+    return Stagedb(store)
+
+
+def test_three_instances_have_the_times_of_their_profiles(reading: Stagedb) -> None:
+    found = reading.compare(*PLANS)
     assert found.names == tuple(PLANS)
     plan = {row[0]: row[1:] for row in found.plan.rows}
     assert plan == {"dp": (2, 2, 4), "pp": (1, 2, 1), "tp": (2, 1, 1)}
@@ -37,35 +48,35 @@ def test_three_instances_have_the_times_of_their_profiles(db: Stagedb) -> None:
     assert found.verdict.startswith(f"{best} is the fastest of 3: ")
     others = [name for name in PLANS if name != best]
     assert all(any(name in text for text in found.sentences) for name in others) and len(found.sentences) == 2
-    with_diff = {db.diff(name, best).verdict for name in others}
+    with_diff = {reading.diff(name, best).verdict for name in others}
     assert {*found.sentences} == with_diff
 
 
-def test_memory_is_that_of_the_fullest_rank(db: Stagedb, store: Store) -> None:
-    found = db.compare(*PLANS)
+def test_memory_is_that_of_the_fullest_rank(reading: Stagedb, fill: Fill) -> None:
+    found = reading.compare(*PLANS)
     for at, name in enumerate(PLANS, 1):
         assert sum(row[at] for row in found.memory.rows) == max(
-            row["peak"] for row in db.memory(name, keep=False).peaks
+            row["peak"] for row in reading.memory(name, keep=False).peaks
         )
     assert found.memory.rows[0][0] == "parameters"
-    assert store.query("MATCH (m:ClassMemory) RETURN count(m) AS n").rows == ((0,),)
+    assert fill(stock).store.query("MATCH (m:ClassMemory) RETURN count(m) AS n").rows == ((0,),)
 
 
-def test_work_is_that_of_diff(db: Stagedb) -> None:
-    found = {row[:2]: row[2:] for row in db.compare(*PLANS).work.rows}
+def test_work_is_that_of_diff(reading: Stagedb) -> None:
+    found = {row[:2]: row[2:] for row in reading.compare(*PLANS).work.rows}
     for at, name in ((1, "deep"), (2, "data")):
-        of_two = {row[:2]: row[2:4] for row in db.diff("tensor", name).work.rows}
+        of_two = {row[:2]: row[2:4] for row in reading.diff("tensor", name).work.rows}
         assert {key: (values[0], values[at]) for key, values in found.items() if values[0] != values[at]} == of_two
 
 
-def test_the_sentence_on_two_is_that_of_diff_and_the_report(db: Stagedb) -> None:
-    found = db.compare("tensor", "deep")
-    assert found.verdict == db.diff("tensor", "deep").verdict and found.sentences == ()
+def test_the_sentence_on_two_is_that_of_diff_and_the_report(reading: Stagedb) -> None:
+    found = reading.compare("tensor", "deep")
+    assert found.verdict == reading.diff("tensor", "deep").verdict and found.sentences == ()
     one, other = (each.id for each in found.profiles)
-    assert found.verdict == db.diff(one, other).verdict == db.compare(one, other).verdict
-    assert f"{found.verdict}." in db.report_page(one, other)
+    assert found.verdict == reading.diff(one, other).verdict == reading.compare(one, other).verdict
+    assert f"{found.verdict}." in reading.report_page(one, other)
     assert found.provenance.commands[-1] == f"stagedb diff {one} {other}"
-    assert db.compare("deep", "deep").same and not found.same
+    assert reading.compare("deep", "deep").same and not found.same
 
 
 def test_profiles_on_two_systems_differ_in_the_system(db: Stagedb) -> None:
@@ -94,19 +105,19 @@ def test_instances_without_times_are_compared_by_work(db: Stagedb) -> None:
     assert sum(row[1] for row in found.memory.rows) > 0
 
 
-def test_what_does_not_go_together_is_refused(db: Stagedb) -> None:
-    profile = db.profiles()[0].id
+def test_what_does_not_go_together_is_refused(reading: Stagedb) -> None:
+    profile = reading.profiles()[0].id
     with pytest.raises(UsageError, match="takes 2 to 8 instances or profiles, and 1 are given"):
-        db.compare("deep")
+        reading.compare("deep")
     with pytest.raises(UsageError, match="takes 2 to 8 instances or profiles, and 9 are given"):
-        db.compare(*["deep"] * 9)
-    assert len(db.compare(*["deep"] * 8).names) == 8
+        reading.compare(*["deep"] * 9)
+    assert len(reading.compare(*["deep"] * 8).names) == 8
     with pytest.raises(UsageError, match=r"'tensor' is an instance and .* a profile: compare instances, or profiles"):
-        db.compare("tensor", profile, "deep")
+        reading.compare("tensor", profile, "deep")
     with pytest.raises(UsageError, match="is a graph"):
-        db.compare("tensor", db.graphs()[0].id)
+        reading.compare("tensor", reading.graphs()[0].id)
     with pytest.raises(UsageError, match="no graph, instance, profile, search or run"):
-        db.compare("tensor", "nothing")
+        reading.compare("tensor", "nothing")
 
 
 def test_a_profile_without_times_is_named(db: Stagedb, store: Store) -> None:

@@ -11,6 +11,7 @@ from stagedb.errors import UsageError
 from stagedb.search import Candidate, Fate, Objective, SearchResult
 from stagedb.store import Store
 from stagedb.store.contents.searches import record_search
+from tests.conftest import Fill
 from tests.store.searches import small_request
 
 GB = 10**9
@@ -34,12 +35,15 @@ CANDIDATES = (
 """Of 24 plans: the best one needs 70 GB, smaller ones are longer, and a set that may be shorter was not timed."""
 
 
-@pytest.fixture
-def asked(store: Store) -> Stagedb:
-    """A store with the search of `CANDIDATES`."""
+def stock(store: Store) -> None:
+    """The search of `CANDIDATES`."""
     request = small_request()
     record_search(store, request, lambda known, settled: SearchResult(request, 24, CANDIDATES, True, None, 1.0))
-    return Stagedb(store)
+
+
+@pytest.fixture
+def asked(fill: Fill) -> Stagedb:
+    return Stagedb(fill(stock).store)
 
 
 def rows(db: Stagedb, query: str, *columns: str, **params: Any) -> list[tuple[Any, ...]]:
