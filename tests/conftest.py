@@ -207,12 +207,16 @@ def fill_embedded(embedded_engine: Store) -> Fill:
     return _filling(embedded_engine)
 
 
+def is_own(engine: Store) -> bool:
+    """Whether no other test process uses an engine, so that its content stays from test to test."""
+    servers = len(os.environ.get("STAGEDB_TEST_NEO4J", "").split())
+    return engine.engine == "embedded" or servers >= int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
 def _filling(engine: Store) -> Fill:
     def fill(make: Callable[[Store], Made]) -> Filled[Made]:
         content = _contents.get(engine.uri)
-        # Between two tests of this process another one may have used the same server.
-        alone = engine.engine == "embedded" or "PYTEST_XDIST_WORKER" not in os.environ
-        if content is None or content.make is not make or not alone:
+        if content is None or content.make is not make or not is_own(engine):
             empty(engine)
             content = _contents[engine.uri] = _Content(make, make(engine))
         reading = Store.__new__(Store)

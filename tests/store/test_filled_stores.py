@@ -5,7 +5,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.store.failures import ReadOnlyError
-from tests.conftest import Fill, empty
+from tests.conftest import Fill, empty, is_own
 from tests.ir.tiny import card
 
 
@@ -17,6 +17,8 @@ def test_a_store_is_filled_once_and_refuses_writes(fill: Fill) -> None:
         return Stagedb(store).build(card("llama", layers=1)).id
 
     first, again = fill(stock), fill(stock)
+    if not is_own(again.store):
+        pytest.skip("other test processes use the same server, so that nothing stays in it")
     assert len(calls) == 1 and first.made == again.made
     assert [each.id for each in Stagedb(again.store).graphs()] == [first.made]
     with pytest.raises(ReadOnlyError):
