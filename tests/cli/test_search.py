@@ -126,8 +126,9 @@ def test_a_comparison_that_had_no_time_is_named(offline: Run) -> None:
     assert "  no time was left to draw plans and compare it with them" in found.out.splitlines()
 
 
-def test_a_line_of_the_table_is_compared(offline: Run) -> None:
+def test_a_line_of_the_table_is_compared(offline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of the table are those of --compare: a plan that loses is copied from it."""
+    monkeypatch.setattr(comparisons, "DRAWN", 5)
     asked = (*SMALL, "--allow", "none", "--fix", "pp=2", "--for", "60s")
     rows = [row for row in json.loads(offline(*asked, "--top", "4", "-f", "json").out) if row["fate"] == "timed"]
     line = next(row for row in rows if "chunks" in row["plan"] and row["code"] != "best")
