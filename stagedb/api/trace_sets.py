@@ -21,6 +21,7 @@ from stagedb.systems.system import System
 from stagedb.traces import Report, Request, Summary, unpack_traces, validate_traces
 from stagedb.traces.rank_sets import shard_ranks
 from stagedb.traces.simulators import SimulatedJob
+from stagedb.workload.windows import LONGEST, check_window
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
@@ -162,8 +163,9 @@ def export(
         progress=progress,
     )
     figures = {**figures_of(done), "seconds": {**clock.seconds, **done.seconds}}
-    made = Exported(path=form.out, instance=instance, packed=done.packed, profile=timed, **figures)
-    return replace(made, following=tuple(following))
+    return Exported(
+        path=form.out, instance=instance, packed=done.packed, profile=timed, following=tuple(following), **figures
+    )
 
 
 def _timed(store: Store, instance: InstanceInfo, system: System) -> ProfileInfo:
@@ -181,8 +183,8 @@ def _following(store: Store, wanted: Wanted, request: ExportRequest) -> list[Wan
 
     Raises UsageError for a window with the durations of one profile, and for several steps of what is no decode.
     """
-    if request.steps < 1:
-        raise UsageError(f"{Word('steps')} is {request.steps}: a window has 1 or more")
+    if not 1 <= request.steps <= LONGEST:
+        raise UsageError(f"{Word('steps')} is {request.steps:,}: a window has 1 to {LONGEST:,}")
     after = [find_wanted(store, each, None, {}) for each in request.then]
     if (after or request.steps > 1) and request.profile is not None:
         raise UsageError(
@@ -200,4 +202,6 @@ def _following(store: Store, wanted: Wanted, request: ExportRequest) -> list[Wan
             )
         longer = last.source.new_plan({**plan.to_dict(), "cache_len": plan.cache_len + step})
         after.append(Wanted(last.source, longer, None))
+    if after:
+        check_window([(each.model, each.plan.to_dict()) for each in (wanted, *after)])
     return after

@@ -5,7 +5,7 @@ the order of each rank, and messages have tags of their own.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ def window(steps: Sequence[Workload]) -> Workload:
     """
     if len(steps) == 1:
         return steps[0]
-    _check(steps)
+    check_window([(each.name, each.plan) for each in steps])
     first = steps[0]
     numbers = np.stack([each.ranks.number for each in steps], axis=1)
     kinds, number = np.unique(numbers, axis=0, return_inverse=True)
@@ -52,27 +52,28 @@ def window(steps: Sequence[Workload]) -> Workload:
     )
 
 
-def _check(steps: Sequence[Workload]) -> None:
+def check_window(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Raise UsageError for steps that no window has, as `window` does. steps: the name of each, and its plan."""
     if len(steps) > LONGEST:
         raise UsageError(f"a window has at most {LONGEST:,} steps, and this one {len(steps):,}")
-    first = steps[0]
-    for each in steps:
-        workflow = find_workflow(str(each.plan["workflow"]))
+    first, shared = steps[0]
+    for name, plan in steps:
+        workflow = find_workflow(str(plan["workflow"]))
         if not workflow.caches:
             raise UsageError(
-                f"{each.name} is a step of {workflow.name}, and a window has steps of serving: leave it out, or "
-                f"export it alone"
+                f"{name} is a step of {workflow.name}, and a window has steps of serving: leave it out, or export it "
+                "alone"
             )
         for word in LAYOUT:
-            if each.plan[word] != first.plan[word]:
+            if plan[word] != shared[word]:
                 raise UsageError(
-                    f"{each.name} has {word} {each.plan[word]} and {first.name} {first.plan[word]}: the steps of a "
-                    f"window run on the same ranks, so that both need the same {Word(word)}"
+                    f"{name} has {word} {plan[word]} and {first} {shared[word]}: the steps of a window run on the same "
+                    f"ranks, so that both need the same {Word(word)}"
                 )
-    if first.plan["pp"] > 1:
+    if shared["pp"] > 1:
         raise UsageError(
-            f"{first.name} has stages, of which the last has the tokens that the first reads in the next step: a "
-            f"window of steps needs {Word('pp', 1)}; steps over stages are exported one by one"
+            f"{first} has stages, of which the last has the tokens that the first reads in the next step: a window of "
+            f"steps needs {Word('pp', 1)}; steps over stages are exported one by one"
         )
 
 

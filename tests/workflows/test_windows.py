@@ -128,8 +128,15 @@ def test_what_no_window_has_is_refused(embedded_store: Store, tmp_path: Path) ->
         db.export(decode.id, profile=profile.info.id, steps=2, out=tmp_path / "a")
     with pytest.raises(UsageError, match="name the instances that follow with then"):
         db.export(prefill.id, steps=2, out=tmp_path / "a")
-    with pytest.raises(UsageError, match="steps is 0: a window has 1 or more"):
+    with pytest.raises(UsageError, match="steps is 0: a window has 1 to 4,096"):
         db.export(decode.id, steps=0, out=tmp_path / "a")
+    made = len(db.instances())
+    staged = db.instantiate(MODEL, **{**DECODE, "pp": 3, "global_batch_size": 12})
+    with pytest.raises(UsageError, match="the last has the tokens that the first reads in the next step"):
+        db.export(staged.id, steps=2, out=tmp_path / "a")
+    with pytest.raises(UsageError, match=r"steps is 4,097: a window has 1 to 4,096"):
+        db.export(decode.id, steps=4_097, out=tmp_path / "a")
+    assert len(db.instances()) == made + 1, "nothing is made for what is refused"
     db.export(decode.id, steps=2, out=tmp_path / "window")
     with pytest.raises(UsageError, match=r"a window of 2 steps, and `simulate` puts one step next"):
         db.simulate(tmp_path / "window")
