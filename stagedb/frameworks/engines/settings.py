@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 
 from stagedb.errors import UsageError
@@ -100,19 +101,9 @@ def read_settings(name: str, path: Path) -> EngineSettings:
     values: dict[str, Setting] = {}
     written: dict[str, str] = {}
     silent: dict[str, None] = {}
-    for given in _last(found):
-        where = f"{path_text(path)}: {printable(given.written, kept='')}"
+    for given in chain.from_iterable(_inner(each, path) for each in _last(found)):
+        where = _place(path, given)
         if given.flag.sets == "model":
-            continue
-        if given.flag.inside is not None:
-            if given.value.lower() in UNSET:
-                silent[given.written] = None
-            for each in _inner(given, where):
-                value = _setting(each, f"{path_text(path)}: {printable(each.written, kept='')}")
-                if not each.flag.sets:
-                    silent[each.written] = None
-                elif value is not None:
-                    values[each.flag.sets], written[each.flag.sets] = value, each.written
             continue
         if given.flag.sets:
             value = _setting(given, where)
@@ -126,21 +117,27 @@ def read_settings(name: str, path: Path) -> EngineSettings:
     return EngineSettings(engine, path, values, written, tuple(silent), found.model, found.variables)
 
 
-def _inner(given: Given, where: str) -> Iterator[Given]:
-    """The settings inside of a flag whose value is a mapping, or with its name and a dot before their own."""
-    known, head = given.flag.inside or {}, given.written.partition(".")
-    if head[1]:
-        content: object = {head[2]: given.value}
-    elif given.value.lower() in UNSET:
+def _place(path: Path, given: Given) -> str:
+    """A flag in its file, as a message names it."""
+    return f"{path_text(path)}: {printable(given.written, kept='')}"
+
+
+def _inner(given: Given, path: Path) -> Iterator[Given]:
+    """The settings inside of a flag whose value is a mapping, or with its name and a dot before their own.
+
+    Any other flag is itself; one without a mapping sets nothing.
+    """
+    if given.flag.inside is None or given.value.lower() in UNSET:
+        yield given if given.flag.inside is None else replace(given, flag=replace(given.flag, sets=""))
         return
-    else:
-        content = parse_document(given.value, "JSON", where)
+    flag, dot, inner = given.written.partition(".")
+    content = {inner: given.value} if dot else parse_document(given.value, "JSON", _place(path, given))
     if not isinstance(content, dict):
-        raise UsageError(f"{where} must be a mapping of settings, not {shown(given.value)}")
+        raise UsageError(f"{_place(path, given)} must be a mapping of settings, not {shown(given.value)}")
     for key, value in content.items():
         if value is not None:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            yield Given(Flag(key, "value", known.get(str(key), "")), text, f"{head[0]}.{key}")
+            yield Given(Flag(key, "value", given.flag.inside.get(str(key), "")), text, f"{flag}.{key}")
 
 
 def _last(found: EngineArguments) -> tuple[Given, ...]:
