@@ -18,6 +18,7 @@ from stagedb.errors import UsageError
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan
+from stagedb.plans.serving_checks import check_acceptance
 from stagedb.plans.written_words import typed_words
 from stagedb.search.serving import Engines, Lack, Report, Role, ServingPlan, ServingResult, best_engines
 from stagedb.search.serving_engines import EngineLayout, ServingLoad, StepWords
@@ -154,8 +155,7 @@ def _checked(card: Card, traffic: ServingLoad, acceptance: float | None) -> Serv
             f"drafts need a number of tokens and the share that is accepted: {Word('draft_len', 3)} with "
             f"{Word('acceptance', 0.7)}, or neither"
         )
-    if not 0 <= traffic.acceptance <= 1:
-        raise UsageError(f"acceptance is {traffic.acceptance:g}: {Word('acceptance')} takes a probability, from 0 to 1")
+    check_acceptance(traffic.acceptance)
     return traffic
 
 

@@ -20,10 +20,8 @@ def check_requests(plan: PlanFields) -> None:
             f"ranks of cp would share the cache of each request, which stagedb does not know in {workflow.name}",
             ways=[Way({"cp": 1})],
         )
-    if plan.acceptance is not None and not 0 <= plan.acceptance <= 1:
-        raise UsageError(
-            f"acceptance is {plan.acceptance:g}: {Word('acceptance')} takes a probability, from 0 to 1, such as 0.8"
-        )
+    if plan.acceptance is not None:
+        check_acceptance(plan.acceptance)
     batch = plan.request_batch
     if batch is not None:
         _check_kinds(plan, batch)
@@ -42,6 +40,14 @@ SCANS = ("SG", "SI", "LG", "KH", "NH", "SC", "UB")
 """Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of
 keys of a delta rule, heads of Kimi delta attention and of lightning attention, channels of a short convolution, and
 blocks of a gated recurrence."""
+
+
+def check_acceptance(acceptance: float) -> None:
+    """Raise UsageError for what is no probability that a drafted token is accepted."""
+    if not 0 <= acceptance <= 1:
+        raise UsageError(
+            f"acceptance is {acceptance:g}: {Word('acceptance')} takes a probability, from 0 to 1, such as 0.8"
+        )
 
 
 def check_drafts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
