@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from stagedb.advice.trials import Trials
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
+from stagedb.timing.figures_of_merit import SECOND
 
 MOST = 4096
 """Requests on a rank of dp in a micro-batch, at most."""
-
-SECOND = 10**9
-"""Nanoseconds."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ from html import escape
 from stagedb.advice.serving_batches import BatchPoint
 from stagedb.outputs import GB
 from stagedb.plans import Plan
-from stagedb.reports.candidates_chart import axis_over, grid_of
+from stagedb.reports.candidates_chart import MS, axis_over, grid_of
 from stagedb.reports.page_parts import Cell, TableColumn, percent, table
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
-
-MS = 1e6
-"""Nanoseconds."""
 
 
 def requests_section(job: StepView) -> str:

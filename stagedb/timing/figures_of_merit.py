@@ -59,6 +59,7 @@ def merit_of(times: StepTimes, system: System) -> Merit:
     peak = None if dtype is None else system.accelerator.peak.get(dtype)
     tokens, gained = plan.batch * plan.seq_len, plan.tokens
     step = times.step
+    rate = None if gained is None or not step else gained * SECOND / step
     capacity = None
     if peak is not None and peak != math.inf and step:
         capacity = Fraction(peak) * 1000 * step * world  # a TFLOP/s is a thousand FLOPs a nanosecond
@@ -66,10 +67,8 @@ def merit_of(times: StepTimes, system: System) -> Merit:
         step=step,
         world=world,
         tokens=tokens,
-        tokens_per_second=float(gained * SECOND / step) if step and gained is not None else None,
-        tokens_per_second_per_accelerator=float(gained * SECOND / (step * world))
-        if step and gained is not None
-        else None,
+        tokens_per_second=None if rate is None else float(rate),
+        tokens_per_second_per_accelerator=None if rate is None else float(rate / world),
         model_flops=model,
         hardware_flops=hardware,
         dtype=dtype,
