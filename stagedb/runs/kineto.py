@@ -23,6 +23,7 @@ from stagedb.runs.event_stream import EventStream, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
+    CALLS,
     KNOWN_DECIMAL_EVENTS,
     KNOWN_FLOAT_EVENTS,
     NO_SHAPES,
@@ -57,8 +58,8 @@ _DEVICE: Mapping[str | None, int] = {
 }
 """Categories of what a device executes, with their places in `CATEGORIES`. Files of before 2022 have capitals."""
 
-_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime", "Runtime")
-"""Categories of the calls that launch it."""
+_CALLS = (*CALLS, "Runtime")
+"""Categories of the calls that launch it, and that of files of before 2022."""
 
 _CALL, _OPERATOR, _ANNOTATION, _PYTHON = range(len(CATEGORIES), len(CATEGORIES) + 4)
 _KEPT_WITHOUT_PYTHON: Mapping[str | None, int] = {

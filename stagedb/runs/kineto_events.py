@@ -111,7 +111,9 @@ _WITH_ARGUMENTS = (
     "user_annotation",
     "cpu_instant_event",
 )
-_CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
+CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
+"""Categories of the calls that launch what a device executes."""
+
 _LEFT_OUT = (
     "ac2g",
     "fwdbwd",
@@ -134,11 +136,11 @@ def _known_events(number: Any) -> Any:
     times += [(name, number, None) for name in ("ts", "dur")]
     parts: tuple[tuple[tuple[str, ...], list[Any], dict[str, Any]], ...] = (
         (_WITH_ARGUMENTS, [*times, ("args", Arguments | None, None)], {}),
-        (_CALLS, [*times, ("args", CallArguments | None, None)], {}),
+        (CALLS, [*times, ("args", CallArguments | None, None)], {}),
         (("python_function",), times, {"args": None}),
         (_LEFT_OUT, [], {"name": None, "args": None}),
     )
-    return Union[  # noqa: UP007
+    return Union[  # noqa: UP007  # of forms that are made here: `|` joins those that a reader sees
         tuple(
             msgspec.defstruct(
                 f"Event_{category}",
