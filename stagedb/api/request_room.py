@@ -197,10 +197,11 @@ class _Sizes:
         return self.known[tokens]
 
     def _plan(self, tokens: int) -> Plan:
-        one: dict[str, object] = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "micro_batch_size": 1}
-        one |= {"draft": None, "acceptance": None}
+        one: dict[str, object]
         if DRAFTING in self.wanted.source.sizes:
             # Layers that draft keep keys of their own, which a prefill does not have.
             checked = self.wanted.plan.drafted + 1
-            one = {"seq_len": checked, "cache_len": max(tokens - checked, 1), "micro_batch_size": 1}
-        return self.wanted.plan.changed({**dict.fromkeys(OF_STEP, None), **one, "sp": False})
+            one = {"seq_len": checked, "cache_len": max(tokens - checked, 1)}
+        else:
+            one = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "draft": None, "acceptance": None}
+        return self.wanted.plan.changed({**dict.fromkeys(OF_STEP, None), **one, "micro_batch_size": 1, "sp": False})
