@@ -87,6 +87,11 @@ def save_run_timeline(store: Store, word: str, out: str | Path | None, force: bo
     return ViewedRun(path, len(made.content), info, made.slices, made.flows)
 
 
+def perfetto_trace(store: Store, info: RunInfo) -> bytes:
+    """The timeline of a run, as `save_run_timeline` writes it. Writes nothing."""
+    return trace_run(read_run(store, info.id)).content
+
+
 def save_run_report(store: Store, word: str, out: str | Path | None, force: bool) -> ViewedRun:
     """See `Stagedb.report_run`."""
     info = lookup.the_run(store, word)

@@ -91,6 +91,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
     ("/runs/{word}/report", run_pages.report),
+    ("/runs/{word}/trace", run_pages.trace),
     ("/runs/{word}", run_pages.run),
     ("/find", team_pages.find),
     ("/log", team_pages.log),

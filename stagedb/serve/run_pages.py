@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stagedb.api import Rows, RunInfo, Stagedb, run_views
-from stagedb.serve import page_frames
+from stagedb.serve import page_frames, step_pages
 from stagedb.serve.compare_page import to_instance
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell
-from stagedb.serve.step_pages import report_answer
+from stagedb.serve.step_pages import HANDS_OVER, report_answer, trace_answer
 
 MOST = 12
 """Rows of a table of the page."""
@@ -49,7 +49,7 @@ def run(request: Request) -> Response:
         made: str = kept.get(key, lambda: shared.read(lambda db: run_views.run_report_parts(db.store, info).html))
         return made
 
-    return page_frames.page_in_parts(
+    answer = page_frames.page_in_parts(
         request,
         "run.html",
         parts,
@@ -60,10 +60,22 @@ def run(request: Request) -> Response:
         expected=expected,
         matched=matched,
         report=address("runs", info.id, "report"),
+        trace=address("runs", info.id, "trace"),
+        perfetto=step_pages.PERFETTO,
         gaps=f"On it: {info.gaps} of the time.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )
+    answer.headers["cross-origin-opener-policy"] = HANDS_OVER
+    return answer
+
+
+def trace(request: Request) -> Response:
+    """The timeline of a run as a file for Perfetto, as `stagedb timeline --run` writes it."""
+    shared = request.app.state.shared
+    info = shared.read(lambda db: _run(db, request.path_params["word"]))
+    content: bytes = shared.read(lambda db: run_views.perfetto_trace(db.store, info))
+    return trace_answer(content, info.name or info.id[:SHORT_ID], info.id)
 
 
 def report(request: Request) -> Response:

@@ -22,7 +22,7 @@ REPORT_POLICY = (
 PERFETTO = "https://ui.perfetto.dev"
 """The page that shows timelines, which a browser opens."""
 HANDS_OVER = "same-origin-allow-popups"
-"""The page of a profile may talk with the window that it opens for Perfetto; no other page reaches it."""
+"""The page of a profile or run may talk with the window that it opens for Perfetto; no other page reaches it."""
 
 
 def profile(request: Request) -> Response:
@@ -71,8 +71,13 @@ def trace(request: Request) -> Response:
     shared = request.app.state.shared
     found = shared.read(lambda db: profile_of(db, request.path_params["word"]))
     content: bytes = shared.read(lambda db: views.perfetto_trace(db.store, found.id))
-    name = f'attachment; filename="{file_name(found.name or found.instance_name)}-{found.id[:SHORT_ID]}.pftrace"'
-    return Response(content, headers={"content-disposition": name}, media_type="application/octet-stream")
+    return trace_answer(content, found.name or found.instance_name, found.id)
+
+
+def trace_answer(content: bytes, name: str, id: str) -> Response:
+    """A timeline as a download, named after what it shows."""
+    named = f'attachment; filename="{file_name(name)}-{id[:SHORT_ID]}.pftrace"'
+    return Response(content, headers={"content-disposition": named}, media_type="application/octet-stream")
 
 
 def suggestions(db: Stagedb) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Pages of runs that were recorded: the list, and the answers to the first questions about one."""
 
 import re
+import urllib.request
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -42,6 +43,22 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     report = served.get(f"/runs/{run.id}/report").text
     assert "What every stream does" in report and "The others wait most for rank 1" in report
     assert served.get("/runs/none/report").status == 400
+
+
+def test_the_timeline_of_a_run_goes_to_perfetto(store: Store, served: Served, tmp_path: Path) -> None:
+    run = Stagedb(store).import_run(*(step(rank, 2).write(tmp_path) for rank in range(2)), name="base")
+    file = f"/runs/{run.id}/trace"
+    # The first answer comes in parts, the second one as a whole.
+    for _ in range(2):
+        page = served.get(f"/runs/{run.id}")
+        assert f'data-trace="{file}" data-to="https://ui.perfetto.dev" data-title="base"' in page.text
+        assert f'href="{file}" download' in page.text and "/static/perfetto.js" in page.text
+        assert page.headers["cross-origin-opener-policy"] == "same-origin-allow-popups"
+    written = Stagedb(store).timeline_run(run.id, out=tmp_path / "base.pftrace").path
+    with urllib.request.urlopen(served.address + file, timeout=30) as answer:  # noqa: S310 - the test's own server
+        assert answer.headers["content-disposition"].endswith(f'base-{run.id[:12]}.pftrace"')
+        assert answer.read() == written.read_bytes()
+    assert served.get("/runs/none/trace").status == 400
 
 
 def test_what_was_left_out_is_on_the_page(store: Store, served: Served, tmp_path: Path) -> None:
