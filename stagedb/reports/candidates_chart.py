@@ -37,8 +37,8 @@ MANY = 4.0
 FEWEST = 4
 """Numbers of an axis."""
 
-MOST_NUMBERS = 12
-"""Numbers from which an axis over several powers of ten has only those that begin with 1, 2 or 5, or with 1."""
+MOST_NUMBERS = 8
+"""Numbers of an axis over several powers of ten, for which even the chart next to a list has room."""
 
 MS = 1e6
 """Nanoseconds."""
@@ -328,16 +328,17 @@ def axis_over(values: Sequence[float]) -> Axis:
 
 
 def _ticks(axis: Axis) -> list[float]:
-    """Round values of an axis, at least a few."""
-    found = [value for value in axis.ticks() if axis.low <= value <= axis.high]
-    if isinstance(axis, Scale) and len(found) < FEWEST:
-        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)))
-        values = (step * 10.0**power for power in powers for step in (1, 1.5, 2, 3, 4, 5, 6, 8))
-        found = [value for value in values if axis.low <= value <= axis.high]
-    if isinstance(axis, Scale) and len(found) > MOST_NUMBERS:
-        found = [value for value in found if f"{value:e}"[0] in "125"]
-    if isinstance(axis, Scale) and len(found) > MOST_NUMBERS:
-        found = [value for value in found if f"{value:e}"[0] == "1"]
+    """Round values of an axis, at least a few, and no more than there is room for."""
+    if not isinstance(axis, Scale):
+        return [value for value in axis.ticks() if axis.low <= value <= axis.high]
+    powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)))
+    found: list[float] = []
+    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        values = [step * 10.0**power for power in powers for step in steps]
+        finer = [value for value in values if axis.low <= value <= axis.high]
+        if len(found) >= FEWEST or (found and len(finer) > MOST_NUMBERS):
+            break
+        found = finer
     return found
 
 

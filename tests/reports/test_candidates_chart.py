@@ -1,5 +1,6 @@
 """The picture of a search: each candidate at its place, sets hollow at their bounds, the front, colours, and bounds."""
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -10,7 +11,17 @@ import pytest
 
 from stagedb.api.searching import described
 from stagedb.errors import UsageError
-from stagedb.reports.candidates_chart import COLORS, DRAWN, OTHERS, Link, candidates_chart, colorings_of, drawn_marks
+from stagedb.reports.candidates_chart import (
+    COLORS,
+    DRAWN,
+    OTHERS,
+    Link,
+    axis_over,
+    candidates_chart,
+    colorings_of,
+    drawn_marks,
+    grid_of,
+)
 from stagedb.reports.search_view import SearchView
 from stagedb.search import Candidate, Fate, SearchResult
 from tests.store.made_up_searches import FOUND, GB, candidate
@@ -49,6 +60,17 @@ def marks(text: str) -> list[Drawn]:
 def data_of(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', text)[0])
     return found
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.05, 60), (10, 30), (5, 250), (20, 24), (300, 90_000), (1.2, 190_000)])
+def test_numbers_of_an_axis_do_not_touch(low: float, high: float) -> None:
+    axis = axis_over([low, high])
+    numbers = re.findall(r'<text class="x[^"]*" x="([\d.]+)%"[^>]*>([^<]*)<', grid_of(axis, axis))
+    assert len(numbers) >= 3
+    places = [float(place) for place, _ in numbers]
+    # The chart next to a list is some 260 pixels wide, with digits of 6.
+    for (place, text), (next_, other) in itertools.pairwise(zip(places, [text for _, text in numbers], strict=True)):
+        assert (next_ - place) * 2.6 * (2 if len(numbers) > 4 else 1) >= 3 * (len(text) + len(other))
 
 
 def test_a_candidate_is_at_its_step_and_its_peak() -> None:
