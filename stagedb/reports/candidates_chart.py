@@ -37,7 +37,7 @@ MANY = 4.0
 FEWEST = 4
 """Numbers of an axis."""
 
-MOST_NUMBERS = 8
+MOST_NUMBERS = 6
 """Numbers of an axis over several powers of ten, for which even the chart next to a list has room."""
 
 MS = 1e6

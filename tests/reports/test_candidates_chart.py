@@ -70,7 +70,7 @@ def test_numbers_of_an_axis_do_not_touch(low: float, high: float) -> None:
     places = [float(place) for place, _ in numbers]
     # The chart next to a list is some 260 pixels wide, with digits of 6.
     for (place, text), (next_, other) in itertools.pairwise(zip(places, [text for _, text in numbers], strict=True)):
-        assert (next_ - place) * 2.6 * (2 if len(numbers) > 4 else 1) >= 3 * (len(text) + len(other))
+        assert (next_ - place) * 2.6 >= 3 * (len(text) + len(other))
 
 
 def test_a_candidate_is_at_its_step_and_its_peak() -> None:
