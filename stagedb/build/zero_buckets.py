@@ -200,12 +200,12 @@ class _Turn:
 
 def _turns(options: GraphOptions, framework: Framework) -> tuple[_Turn, ...]:
     alone = When.LAST if options.grad_sync is False else When.EVERY
-    if not _stays_open(options, framework):
+    if not stays_open(options, framework):
         return (_Turn("", alone),)
     return (_Turn("", alone, ALONE), _Turn(".last", When.LAST, PIPELINED, at_end=True))
 
 
-def _stays_open(options: GraphOptions, framework: Framework) -> bool:
+def stays_open(options: GraphOptions, framework: Framework) -> bool:
     """Whether a pipeline leaves units gathered after a backward, and reduces their gradients after the last one."""
     differentiates = find_workflow(options.workflow).differentiates
     return differentiates and framework.pipelined_sync == "last" and not options.grad_sync
@@ -268,7 +268,7 @@ def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, 
         return BucketRule(f"bucket.parameters.{name}", ALL_GATHER, rule, "dp", template, when, "act", only)
 
     every, units, again = When.EVERY, framework.buckets.units.name, framework.buckets.regathered.name
-    open_, alone = _stays_open(options, framework), ALONE
+    open_, alone = stays_open(options, framework), ALONE
     if not options.resharded:
         found = [gather("gather", units, FORWARD, every, alone)]
         return (*found, gather("gather.first", units, FORWARD, When.FIRST, PIPELINED))

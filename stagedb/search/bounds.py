@@ -18,14 +18,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stagedb.advice.trials import GraphOf
+from stagedb.build.zero_buckets import stays_open
 from stagedb.expressions import evaluate
-from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.ir.symbolic_graph import MessageEnd, OpType, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.stage_blocks import Block, Stage, lay_out
+from stagedb.lowering.stage_blocks import CUT, Block, Stage, lay_out
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.plan_fields import RecomputedLayers
-from stagedb.schedules import DEFAULT, Order, splits
+from stagedb.schedules import DEFAULT, splits
 from stagedb.search.floors import MARGIN, fastest, floor_times, rounds_little
 from stagedb.search.miniatures import (
     MicroBatchFigures,
@@ -42,6 +43,7 @@ from stagedb.search.miniatures import (
 )
 from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
 from stagedb.search.space import Words
+from stagedb.search.stage_moments import StageMoment, moments
 from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
@@ -100,6 +102,7 @@ class Bounds:
     _stages: dict[tuple[int, str], StageMiniature] = field(default_factory=dict)
     _rehearsals: dict[object, TaskOrder] = field(default_factory=dict)
     _costs: dict[int, Costs] = field(default_factory=dict)
+    _received: dict[object, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def at_best(self) -> System | None:
@@ -135,7 +138,7 @@ class Bounds:
     def held(self, plan: Plan) -> int:
         """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: one stage."""
         held = self._of_states(plan).held
-        return sum(held[block] * count for (block, _), count in self.chunks(plan)[0].parts)
+        return _sum_of(held, self.chunks(plan)[0])
 
     def _step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
         """A lower bound of the step. Every chunk has its stage's rank alone while one of its tasks runs."""
@@ -303,23 +306,53 @@ class Bounds:
 
     def peak(self, plan: Plan, chunks: Chunks) -> int:
         """A lower bound of the bytes of the fullest rank of a plan whose chunks have these layers."""
-        held, saved = self._of_states(plan).held, self._of_micro_batch(plan).saved
+        states, saved = self._of_states(plan), self._of_micro_batch(plan).saved
+        whole = plan.pp > 1 and stays_open(plan.options, plan.options.framework)
         size = {
-            chunk: (
-                sum(held[block] * count for (block, _), count in chunk.parts),
-                sum(saved[part] * count for part, count in chunk.parts),
+            chunk: _ChunkBytes(
+                held=_sum_of(states.held, chunk),
+                saved=sum(saved[part] * count for part, count in chunk.parts),
+                gathered=whole * _sum_of(states.left_gathered, chunk),
+                regathered=whole * _sum_of(states.regathered, chunk),
+                summed=whole * _sum_of(states.whole_gradients, chunk),
             )
             for chunk in set(chunks)
         }
         peak, placement = 0, plan.placement
-        for stage, flights in enumerate(self._flights(plan).most):
+        for stage, found in enumerate(self._flights(plan).moments):
             numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             sizes = [size[chunks[number]] for number in numbers]
-            own = sum(
-                of_states + count * of_forward for (of_states, of_forward), count in zip(sizes, flights, strict=True)
+            own = max(
+                sum(map(_ChunkBytes.at, sizes, each.flying, each.opened, each.summing, each.returned)) for each in found
             )
-            peak = max(peak, own)
+            peak = max(peak, own + sum(self.received(plan, number) for number in numbers))
         return peak
+
+    def left_gathered(self, plan: Plan, pp: int) -> int:
+        """Bytes of all layers' parameters, if a pipeline of `pp` stages leaves them gathered. plan: one stage."""
+        if pp == 1 or not stays_open(plan.options, plan.options.framework):
+            return 0
+        return _sum_of(self._of_states(plan).left_gathered, self.chunks(plan)[0])
+
+    def received(self, plan: Plan, number: int) -> int:
+        """Bytes of the buffers of all micro-batches' messages to the chunk of this number of the pipeline."""
+        if plan.pp == 1 or not plan.options.framework.memory.receive_buffers:
+            return 0
+        last = plan.pp * plan.virtual_stages - 1
+        forward, backward = self._messages(plan)
+        return plan.microbatches * (forward * (number > 0) + backward * (number < last))
+
+    def _messages(self, plan: Plan) -> tuple[int, int]:
+        """Bytes of a micro-batch's messages between stages, forward and backward."""
+        key = (plan.options, plan.dtypes, _degrees(plan), plan.micro_batch_size)
+        if key not in self._received:
+            graph = self._graph(plan.options, 0).graph
+            env, found = plan.env(self.sizes), {"forward": 0, "backward": 0}
+            for op in graph.ops:
+                if isinstance(op.work, MessageEnd) and (op.block, op.type, op.axis) == (CUT, OpType.RECV, "pp"):
+                    found[op.phase] += evaluate(op.work.comm_bytes, env)
+            self._received[key] = found["forward"], found["backward"]
+        return self._received[key]
 
     def _flights(self, plan: Plan) -> "_Orders":
         options = plan.options
@@ -448,18 +481,36 @@ def _degrees(plan: Plan) -> tuple[int, ...]:
 class _Orders:
     """What bounds follow from the order of tasks.
 
-    most: by stage and chunk, micro-batches between their forward and their backward when most are. splits: whether some
-    stage computes gradients of weights apart.
+    moments: by stage, those at which it may hold most. splits: whether some stage computes gradients of weights apart.
     """
 
-    most: tuple[tuple[int, ...], ...]
+    moments: tuple[tuple[StageMoment, ...], ...]
     splits: bool
 
     @classmethod
     def of(cls, plan: Plan) -> "_Orders":
         orders = plan.tasks()
-        most = tuple(_most_in_flight(order, plan.virtual_stages) for order in orders)
-        return cls(most, any(map(splits, orders)))
+        return cls(tuple(moments(order, plan.virtual_stages) for order in orders), any(map(splits, orders)))
+
+
+@dataclass(frozen=True)
+class _ChunkBytes:
+    """Lower bounds of what a rank holds of a chunk.
+
+    held: over the step. saved: by a forward. gathered: parameters, from a forward to the last backward. regathered:
+    others, from a backward to the next forward. summed: gradients, from the first backward to the last.
+    """
+
+    held: int
+    saved: int
+    gathered: int
+    regathered: int
+    summed: int
+
+    def at(self, flying: int, opened: bool, summing: bool, returned: bool) -> int:
+        """The bytes at a moment of its stage."""
+        whole = opened * self.gathered + returned * self.regathered + summing * self.summed
+        return self.held + flying * self.saved + whole
 
 
 @dataclass(frozen=True)
@@ -701,16 +752,6 @@ def _chunk_of(stage: Stage) -> ChunkParts:
     return ChunkParts(tuple(Counter(parts).items()), parts[0], parts[-1][0])
 
 
-def _most_in_flight(order: Order, chunks: int) -> tuple[int, ...]:
-    flying, most, begun = [0] * chunks, (0,) * chunks, [0] * chunks
-    for task, following in zip(order, (*order[1:], None), strict=True):
-        if task.kind.keeps:
-            begun[task.chunk] += 1
-        elif task.kind.sends and task.kind.differentiates:
-            flying[task.chunk] -= 1
-        if following is None or not following.joined:
-            # A backward that runs together with a forward may free what that one saves.
-            flying = [sum(each) for each in zip(flying, begun, strict=True)]
-            begun = [0] * chunks
-            most = max(most, tuple(flying), key=sum)
-    return most
+def _sum_of(figures: Mapping[str, int], chunk: ChunkParts) -> int:
+    """The figure of a chunk, from those of blocks."""
+    return sum(figures.get(block, 0) * count for (block, _), count in chunk.parts)

@@ -242,10 +242,15 @@ class SearchPlace:
             return 0
 
     def _least(self, words: Words, plan: Plan) -> int:
-        """Bytes that a rank holds at least under any plan of a cell: its states, and one micro-batch of a stage."""
+        """Bytes that a rank holds at least under any plan of a cell: its states, and one micro-batch of a stage.
+
+        When the last chunk of a stage begins its last backward, all its chunks have what that micro-batch saved.
+        """
         try:
             small = _of_one_stage(words, self.space)
-            return (self.bounds.held(small) + self.bounds.saved(small)) // plan.pp
+            model = self.bounds.held(small) + self.bounds.saved(small) + self.bounds.left_gathered(small, plan.pp)
+            stages = replace(plan, virtual_stages=1)
+            return (model + sum(self.bounds.received(stages, stage) for stage in range(plan.pp))) // plan.pp
         except UsageError:
             return 0
 

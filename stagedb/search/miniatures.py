@@ -96,12 +96,17 @@ class StateFigures:
 
     held: bytes of parameters, gradients that a framework keeps, and states of the optimizer. reduced: bytes that it
     sends when gradients are reduced and parameters gathered. gathered: by axis, bytes of its part of the parameters
-    that are gathered after the optimizer.
+    that are gathered after the optimizer. left_gathered: bytes of a layer's parameters that a forward leaves gathered,
+    and regathered: that its backward gathers again. whole_gradients: bytes of a layer's gradients in the format of
+    their reduction, before it scatters them.
     """
 
     held: Mapping[str, int]
     reduced: Mapping[str, int]
     gathered: Mapping[str, Mapping[str, int]]
+    left_gathered: Mapping[str, int]
+    regathered: Mapping[str, int]
+    whole_gradients: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -220,12 +225,13 @@ def state_figures(graph: IndexedGraph, plan: Plan) -> StateFigures:
     """The figures of a shortened graph. plan: one stage. Raises UsageError if the plan does not suit the model."""
     program = lower(graph, plan)
     columns = program.workload.classes[0]
-    held = _held(Chunk(only_chunk(program), plan, plan.options.framework.memory))
+    chunk = Chunk(only_chunk(program), plan, plan.options.framework.memory)
     members = members_of(program.workload, columns)
     passing = list(_passing(program, plan, columns, of_experts(graph.stored)))
     reduced = _least(_by_block(_reduced(passing, columns, members), columns.origins))
     gathered = {axis: _least(_by_block(of, columns.origins)) for axis, of in _gathered(passing, columns).items()}
-    return StateFigures(_least(held), reduced, gathered)
+    left, again = (_least(_gathered_units(chunk, each)) for each in (False, True))
+    return StateFigures(_least(_held(chunk)), reduced, gathered, left, again, _least(_whole_gradients(chunk)))
 
 
 def only_chunk(program: Program) -> ChunkProgram:
@@ -267,6 +273,29 @@ def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
         mine = [(program.sizes[name], share) for (name, at), share in shares.items() if at == position]
         elements = sum(size // chunk.width("param") * share for size, share in mine)
         yield block, size + int(elements * width)
+
+
+def _gathered_units(chunk: Chunk, again: bool) -> Iterator[tuple[str, int]]:
+    """By block, bytes of parameters that a layer's forward gathers. again: those that its backward gathers again."""
+    sizes: Counter[int] = Counter()
+    for item in chunk.program.items[chunk.program.forward]:
+        unit = None if item.bucket is None or not item.bucket.gathers else chunk.unit(item.bucket)
+        if item.bucket is not None and unit is not None and (unit in chunk.regathered) == again:
+            sizes[unit.position] += item.bucket.bytes_out
+    for position, block in chunk.program.places:
+        yield block, sizes[position]
+
+
+def _whole_gradients(chunk: Chunk) -> Iterator[tuple[str, int]]:
+    """By block, bytes of a layer's gradients that are scattered, as sums over micro-batches have them before that."""
+    grad = chunk.width("grad")
+    sizes: Counter[int] = Counter()
+    for key in chunk.first_gradients:
+        weight = chunk.program.gradients[key]
+        if weight in chunk.scatters and weight[1] in chunk.program.layers:
+            sizes[weight[1]] += chunk.program.sizes[key[0]] // grad * max(grad, chunk.width("reduce"))
+    for position, block in chunk.program.places:
+        yield block, sizes[position]
 
 
 def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, dict[Part, int]]:

@@ -1,0 +1,84 @@
+"""Bounds of the peak hold for pipelines that leave parameters gathered and gradients whole, and are near to it."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stagedb.errors import UsageError
+from stagedb.memory import memory_of, peak_of
+from stagedb.plans import Plan
+from stagedb.schedules import Order
+from stagedb.search.branches import PlanSet, SearchPlace, SetKind
+from stagedb.search.searching import places_of
+from stagedb.search.space import groups_of
+from stagedb.search.stage_moments import StageMoment, moments
+from tests.search.test_searching import H100, asked, small
+
+GROUPS = groups_of(["zero", "hsdp", "sp", "recompute", "schedule"])
+
+
+def drawn(place: SearchPlace, draw: random.Random, count: int) -> Iterator[tuple[PlanSet, dict[str, Any], int]]:
+    """Plans over several stages: the cell that each is in, with its bounds, its words, and the peak."""
+    groups = [each for each in place.groups() if each.words["pp"] > 1]
+    while count:
+        group = draw.choice(groups)
+        cells = [each for each in place.opened(group, True).branches if each.level is SetKind.CELL]
+        if not cells:
+            continue
+        cell = draw.choice(cells)
+        words = draw.choice(list(place.space.plans(cell.words)))
+        try:
+            plan = Plan.from_mapping(words)
+            plan.check(place.space.sizes)
+            peak = peak_of(memory_of(place.trials.copied(plan)))
+        except UsageError:
+            continue
+        count -= 1
+        yield cell, words, peak
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b-a3b", "deepseek-v2-lite"])
+def test_no_plan_of_a_pipeline_holds_less_than_its_bounds(model: str, seed: int) -> None:
+    card = small(model, 8)
+    words = {"global_batch_size": 32, "seq_len": 1024, "recipe": "torch"}
+    request = asked(card, 16, GROUPS, words=words, room=1 << 60)
+    (place,) = places_of(request, card, [H100])
+    for cell, words, peak in drawn(place, random.Random(f"{model} {seed}"), 6):
+        assert cell.peak <= peak, words
+        plan = Plan.from_mapping(words)
+        bound = place.bounds.peak(plan, place.bounds.chunks(plan))
+        assert bound <= peak, words
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_what_a_pipeline_keeps_whole_is_in_the_bound(zero: int) -> None:
+    card = small("deepseek-v2-lite", 8)
+    words = {"global_batch_size": 256, "seq_len": 256, "recipe": "torch", "pp": 4, "dp": 16, "zero": zero}
+    request = asked(card, 64, GROUPS, words=words)
+    (place,) = places_of(request, card, [H100])
+    plan = Plan.from_mapping({**words, "recompute": "full"})
+    peak = peak_of(memory_of(place.trials.copied(plan)))
+    bound = place.bounds.peak(plan, place.bounds.chunks(plan))
+    states = place.bounds.held(Plan.from_mapping({**words, "pp": 1, "global_batch_size": 16})) // 4
+    assert 5 * states < bound <= peak
+    assert bound > (0.8 if zero == 2 else 0.6) * peak
+
+
+def test_moments_of_a_stage() -> None:
+    def stage(number: int, **words: Any) -> Order:
+        return Plan.from_mapping({"pp": 2, "global_batch_size": 4, "seq_len": 64, **words}).tasks()[number]
+
+    def has(found: tuple[StageMoment, ...], flying: int, opened: bool, summing: bool, returned: bool) -> bool:
+        return StageMoment((flying,), (opened,), (summing,), (returned,)) in found
+
+    # Two forwards, then a forward behind each backward: two micro-batches are in flight with sums and without.
+    early = moments(stage(0), 1)
+    assert has(early, 2, True, False, False) and has(early, 2, True, True, False) and has(early, 1, True, True, True)
+    late = moments(stage(1), 1)
+    assert has(late, 1, True, True, False) and has(late, 0, True, True, True)
+    assert max(each.flying for each in late) == (1,)
+    every = moments(stage(0, schedule="gpipe"), 1)
+    assert has(every, 4, True, False, False) and has(every, 3, True, True, True)
