@@ -1,7 +1,7 @@
 """What a search knows of the plans on one number of ranks: the sets that are not opened yet, and which is next."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -18,6 +18,9 @@ DIVE_EVERY = 16
 PATIENCE = 4
 """After so many sets without a plan that fits, degrees must have half the bound of others to be tried first."""
 
+TIGHT = 0.5
+"""Share of the memory, above which the bound of a set is no hope: a plan holds more than the bound of its cell."""
+
 Entry = tuple[Worth, int, PlanSet]
 """A set, with the value of its bound and its number."""
 
@@ -26,7 +29,8 @@ Entry = tuple[Worth, int, PlanSet]
 class SearchWorld:
     """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
 
-    guesses: whether groups have no bounds of their own at first, so that likely ones are opened until there is a limit.
+    rooms: by the number of a place, the bytes of an accelerator. guesses: whether groups have no bounds of their own at
+    first, so that likely ones are opened until there is a limit.
     sets: by number, those that are not opened yet. heaps: their bounds by what their words have chosen, the best first;
     sets that were taken remain there until they come up. hopes: by degrees, the same with what is likely to fit first,
     until there is a limit. alike: by layers, the numbers of groups that have no bounds of their own yet. limits: the
@@ -35,6 +39,7 @@ class SearchWorld:
     """
 
     top: int
+    rooms: Mapping[int, int] = field(default_factory=dict)
     guesses: bool = False
     sets: dict[int, Entry] = field(default_factory=dict)
     heaps: Sequence[list[tuple[Worth, int]]] = field(default_factory=lambda: [[] for _ in SetKind])
@@ -113,10 +118,13 @@ class SearchWorld:
 
     def _hope(self, number: int) -> tuple[float, ...]:
         """What is small for a set that is likely to lead to a plan that fits: in a group that has not failed, near to
-        plans, and lean."""
+        plans, and lean. Where there is room, what shards less comes first: it waits less, and is timed sooner."""
         worth, _, each = self.sets[number]
         pp, sequences = int(each.words["pp"]), int(each.words["micro_batch_size"])
-        return (self.failed[_group_of(each)], -each.level, each.peak, -pp, sequences, *worth, number)
+        tight = each.peak > TIGHT * self.rooms.get(each.place, each.peak)
+        sharded = 0 if tight else int(each.words.get("zero", 0))
+        failed = self.failed[_group_of(each)]
+        return (failed, -each.level, tight, sharded, each.peak, -pp, sequences, *worth, number)
 
     def take(self, number: int) -> PlanSet:
         """Take a set that is opened."""
