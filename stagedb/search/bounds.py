@@ -307,14 +307,15 @@ class Bounds:
     def peak(self, plan: Plan, chunks: Chunks) -> int:
         """A lower bound of the bytes of the fullest rank of a plan whose chunks have these layers."""
         states, saved = self._of_states(plan), self._of_micro_batch(plan).saved
-        whole = plan.pp > 1 and stays_open(plan.options, plan.options.framework)
+        open_ = plan.pp > 1 and stays_open(plan.options, plan.options.framework)
         size = {
             chunk: _ChunkBytes(
-                held=_sum_of(states.held, chunk),
+                held=_sum_of(states.held, chunk) + _sum_of(states.copied, chunk),
                 saved=sum(saved[part] * count for part, count in chunk.parts),
-                gathered=whole * _sum_of(states.left_gathered, chunk),
-                regathered=whole * _sum_of(states.regathered, chunk),
-                summed=whole * _sum_of(states.whole_gradients, chunk),
+                gathered=_sum_of(states.left_gathered, chunk),
+                regathered=open_ * _sum_of(states.regathered, chunk),
+                scattered=open_ * _sum_of(states.scattered_gradients, chunk),
+                kept=_sum_of(states.kept_gradients, chunk),
             )
             for chunk in set(chunks)
         }
@@ -322,17 +323,19 @@ class Bounds:
         for stage, found in enumerate(self._flights(plan).moments):
             numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             sizes = [size[chunks[number]] for number in numbers]
-            own = max(
-                sum(map(_ChunkBytes.at, sizes, each.flying, each.opened, each.summing, each.returned)) for each in found
-            )
+            own = max(sum(one.at(each, at) for at, one in enumerate(sizes)) for each in found)
             peak = max(peak, own + sum(self.received(plan, number) for number in numbers))
         return peak
 
-    def left_gathered(self, plan: Plan, pp: int) -> int:
-        """Bytes of all layers' parameters, if a pipeline of `pp` stages leaves them gathered. plan: one stage."""
-        if pp == 1 or not stays_open(plan.options, plan.options.framework):
-            return 0
-        return _sum_of(self._of_states(plan).left_gathered, self.chunks(plan)[0])
+    def at_turn(self, plan: Plan) -> int:
+        """Bytes that a rank would hold of the whole model when forwards turn into backwards. plan: one stage.
+
+        That is when the last chunk of a stage begins its last backward, for which all chunks have what that micro-batch
+        saved and what it gathered, or else when all backwards are over.
+        """
+        states, whole = self._of_states(plan), self.chunks(plan)[0]
+        before = self.saved(plan) + _sum_of(states.left_gathered, whole)
+        return self.held(plan) + _sum_of(states.copied, whole) + max(before, _sum_of(states.kept_gradients, whole))
 
     def received(self, plan: Plan, number: int) -> int:
         """Bytes of the buffers of all micro-batches' messages to the chunk of this number of the pipeline."""
@@ -498,19 +501,22 @@ class _ChunkBytes:
     """Lower bounds of what a rank holds of a chunk.
 
     held: over the step. saved: by a forward. gathered: parameters, from a forward to the last backward. regathered:
-    others, from a backward to the next forward. summed: gradients, from the first backward to the last.
+    others, from a backward to the next forward. scattered: gradients, from the first backward to the last. kept:
+    others, from the first backward to the update.
     """
 
     held: int
     saved: int
     gathered: int
     regathered: int
-    summed: int
+    scattered: int
+    kept: int
 
-    def at(self, flying: int, opened: bool, summing: bool, returned: bool) -> int:
-        """The bytes at a moment of its stage."""
-        whole = opened * self.gathered + returned * self.regathered + summing * self.summed
-        return self.held + flying * self.saved + whole
+    def at(self, moment: StageMoment, chunk: int) -> int:
+        """The bytes at a moment of its stage. chunk: its number there."""
+        whole = moment.opened[chunk] * self.gathered + moment.returned[chunk] * self.regathered
+        whole += moment.summing[chunk] * self.scattered + moment.summed[chunk] * self.kept
+        return self.held + moment.flying[chunk] * self.saved + whole
 
 
 @dataclass(frozen=True)

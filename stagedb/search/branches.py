@@ -19,6 +19,9 @@ from stagedb.search.space import CHOOSE_LAYERS, Space, Words
 from stagedb.systems import System
 from stagedb.timing.sent_bytes import most_sent
 
+LONG = 2_000
+"""Chunks of all stages times micro-batches, above which a step is long: its parts take four times as long as itself."""
+
 
 class SetKind(IntEnum):
     """What the words of a branch have chosen."""
@@ -195,7 +198,12 @@ class SearchPlace:
             return self._refused(one, error)
         if not self.holds(plan, one.step, one.peak, one.sent):
             return self.set_of(one, Fate.FILTERED)
-        return self.set_of(replace(one, terms=self.trials.terms(program)), Fate.TIMED)
+        terms = _up_to(one.step, one.terms, plan) if is_long(one.words) else self.trials.terms(program)
+        return self.set_of(replace(one, terms=terms), Fate.TIMED)
+
+    def terms_of(self, words: Words) -> dict[str, int]:
+        """Where the step of a plan goes, as `Trials.terms` has it."""
+        return self.trials.terms(self.trials.copied(Plan.from_mapping(words)))
 
     def _cells(self, group: PlanSet) -> Iterator[PlanSet | Candidate]:
         refused = self._refused_strategy(group)
@@ -242,15 +250,11 @@ class SearchPlace:
             return 0
 
     def _least(self, words: Words, plan: Plan) -> int:
-        """Bytes that a rank holds at least under any plan of a cell: its states, and one micro-batch of a stage.
-
-        When the last chunk of a stage begins its last backward, all its chunks have what that micro-batch saved.
-        """
+        """Bytes that a rank holds at least under any plan of a cell: the mean of all stages."""
         try:
-            small = _of_one_stage(words, self.space)
-            model = self.bounds.held(small) + self.bounds.saved(small) + self.bounds.left_gathered(small, plan.pp)
             stages = replace(plan, virtual_stages=1)
-            return (model + sum(self.bounds.received(stages, stage) for stage in range(plan.pp))) // plan.pp
+            received = sum(self.bounds.received(stages, stage) for stage in range(plan.pp))
+            return (self.bounds.at_turn(_of_one_stage(words, self.space)) + received) // plan.pp
         except UsageError:
             return 0
 
@@ -343,6 +347,19 @@ class SearchPlace:
         """A branch that is not opened any more."""
         found = (branch.step, branch.peak, branch.plans, branch.terms)
         return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why, sent=branch.sent)
+
+
+def is_long(words: Words) -> bool:
+    """Whether a step has so many tasks that where its time goes is asked for the best plans alone."""
+    stages, chunks = int(words.get("pp", 1)), int(words.get("virtual_stages", 1))
+    sequences = int(words["dp"]) * int(words["micro_batch_size"])
+    return stages * chunks * (int(words["global_batch_size"]) // sequences) > LONG
+
+
+def _up_to(step: int, terms: Mapping[str, int], plan: Plan) -> dict[str, int]:
+    """The terms of a bound of a step, with what is missing as what stages wait for, or dp where there is one stage."""
+    waits = "bubble" if plan.pp > 1 else "exposed dp"
+    return {**terms, waits: terms.get(waits, 0) + step - sum(terms.values())}
 
 
 def _of_some_layers(words: Words, choices: Sequence[Words]) -> Plan:

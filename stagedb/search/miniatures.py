@@ -97,8 +97,9 @@ class StateFigures:
     held: bytes of parameters, gradients that a framework keeps, and states of the optimizer. reduced: bytes that it
     sends when gradients are reduced and parameters gathered. gathered: by axis, bytes of its part of the parameters
     that are gathered after the optimizer. left_gathered: bytes of a layer's parameters that a forward leaves gathered,
-    and regathered: that its backward gathers again. whole_gradients: bytes of a layer's gradients in the format of
-    their reduction, before it scatters them.
+    and regathered: that its backward gathers again. scattered_gradients: bytes of a layer's gradients in the format of
+    their reduction, before it scatters them, and kept_gradients: of those that a rank has until the update, beyond
+    `held`. copied: bytes of buckets into which gradients are copied.
     """
 
     held: Mapping[str, int]
@@ -106,7 +107,9 @@ class StateFigures:
     gathered: Mapping[str, Mapping[str, int]]
     left_gathered: Mapping[str, int]
     regathered: Mapping[str, int]
-    whole_gradients: Mapping[str, int]
+    scattered_gradients: Mapping[str, int]
+    kept_gradients: Mapping[str, int]
+    copied: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,8 @@ def state_figures(graph: IndexedGraph, plan: Plan) -> StateFigures:
     reduced = _least(_by_block(_reduced(passing, columns, members), columns.origins))
     gathered = {axis: _least(_by_block(of, columns.origins)) for axis, of in _gathered(passing, columns).items()}
     left, again = (_least(_gathered_units(chunk, each)) for each in (False, True))
-    return StateFigures(_least(_held(chunk)), reduced, gathered, left, again, _least(_whole_gradients(chunk)))
+    scattered, kept = (_least(_gradients(chunk, each)) for each in (True, False))
+    return StateFigures(_least(_held(chunk)), reduced, gathered, left, again, scattered, kept, _least(_copied(chunk)))
 
 
 def only_chunk(program: Program) -> ChunkProgram:
@@ -282,20 +286,35 @@ def _gathered_units(chunk: Chunk, again: bool) -> Iterator[tuple[str, int]]:
         unit = None if item.bucket is None or not item.bucket.gathers else chunk.unit(item.bucket)
         if item.bucket is not None and unit is not None and (unit in chunk.regathered) == again:
             sizes[unit.position] += item.bucket.bytes_out
-    for position, block in chunk.program.places:
-        yield block, sizes[position]
+    return _by_place(chunk, sizes)
 
 
-def _whole_gradients(chunk: Chunk) -> Iterator[tuple[str, int]]:
-    """By block, bytes of a layer's gradients that are scattered, as sums over micro-batches have them before that."""
-    grad = chunk.width("grad")
+def _gradients(chunk: Chunk, scattered: bool) -> Iterator[tuple[str, int]]:
+    """By block, bytes of whole gradients: of those that are scattered, as sums over micro-batches, or of the others."""
+    grad, wide = chunk.width("grad"), max(chunk.width("grad"), chunk.width("reduce"))
     sizes: Counter[int] = Counter()
     for key in chunk.first_gradients:
         weight = chunk.program.gradients[key]
-        if weight in chunk.scatters and weight[1] in chunk.program.layers:
-            sizes[weight[1]] += chunk.program.sizes[key[0]] // grad * max(grad, chunk.width("reduce"))
+        if (weight in chunk.scatters) == scattered and (scattered or not chunk.held.gradient_buffer):
+            sizes[weight[1]] += chunk.program.sizes[key[0]] // grad * wide if scattered else chunk.gradient_size(key)
+    return _by_place(chunk, sizes)
+
+
+def _copied(chunk: Chunk) -> Iterator[tuple[str, int]]:
+    """By block, bytes of the buckets into which its gradients are copied, by the shares of its weights."""
+    sizes: Counter[int] = Counter()
+    for item in chunk.weights_items:
+        if item.bucket is not None and bucket_policy(item.op.bucket).copied:
+            members = [(each.position, chunk.program.sizes[each.weight]) for each in item.bucket.members]
+            for position, size in members:
+                sizes[position] += item.bucket.bytes_in * size // sum(of for _, of in members)
+    return _by_place(chunk, sizes)
+
+
+def _by_place(chunk: Chunk, sizes: Mapping[int, int]) -> Iterator[tuple[str, int]]:
+    """By block, the sizes of positions; 0 outside layers, where a pipeline may have other weights, or tied ones."""
     for position, block in chunk.program.places:
-        yield block, sizes[position]
+        yield block, sizes.get(position, 0) if chunk.program.layers.get(position) is not None else 0
 
 
 def _sent(program: Program, plan: Plan, parts: Mapping[int, Part]) -> dict[str, dict[Part, int]]:

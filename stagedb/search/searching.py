@@ -18,7 +18,7 @@ from stagedb.cores import usable_cores
 from stagedb.frameworks.profiles import find_profile
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
-from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind
+from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind, is_long
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards, Worth, layout_of
 from stagedb.search.conditions import Condition
 from stagedb.search.losses import explained
@@ -143,12 +143,14 @@ def _name(question: Any) -> str:
 
 
 def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
-    """What a process does: bounds of groups, the parts of a branch, or the trial of a plan."""
+    """What a process does: bounds of groups, the parts of a branch, the trial of a plan, or where its time goes."""
     if "groups" in question:
         asked = [(places[each["place"]], _branch(each)) for each in question["groups"]]
         if question["any_micro_batch"]:
             return [_plain(place.bounded_by_degrees(group)) for place, group in asked]
         return [_plain(place.bounded(group)) for place, group in asked]
+    if "terms" in question:
+        return places[question["place"]].terms_of(question["terms"])
     branch = _branch(question["branch"])
     place = places[branch.place]
     if branch.level is SetKind.PLAN:
@@ -203,7 +205,8 @@ class _Search:
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.worlds = {ranks: SearchWorld(self.request.top) for ranks in self.request.ranks}
+        rooms = {number: place.room for number, place in enumerate(self.places) if place.room is not None}
+        self.worlds = {ranks: SearchWorld(self.request.top, rooms) for ranks in self.request.ranks}
         self.turns = deque(self.worlds)
 
     def run(self) -> SearchResult:
@@ -230,11 +233,32 @@ class _Search:
             for value, branch in world.unopened:
                 fate = Fate.SLOWER if value > world.limit else Fate.UNTRIED
                 self.settled.append(self.places[branch.place].set_of(branch, fate))
+        self._explain_best()
         left = [each.step for each in self.settled if each.fate is Fate.UNTRIED]
         left += [branch.step for branch in self.unbounded]
         found = explained(self.request, self.settled)
         seconds = time.monotonic() - self.began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
+
+    def _explain_best(self) -> None:
+        """Find out where the time of the best long steps goes; of the best one alone if the search is late."""
+        some = 1 if self._is_late() else self.request.top
+        asked: dict[str, Candidate] = {}
+        for ranks in self.worlds:
+            mine = [each for each in self.layouts.values() if each.ranks == ranks]
+            best = sorted(mine, key=self.request.worth_of)[:some]
+            asked |= {_key(each.system, each.words): each for each in best if is_long(each.words)}
+        open_, terms = list(asked.values()), dict[str, dict[str, int]]()
+        place_of = {(each.system, each.space.ranks): number for number, each in enumerate(self.places)}
+        while open_ or self.copies.busy:
+            while open_ and self.copies.idle > 0:
+                one = open_.pop(0)
+                self.copies.ask({"terms": one.words, "place": place_of[one.system, one.ranks]})
+            for question, answer in self.copies.answers():
+                terms[_key(self.places[question["place"]].system, question["terms"])] = answer
+        for at, each in enumerate(self.settled):
+            if each.fate is Fate.TIMED and (key := _key(each.system, each.words)) in terms:
+                self.settled[at] = replace(each, terms=terms[key])
 
     def _keep_known(self) -> None:
         """Settle plans that an earlier search timed and that this one did not come to: they leave the sets they are in.

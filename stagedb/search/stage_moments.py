@@ -11,13 +11,14 @@ class StageMoment:
 
     flying: micro-batches between their forward and their backward. opened: whether a forward is over and a backward is
     to come. summing: whether a backward is over and another one is to come. returned: whether one is to come, and no
-    forward has run since the latest one.
+    forward has run since the latest one. summed: whether a backward is over.
     """
 
     flying: tuple[int, ...]
     opened: tuple[bool, ...]
     summing: tuple[bool, ...]
     returned: tuple[bool, ...]
+    summed: tuple[bool, ...]
 
 
 def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
@@ -50,8 +51,9 @@ def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
         )
         summing = tuple(whole and 0 < rest < all_ for rest, all_ in zip(left, every, strict=True))
         returned = tuple(now and each for now, each in zip(summing, backwards, strict=True))
-        one = StageMoment(tuple(flying), opened, summing, returned)
-        known = found.get((opened, summing, returned))
-        if known is None or sum(one.flying) > sum(known.flying):
-            found[opened, summing, returned] = one
+        summed = tuple(whole and rest < all_ for rest, all_ in zip(left, every, strict=True))
+        one = StageMoment(tuple(flying), opened, summing, returned, summed)
+        key = opened, summing, returned, summed
+        if key not in found or sum(one.flying) > sum(found[key].flying):
+            found[key] = one
     return tuple(found.values())

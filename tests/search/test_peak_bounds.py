@@ -53,7 +53,7 @@ def test_no_plan_of_a_pipeline_holds_less_than_its_bounds(model: str, seed: int)
         assert bound <= peak, words
 
 
-@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("zero", range(4))
 def test_what_a_pipeline_keeps_whole_is_in_the_bound(zero: int) -> None:
     card = small("deepseek-v2-lite", 8)
     words = {"global_batch_size": 256, "seq_len": 256, "recipe": "torch", "pp": 4, "dp": 16, "zero": zero}
@@ -62,9 +62,7 @@ def test_what_a_pipeline_keeps_whole_is_in_the_bound(zero: int) -> None:
     plan = Plan.from_mapping({**words, "recompute": "full"})
     peak = peak_of(memory_of(place.trials.copied(plan)))
     bound = place.bounds.peak(plan, place.bounds.chunks(plan))
-    states = place.bounds.held(Plan.from_mapping({**words, "pp": 1, "global_batch_size": 16})) // 4
-    assert 5 * states < bound <= peak
-    assert bound > (0.8 if zero == 2 else 0.6) * peak
+    assert (0.7 if zero == 3 else 0.8) * peak < bound <= peak
 
 
 def test_moments_of_a_stage() -> None:
@@ -72,7 +70,7 @@ def test_moments_of_a_stage() -> None:
         return Plan.from_mapping({"pp": 2, "global_batch_size": 4, "seq_len": 64, **words}).tasks()[number]
 
     def has(found: tuple[StageMoment, ...], flying: int, opened: bool, summing: bool, returned: bool) -> bool:
-        return StageMoment((flying,), (opened,), (summing,), (returned,)) in found
+        return StageMoment((flying,), (opened,), (summing,), (returned,), (summing,)) in found
 
     # Two forwards, then a forward behind each backward: two micro-batches are in flight with sums and without.
     early = moments(stage(0), 1)
@@ -80,5 +78,6 @@ def test_moments_of_a_stage() -> None:
     late = moments(stage(1), 1)
     assert has(late, 1, True, True, False) and has(late, 0, True, True, True)
     assert max(each.flying for each in late) == (1,)
+    assert StageMoment((0,), (False,), (False,), (False,), (True,)) in late
     every = moments(stage(0, schedule="gpipe"), 1)
     assert has(every, 4, True, False, False) and has(every, 3, True, True, True)

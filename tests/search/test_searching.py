@@ -21,7 +21,7 @@ from stagedb.frameworks.profiles import find_profile
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
-from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, branches
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
 from stagedb.search.floors import fastest
@@ -260,6 +260,21 @@ def check_bounds_of(words: Mapping[str, Any], trials: Trials, bounds: Bounds) ->
     assert bound.step <= closer.step <= exact.step, words
     assert sum(closer.terms.values()) == closer.step
     return True
+
+
+def test_the_time_of_long_steps_is_explained_for_the_best_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked(MIXTURE, 8, ("zero", "sp"), words={"recipe": "torch"})
+    usual = run(request, MIXTURE)
+    monkeypatch.setattr(branches, "LONG", 0)
+    found = run(request, MIXTURE)
+    assert found.winners == usual.winners and len(found.timed) > len(found.winners)
+    assert [(each.words, each.step, each.peak) for each in found.timed] == [
+        (each.words, each.step, each.peak) for each in usual.timed
+    ]
+    assert all(sum(each.terms.values()) == each.step for each in found.timed)
+    # One that ends early explains its best plan.
+    late = run(request, MIXTURE, seconds=1e-9, known=found.timed)
+    assert late.best == usual.best
 
 
 ONCE_EXCEEDED: dict[str, tuple[str, int, str, dict[str, Any]]] = {
