@@ -98,8 +98,8 @@ class StateFigures:
     sends when gradients are reduced and parameters gathered. gathered: by axis, bytes of its part of the parameters
     that are gathered after the optimizer. left_gathered: bytes of a layer's parameters that a forward leaves gathered,
     and regathered: that its backward gathers again. scattered_gradients: bytes of a layer's gradients in the format of
-    their reduction, before it scatters them, and kept_gradients: of those that a rank has until the update, beyond
-    `held`. copied: bytes of buckets into which gradients are copied.
+    their reduction, before it scatters them. kept_gradients: bytes of the gradients that a rank has until the update,
+    if `held` has not. copied: bytes of buckets into which gradients are copied.
     """
 
     held: Mapping[str, int]

@@ -22,8 +22,8 @@ class StageMoment:
 
 
 def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
-    """Moments of a stage of which one has the most of everything: of those that differ only in the micro-batches in
-    flight, the one with most.
+    """Moments of a stage, one of which has the most of everything. Where some differ in the micro-batches in flight
+    alone, it is the one with most.
 
     order: the stage's tasks. chunks: how many it has. A backward in two halves sums gradients in its own way, which is
     left out.
