@@ -53,6 +53,12 @@ COLLECTIVE_NAMES: Mapping[str, str] = {
 }
 """Names of collectives in PyTorch's records and annotations, and their kinds."""
 
+LONGEST = 4_096
+"""Characters of a kernel's name that decide what it is: some patterns take the square of their number of steps."""
+
+_LONGEST_OF_LIBRARY = 512
+"""The same for kernels of NCCL and its like, whose names are short."""
+
 _LIBRARY = re.compile(
     r"(?:nccl|rccl|hccl)\w*?kernel\w*?_(allreduce|allgather|reducescatter|alltoall\w*|broadcast|reduce|sendrecv)", re.I
 )
@@ -85,7 +91,7 @@ _COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "dispatch",
         ),
         (r"moe_a2a_combine|moealltoall\w*combine", "combine"),
-        (r"nvshmem\w*|rocshmem\w*", UNKNOWN_COLLECTIVE),
+        (r"nvshmem|rocshmem", UNKNOWN_COLLECTIVE),
         (r"\b(?:nccl|rccl|hccl)\w*(?:kernel|generic)", UNKNOWN_COLLECTIVE),
     )
 )
@@ -93,7 +99,7 @@ _COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.I), kind)
     for pattern, kind in (
-        (r"\w*kv_indices\w*|reshape_and_cache|store_(?:kv)?cache", "other"),  # tables of pages, and what fills them
+        (r"kv_indices|reshape_and_cache|store_(?:kv)?cache", "other"),  # tables of pages, and what fills them
         # Decodes divide the keys of a request among blocks, and add up what these made.
         (r"paged_attention\w*reduce|splitkv_combine|(?:attn|attention|mla)\w*(?:_reduce|_combine|_merge)", "reduce"),
         (r"flash|fmha|attention|attn_(fwd|bwd)|\bmla|sdpa|paged_?attn|cross_entropy_attn", "attention"),
@@ -160,7 +166,7 @@ def short_name(kernel: str) -> str:
 
     A kernel that runs a functor has the name of that in brackets: `vectorized_elementwise_kernel[FillFunctor]`.
     """
-    text = kernel.replace("(anonymous namespace)::", "").removeprefix("void ")
+    text = kernel[:LONGEST].replace("(anonymous namespace)::", "").removeprefix("void ")
     head, _, rest = text.partition("<")
     head = head.partition("(")[0].strip()
     # An operator's template of a return type, as `std::enable_if<…>::type name<…>`, has its name after the last one.
@@ -178,11 +184,11 @@ def short_name(kernel: str) -> str:
 @lru_cache(maxsize=1 << 16)
 def communication_kind(kernel: str) -> str | None:
     """The kind of collective or message that a kernel is, by its name; None for one that computes or copies."""
-    found = _LIBRARY.search(kernel)
+    found = _LIBRARY.search(kernel, 0, _LONGEST_OF_LIBRARY)
     if found is not None:
         word = found[1].lower()
         return ALL_TO_ALL.name if word.startswith("alltoall") else _LIBRARY_KINDS[word]
-    return next((kind for pattern, kind in _COLLECTIVES if pattern.search(kernel)), None)
+    return next((kind for pattern, kind in _COLLECTIVES if pattern.search(kernel, 0, LONGEST)), None)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -191,5 +197,5 @@ def compute_kind(kernel: str, launcher: str = "") -> str:
 
     kernel: its name. launcher: that of the operator that launched it, which decides where the kernel's name does not.
     """
-    found = (kind for name in (kernel, launcher) for pattern, kind in _COMPUTE if pattern.search(name))
+    found = (kind for name in (kernel, launcher) for pattern, kind in _COMPUTE if pattern.search(name, 0, LONGEST))
     return next(found, OTHER)

@@ -10,7 +10,13 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, TraceFileError, file_digest, measured_run, read_kineto, run_rows
-from stagedb.runs.kernel_names import collective_kind, communication_kind, compute_kind, short_name
+from stagedb.runs.kernel_names import (
+    UNKNOWN_COLLECTIVE,
+    collective_kind,
+    communication_kind,
+    compute_kind,
+    short_name,
+)
 from stagedb.runs.lane_rows import message_bytes
 from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_trace import NONE, RankTrace
@@ -344,6 +350,14 @@ def test_the_innermost_span_is_that_of_each_moment(seed: int) -> None:
 )
 def test_kernels_that_communicate_are_known_by_name(name: str, kind: str | None) -> None:
     assert communication_kind(name) == kind
+
+
+def test_a_name_of_any_length_is_read_by_its_beginning() -> None:
+    """Patterns that search a whole name take its length to the square: they are for the beginning of it."""
+    long = "x" * 1_000_000
+    assert communication_kind(f"ncclDevKernel_AllReduce_Sum_bf16_RING_LL{long}") == "all_reduce"
+    assert compute_kind(f"sm90_xmma_gemm_bf16{long}") == "matmul" and short_name(f"void gemm<{long}>(int)") == "gemm"
+    assert communication_kind("ncclkernel_" * 100_000) == UNKNOWN_COLLECTIVE and compute_kind(long) == "other"
 
 
 @pytest.mark.parametrize(
