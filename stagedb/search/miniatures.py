@@ -290,7 +290,7 @@ def _gathered_units(chunk: Chunk, again: bool) -> Iterator[tuple[str, int]]:
 
 
 def _gradients(chunk: Chunk, scattered: bool) -> Iterator[tuple[str, int]]:
-    """By block, bytes of whole gradients: of those that are scattered, as sums over micro-batches, or of the others."""
+    """By block, bytes of whole gradients that are scattered, as sums over micro-batches have them, or of all others."""
     grad, wide = chunk.width("grad"), max(chunk.width("grad"), chunk.width("reduce"))
     sizes: Counter[int] = Counter()
     for key in chunk.first_gradients:
