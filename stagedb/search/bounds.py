@@ -8,7 +8,7 @@ forwards under way have saved.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -324,7 +324,7 @@ class Bounds:
             numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             sizes = [size[chunks[number]] for number in numbers]
             own = max(sum(one.at(each, at) for at, one in enumerate(sizes)) for each in found)
-            peak = max(peak, own + sum(self.received(plan, number) for number in numbers))
+            peak = max(peak, own + self.received(plan, numbers))
         return peak
 
     def at_turn(self, plan: Plan) -> int:
@@ -337,13 +337,13 @@ class Bounds:
         before = self.saved(plan) + _sum_of(states.left_gathered, whole)
         return self.held(plan) + _sum_of(states.copied, whole) + max(before, _sum_of(states.kept_gradients, whole))
 
-    def received(self, plan: Plan, number: int) -> int:
-        """Bytes of the buffers of all micro-batches' messages to the chunk of this number of the pipeline."""
+    def received(self, plan: Plan, numbers: Iterable[int]) -> int:
+        """Bytes of the buffers of all micro-batches' messages to the chunks of these numbers of the pipeline."""
         if plan.pp == 1 or not plan.options.framework.memory.receive_buffers:
             return 0
         last = plan.pp * plan.virtual_stages - 1
         forward, backward = self._messages(plan)
-        return plan.microbatches * (forward * (number > 0) + backward * (number < last))
+        return plan.microbatches * sum(forward * (each > 0) + backward * (each < last) for each in numbers)
 
     def _messages(self, plan: Plan) -> tuple[int, int]:
         """Bytes of a micro-batch's messages between stages, forward and backward."""

@@ -253,7 +253,7 @@ class SearchPlace:
         """Bytes that a rank holds at least under any plan of a cell: the mean of all stages."""
         try:
             stages = replace(plan, virtual_stages=1)
-            received = sum(self.bounds.received(stages, stage) for stage in range(plan.pp))
+            received = self.bounds.received(stages, range(plan.pp))
             return (self.bounds.at_turn(_of_one_stage(words, self.space)) + received) // plan.pp
         except UsageError:
             return 0

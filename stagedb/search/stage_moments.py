@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from stagedb.schedules import Order, splits
 
 
@@ -29,31 +32,53 @@ def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
     left out.
     """
     whole = not splits(order)
-    left, flying, begun, backwards = [0] * chunks, [0] * chunks, [0] * chunks, [False] * chunks
+    every = [0] * chunks
     for task in order:
-        left[task.chunk] += task.kind.keeps
-    every = list(left)
+        every[task.chunk] += task.kind.keeps
+    left, flying, backwards, begun = list(every), [0] * chunks, [False] * chunks, [0] * chunks
+    marks = [(False, False, False, False)] * chunks
+    key, most, total = tuple(marks), dict[object, int](), 0
+    changed: list[int] = []
     found: dict[object, StageMoment] = {}
     for task, following in zip(order, (*order[1:], None), strict=True):
+        changed.append(task.chunk)
         if task.kind.keeps:
             begun[task.chunk] += 1
             backwards[task.chunk] = False
         elif task.kind.sends and task.kind.differentiates:
             flying[task.chunk] -= 1
+            total -= 1
             left[task.chunk] -= 1
             backwards[task.chunk] = True
         if following is not None and following.joined:
             continue  # a backward that runs together with a forward may free what that one saves
-        flying = [sum(each) for each in zip(flying, begun, strict=True)]
-        begun = [0] * chunks
-        opened = tuple(
-            rest > 0 and (rest < all_ or now > 0) for rest, all_, now in zip(left, every, flying, strict=True)
-        )
-        summing = tuple(whole and 0 < rest < all_ for rest, all_ in zip(left, every, strict=True))
-        returned = tuple(now and each for now, each in zip(summing, backwards, strict=True))
-        summed = tuple(whole and rest < all_ for rest, all_ in zip(left, every, strict=True))
-        one = StageMoment(tuple(flying), opened, summing, returned, summed)
-        key = opened, summing, returned, summed
-        if key not in found or sum(one.flying) > sum(found[key].flying):
-            found[key] = one
-    return tuple(found.values())
+        for chunk in changed:
+            flying[chunk] += begun[chunk]
+            total += begun[chunk]
+            begun[chunk] = 0
+            rest, started = left[chunk], left[chunk] < every[chunk]
+            summing = whole and started and rest > 0
+            mark = (
+                rest > 0 and (started or flying[chunk] > 0),
+                summing,
+                summing and backwards[chunk],
+                whole and started,
+            )
+            if mark != marks[chunk]:
+                marks[chunk] = mark
+                key = tuple(marks)
+        changed.clear()
+        if total > most.get(key, -1):
+            most[key] = total
+            found[key] = StageMoment(tuple(flying), *zip(*marks, strict=True))
+    return _most(list(found.values()))
+
+
+def _most(found: list[StageMoment]) -> tuple[StageMoment, ...]:
+    """The moments without those of which another one has as much of everything."""
+    if not found:
+        return ()
+    figures = np.array([np.concatenate([*vars(each).values()]) for each in found], np.int64)
+    exceeded: npt.NDArray[np.bool_] = np.all(figures[:, None, :] <= figures[None, :, :], axis=2)
+    np.fill_diagonal(exceeded, False)
+    return tuple(each for each, others in zip(found, list(exceeded), strict=True) if not np.any(others))
