@@ -52,7 +52,8 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
     `S` is the sequence length of plans that name none. `P` is the number of rows of the table of learned positions,
-    where there is one, `FD` the width of a feed-forward in parallel with experts. The parts of layers add their symbols
+    where there is one, `FD` the width of a feed-forward in parallel with experts. `LS` is the number of layers where
+    some share weights: all of them are one block, so that `L` is 1. The parts of layers add their symbols
     (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
@@ -64,7 +65,8 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
         **learned,
         **narrow,
         **several,
-        "L": card.layers,
+        "L": 1 if card.shares else card.layers,
+        **({"LS": card.layers} if card.shares else {}),
         "H": card.hidden,
         "V": vocabulary,
         "S": card.usual_length.tokens,

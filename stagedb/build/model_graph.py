@@ -45,7 +45,7 @@ from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
 from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.multi_token_prediction import recomputed_with
-from stagedb.models.named_facts import in_experts
+from stagedb.models.named_facts import in_experts, in_stack
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Way
@@ -157,8 +157,19 @@ def _recomputed(card: Card, kind: LayerKind, options: GraphOptions, framework: F
     return () if found is None else (found,)
 
 
+def _recomputed_stack(card: Card, options: GraphOptions, framework: Framework) -> tuple[RecomputedPart, ...]:
+    """Those of each layer of a block that has all layers."""
+    return tuple(
+        replace(part, inside=in_stack(number))
+        for number, name in enumerate(card.sequence)
+        for part in _recomputed(card, card.kinds[name], options, framework)
+    )
+
+
 def _trace_layer(card: Card, style: Style, trained: Trained, kind: LayerKind, t: Tracer, x: Tensor) -> Tensor:
     t.adapts = trained.adapts
+    if card.shares:
+        return blocks.stack(t, card, style, [card.kinds[name] for name in card.sequence], x)
     return blocks.layer(t, card, style, kind, x)
 
 
@@ -196,7 +207,9 @@ def _block_plans(card: Card, options: GraphOptions, layers: Iterable[LayerBlock]
                 trace=partial(_trace_layer, card, style, trained, part.kind),
                 input=True,
                 loss=False,
-                recomputed=_recomputed(card, part.kind, options, framework),
+                recomputed=_recomputed_stack(card, options, framework)
+                if card.shares
+                else _recomputed(card, part.kind, options, framework),
                 layers=part.layers,
                 trains=trained.trains,
                 below=part.below,

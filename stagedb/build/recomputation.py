@@ -23,13 +23,18 @@ class RecomputedPart:
     whole: the chosen operations are one checkpointed function, and its results are kept for readers outside of it;
     otherwise each operation is recomputed on its own, even if others read its results. early_stop: only as far as the
     backward reads. caches: every result of the other operations is kept until the block's backward, even if nothing
-    there reads it.
+    there reads it. inside: what belongs to the layer, where a block has several; others are neither run again nor kept.
     """
 
     again: Callable[[Operation], bool]
     whole: bool
     early_stop: bool
     caches: bool = False
+    inside: Callable[[Operation], bool] = lambda op: True
+
+    def chooses(self, op: Operation) -> bool:
+        """Whether a forward operation runs again."""
+        return self.inside(op) and self.again(op)
 
 
 def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[tuple[Operation, ...], dict[str, str]]:
@@ -39,8 +44,8 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
     the operations with the copies among them, and for each new tensor the one that it repeats.
     """
     forward = [op for op in operations if not op.template.differentiates]
-    chosen = [op for op in forward if part.again(op)]
-    outside = {tensor.name for op in forward if not part.again(op) for tensor in op.inputs}
+    chosen = [op for op in forward if part.chooses(op)]
+    outside = {tensor.name for op in forward if not part.chooses(op) for tensor in op.inputs}
     kept = outside if part.whole else set()
     makers = {tensor.name: op for op in chosen for tensor in op.outputs if tensor.name not in kept}
     first = next((i for i, op in enumerate(operations) if _reads(op, makers)), None)
@@ -70,7 +75,7 @@ def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset
 
     They are the results of calls: what only the same call reads, as one turn of a ring the turn before, is none.
     """
-    forward = [op for op in operations if not op.template.differentiates]
+    forward = [op for op in operations if not op.template.differentiates and part.inside(op)]
     kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]
     readers: dict[str, set[str]] = {}
     for op in operations:

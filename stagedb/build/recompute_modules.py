@@ -31,7 +31,7 @@ from stagedb.models.kinds.one_part import NONE
 from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
 from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
 from stagedb.models.kinds.state_space import STATE_SPACE
-from stagedb.models.multi_token_prediction import name_in_layer
+from stagedb.models.named_facts import name_in_layer
 
 CAST_INPUT = ".cast_input"
 """Part of the names of operators that cast an input of a matmul to fp8."""

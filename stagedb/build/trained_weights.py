@@ -12,6 +12,7 @@ from stagedb.ir.operators import Einsum
 from stagedb.ir.tensors import Tracer
 from stagedb.mentions import Word
 from stagedb.models.adapters import ALL, is_adapted, is_adapter, is_under
+from stagedb.models.blocks import STACK
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind
 from stagedb.plans.graph_options import GraphOptions
@@ -82,10 +83,14 @@ class LayerBlock:
 
 
 def layer_blocks(card: Card, trained: Trained, traced: Callable[[LayerKind], Tracer]) -> tuple[LayerBlock, ...]:
-    """The blocks of a model's layers: one for each kind, and one more for layers below which nothing is trained.
+    """The blocks of a model's layers: one for each kind, and one more for layers below which nothing is trained. Layers
+    that share weights are one block with all others.
 
     traced: the forward of a layer of a kind. Raises UsageError for names that match nothing.
     """
+    if card.shares:
+        _check_stack(card, trained)
+        return (LayerBlock(STACK, card.kinds[card.sequence[0]], "1", (0,)),)
     usual = tuple(LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values())
     if trained.everything:
         return usual
@@ -110,6 +115,15 @@ def layer_blocks(card: Card, trained: Trained, traced: Callable[[LayerKind], Tra
         )
         for (name, under), of_block in numbers.items()
     )
+
+
+def _check_stack(card: Card, trained: Trained) -> None:
+    """Raise UsageError for weights that are not trained where layers share some."""
+    if not trained.everything:
+        raise UsageError(
+            f"{card.name} has blocks whose weights several layers share, which stagedb trains with all others: leave "
+            f"{Word('lora' if trained.lora else 'frozen')} out"
+        )
 
 
 def _repeat(card: Card, kind: LayerKind) -> str:

@@ -73,7 +73,9 @@ class Tracer:
     copies in fp8 of inputs of matmuls, by the input, where several matmuls of a block may read one. adapts: whether a
     linear layer of this name in the block has an adapter. trains: whether a weight of this name has a gradient. below:
     whether something before the block is trained. kept: gradients that the forward makes, each with the tensor whose
-    gradient it is.
+    gradient it is. entry: the input of a block of several layers, which later ones may read again. owner: the part of
+    the block whose weights several layers read; None: each layer has its own. turn: how many layers before the present
+    one read such weights.
     """
 
     block: str
@@ -94,6 +96,17 @@ class Tracer:
     trains: Callable[[str], bool] = lambda name: True
     below: bool = True
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    entry: Tensor | None = None
+    owner: str | None = None
+    turn: int = 0
+
+    @contextmanager
+    def sharing(self, owner: str) -> Iterator[None]:
+        """Take the following weights from a part of the block that other layers take theirs from too: one of a name
+        that the part has is the same weight."""
+        self.owner = f"{owner}."
+        yield
+        self.owner = None
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
@@ -116,8 +129,10 @@ class Tracer:
         Its first `rows` axes are one dimension of the framework's parameter: the dimension that sharding cuts. dtype:
         its class of formats, if it is stored in another one than parameters are.
         """
-        weight = self.tensor(name, axes, dtype, "weight")
-        self.weights.append(weight)
+        owner = self.part if self.owner is None else self.owner
+        weight = Tensor(f"{self.block}.{owner}{name}", axes, dtype, "weight")
+        if self.owner is None or weight.name not in self.rows:
+            self.weights.append(weight)
         self.rows[weight.name] = rows
         return weight
 

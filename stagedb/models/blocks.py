@@ -16,7 +16,7 @@ from stagedb.models.multi_token_prediction import further_layer, labels, part_of
 from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
 from stagedb.models.style import Style
 
-__all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer", "stream"]
+__all__ = ["HIDDEN", "STACK", "Style", "buffers", "embedding", "head", "layer", "stack", "stream"]
 
 
 def buffers(card: Architecture, style: Style, kinds: Iterable[LayerKind]) -> tuple[tuple[Tensor, str], ...]:
@@ -73,6 +73,20 @@ def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tenso
         x,
         values,
     )
+
+
+STACK, LAYER = "stack", "layer_"
+"""The block of all layers, where some share weights, and the beginning of the names of its layers."""
+
+
+def stack(t: Tracer, card: Architecture, style: Style, kinds: Iterable[LayerKind], x: Tensor) -> Tensor:
+    """All layers of a model, some of which share weights and read the embedded tokens again. kinds: one a layer."""
+    t.entry = x
+    for number, kind in enumerate(kinds):
+        with t.within(f"{LAYER}{number}"):
+            x = layer(t, card, style, kind, x)
+        t.turn += kind.shares
+    return x
 
 
 def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
+from stagedb.models.kinds.head_sizes import own_axes
 from stagedb.models.kinds.hyper_connections import of_head
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
@@ -297,6 +298,7 @@ class Card:
             for part in kind.parts:
                 part.check_values(self, kind.settings)
             check_reads(self.name, kind)
+        self._check_shared()
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
 
@@ -308,6 +310,40 @@ class Card:
                 f"{self.name}: layer_kinds: {kind.name} has the residual {kind.residual}, and the card has {has}: the "
                 "residual `hyper_connections` and the number of streams, such as 4, go together, in all layers"
             )
+
+    def _check_shared(self) -> None:
+        """Raise UsageError for layers with shared blocks that nothing gives one meaning."""
+        sharing = [kind.name for kind in self.kinds.values() if kind.shares]
+        if len(sharing) > 1:
+            raise UsageError(
+                f"{self.name}: layer_kinds: {' and '.join(sharing)} share blocks, which one kind of layer takes in "
+                "turn: give their layers one kind"
+            )
+        if sharing and (self.multi_token_prediction or self.hyper_connections):
+            raise UsageError(
+                f"{self.name}: layers with shared blocks read the embedded tokens and one stream: leave "
+                "multi_token_prediction and hyper_connections out"
+            )
+        if sharing and any(own_axes(self, kind) for kind in self.kinds.values()):
+            raise UsageError(
+                f"{self.name}: layers with shared blocks are one block of a graph with all others, whose heads are of "
+                "one number and size: leave heads, kv_heads, head_dim and value_dim out of layer_kinds"
+            )
+
+    @property
+    def shares(self) -> bool:
+        """Whether layers share weights, so that all layers of the model are one block of a graph."""
+        return any(kind.shares for kind in self.kinds.values())
+
+    def _of_shared_blocks(self) -> int:
+        """The number of parameters of blocks that layers share."""
+        count = 0
+        for kind in self.kinds.values():
+            layers = self.sequence.count(kind.name)
+            for part in kind.parts:
+                if part.shared is not None:
+                    count += min(layers, int(kind.settings["shared_blocks"])) * part.shared(self, kind.settings)
+        return count
 
     def _checked_blocks(self) -> tuple[OwnBlock, ...]:
         """Its own blocks, with names that no other part has."""
@@ -357,7 +393,7 @@ class Card:
         further = self.multi_token_prediction * each
         kinds = Counter(self.sequence)
         layers = sum(count * self._of_layer(self.kinds[name]) for name, count in kinds.items())
-        return tables + layers + around + further + of_head(self)
+        return tables + layers + self._of_shared_blocks() + around + further + of_head(self)
 
     @property
     def position_rows(self) -> int:

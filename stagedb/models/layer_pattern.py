@@ -8,6 +8,8 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean, shown
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, OwnBlock, Value
+from stagedb.models.kinds.one_part import MIXER_OF_STREAM
+from stagedb.models.kinds.one_part import NONE as NO_PART
 
 NONE = "none"
 """The part that a layer with one part lacks."""
@@ -120,8 +122,8 @@ def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: 
 
 
 def check_reads(model: str, kind: LayerKind) -> None:
-    """Raise UsageError for a channel mixer that does not read what the residual gives it."""
-    channel_mixer, residual = kind.parts[1], RESIDUALS[kind.residual]
+    """Raise UsageError for a part that does not read what the residual gives it."""
+    residual, (mixer, channel_mixer) = RESIDUALS[kind.residual], kind.parts
     for word, part in (("mixer", kind.mixer), ("channel_mixer", kind.channel_mixer)):
         if (part == NONE) != (residual.without == word):
             alone = next(name for name, each in RESIDUALS.items() if each.without == word)
@@ -129,10 +131,20 @@ def check_reads(model: str, kind: LayerKind) -> None:
                 f"{model}: layer_kinds: {kind.name} has {word}: {part} and residual: {kind.residual}, and "
                 f"{word}: {NONE} goes with residual: {alone}: set both, or neither"
             )
-    if channel_mixer.reads_stream != residual.reads_stream:
-        fit = [name for name, each in RESIDUALS.items() if each.reads_stream == channel_mixer.reads_stream]
+    if mixer.reads_stream and channel_mixer is not NO_PART:
         raise UsageError(
-            f"{model}: layer_kinds: {kind.name} has channel_mixer: {channel_mixer.name}, which goes with residual: "
+            f"{model}: layer_kinds: {kind.name} has mixer: {mixer.name}, which is alone in its layers: set "
+            f"channel_mixer: {NONE} and residual: {MIXER_OF_STREAM.name}"
+        )
+    word, reader = ("mixer", mixer) if channel_mixer is NO_PART else ("channel_mixer", channel_mixer)
+    if reader.reads_stream != residual.reads_stream:
+        fit = [
+            name
+            for name, each in RESIDUALS.items()
+            if each.reads_stream == reader.reads_stream and (each.without == "channel_mixer") == (word == "mixer")
+        ]
+        raise UsageError(
+            f"{model}: layer_kinds: {kind.name} has {word}: {reader.name}, which goes with residual: "
             f"{' or '.join(fit)}, and not with {kind.residual}"
         )
 

@@ -1,15 +1,22 @@
 """What operators and tensors are, by the names that this package gives them: the one place that takes names apart."""
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from stagedb.collectives import ALL_GATHER, ALL_TO_ALL
 from stagedb.ir.facts import ATTENTION, FEED_FORWARD, Casts, InExperts, OpFacts, TensorFacts
+from stagedb.ir.tensors import Operation
+from stagedb.models.blocks import LAYER, STACK
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.models.multi_token_prediction import depth_of
+from stagedb.models.multi_token_prediction import name_in_layer as of_further
 
 _IN_EXPERTS = re.compile(rf"\.(ffn\.dispatch|ffn\.back|{EXPERT_MATMULS})\b|\.ffn\.combine\.input_gradient\.")
 """What the results of experts become is outside, and so is the gradient of that, before it is sent to the experts."""
+
+_OF_STACK = re.compile(rf"({STACK})\.({LAYER}\d+)\.")
+"""The beginning of names in a layer of a block that has all layers."""
 
 _RETURN = f".{EXPERT_MATMULS}.w2.{ALL_TO_ALL.name}."
 _BETWEEN = ("add", "residual")
@@ -27,19 +34,36 @@ _RING = re.compile(rf"(?P<ring>.+)\.(?:turn|exchange|return|{ALL_GATHER.name})(?
 @lru_cache(maxsize=1 << 14)
 def op_facts(name: str) -> OpFacts:
     """What an operator of this name in a graph is."""
-    words = name.split(".")
-    inside = words[1] if len(words) > 1 else ""
+    block, inside, words = _split(name)
     part = next((each for each in (ATTENTION, FEED_FORWARD) if inside.startswith(each)), None)
-    called = inside == part and len(words) > 2 and words[2] not in _BETWEEN
+    called = inside == part and len(words) > 1 and words[1] not in _BETWEEN
     return OpFacts(
         origin=(name.rpartition("_gradient")[0].rpartition(".")[0] or None),
         part=part,
-        module=".".join(words[:3]) if called else None,
+        module=".".join((block, *words[:2])) if called else None,
         depth=depth_of(name),
         experts=_experts(name),
         casts=next((cast for text, cast in _CASTS if text in name), None),
         ring=_ring(name),
     )
+
+
+def _split(name: str) -> tuple[str, str, list[str]]:
+    """The block and layer of a name, the first word inside of it, and all words inside."""
+    found = _OF_STACK.match(name)
+    block, _, rest = (name[: found.end() - 1], "", name[found.end() :]) if found else name.partition(".")
+    words = rest.split(".")
+    return block, words[0], words
+
+
+def in_stack(number: int) -> Callable[[Operation], bool]:
+    """Whether an operation is in the layer of a number, from 0, of a block that has all layers."""
+    return lambda op: op.name.startswith(f"{STACK}.{LAYER}{number}.")
+
+
+def name_in_layer(name: str) -> str:
+    """The name of an operation as that of its layer, where its layer is a part of a block; any other name itself."""
+    return _OF_STACK.sub(r"\1.", name, count=1) if name.startswith(STACK) else of_further(name)
 
 
 def _experts(name: str) -> InExperts | None:

@@ -1,7 +1,7 @@
 """How a plan splits a model's layers into stages, and into the chunks of each stage."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -30,6 +30,17 @@ def check_split(plan: PlanFields) -> None:
                 f"{Word('counted_ends', plan.counted_ends)} is for an even split, and {Word(word)} gives the split",
                 ways=[UNCOUNTED, Way({word: None}, f"leave {Word(word)} out")],
             )
+
+
+def check_shared_layers(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for several stages or chunks of layers that share weights."""
+    if "LS" in sizes and plan.pp * plan.virtual_stages > 1:
+        raise Misfit(
+            f"the model's {sizes['LS']} layers share blocks of weights and read the embedded tokens again, so that "
+            "stagedb keeps them on one stage: the copies of shared weights on several stages, whose gradients are "
+            "added, are not built",
+            ways=[Way({"pp": 1, "virtual_stages": 1}, str(Word("pp", 1)))],
+        )
 
 
 def stage_layers(plan: PlanFields, layers: int) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from stagedb.plans.expert_checks import (
 )
 from stagedb.plans.expert_load import read_routing, whole_ratio, with_whole_choices
 from stagedb.plans.graph_options import GraphOptions
-from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
+from stagedb.plans.layer_split import check_shared_layers, check_split, chunk_layers, stage_layers
 from stagedb.plans.loss_checks import check_loss
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.plans.optimizer_checks import check_gathered, check_optimizer
@@ -201,6 +201,7 @@ class Plan(PlanFields):
             self._check_model(sizes)
 
     def _check_model(self, sizes: Mapping[str, int]) -> None:
+        check_shared_layers(self, sizes)
         check_recomputed_of(self, self.chunk_layers(sizes["L"]), self.stage_layers(sizes["L"]))
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)

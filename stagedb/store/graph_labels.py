@@ -12,6 +12,7 @@ _GRAPH = Property("graph", "string", "id of the graph that it belongs to")
 
 SIZES: dict[str, tuple[str, str]] = {
     "L": ("layers", "number of layers"),
+    "LS": ("sharing_layers", "number of layers where some share weights: they are one block, and `layers` is 1"),
     "H": ("hidden", "hidden size"),
     "V": ("vocabulary", "rows of the embedding table, padded as the recipe pads it"),
     "S": ("sequence", "sequence length of plans that name none"),

@@ -30,7 +30,7 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("positions", r"embed_positions|positions_embed|\bwpe\b|position_embeddings"),
     ("head", r"lm_head|embed_out|output_projection"),
     ("streams", r"\b(attn|ffn)_hc\b|hc_head"),
-    ("shared experts", r"shared"),
+    ("shared experts", r"shared(?!_transformer)"),
     ("experts", r"experts"),
     ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer|\bexpert_bias"),
     (

@@ -16,6 +16,7 @@ from tests.models.recurrence_names import recurrence_weight, usual_name
 from tests.models.scan_names import scan_weights
 from tests.models.selective_names import selective_weights
 from tests.models.short_convolution_names import short_convolution_weights
+from tests.models.zamba_names import shared_weights
 from tests.semantics.stage import Key
 
 Config = Mapping[str, object]
@@ -172,7 +173,9 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     for name, value in named.items():
         ending = "bias" if name.endswith("bias") else "weight"
         match, further = LAYER.search(name), FURTHER.search(name)
-        if further is not None:
+        if config["model_type"] == "zamba2" and match is not None:
+            found |= dict(shared_weights(name, value, shapes, config))
+        elif further is not None:
             part, own = f"head.further_{int(further['depth']) + 1}", further["part"].removeprefix("layer.")
             if own == further["part"]:
                 found[f"{part}.{AHEAD[own.split('.')[0]]}.{ending}", max(blocks)] = value

@@ -70,6 +70,7 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "NemotronForCausalLM": {"num_key_value_heads": 8},
     "NemotronHForCausalLM": {"layers_block_type": ["full_attention", "mlp", "full_attention", "moe"]},
     "Qwen3OmniMoeThinkerForConditionalGeneration": {"head_dim": 128},
+    "Zamba2ForCausalLM": {"layers_block_type": ["hybrid", "linear_attention"] * (LAYERS // 2)},
 }
 """What others differ from, where no reader reads the defaults of a class, or its code makes no model of them."""
 

@@ -18,7 +18,7 @@ from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.kimi_delta import KIMI_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
-from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, NONE
+from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, MIXER_OF_STREAM, NONE
 from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
@@ -34,6 +34,7 @@ from stagedb.models.kinds.serial import (
     SANDWICH_SCALED,
     SERIAL,
 )
+from stagedb.models.kinds.shared_block import SHARED_BLOCK
 from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
 from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
@@ -46,6 +47,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE, NONE),
         *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN, KIMI_DELTA, LIGHTNING_ATTENTION),
+        SHARED_BLOCK,
     )
 }
 """Mixers by the name that a card uses."""
@@ -68,6 +70,7 @@ RESIDUALS: Mapping[str, Residual] = {
         NORMED_STREAM,
         SEVERAL,
         MIXER_ALONE,
+        MIXER_OF_STREAM,
         CHANNEL_MIXER_ALONE,
     )
 }
@@ -135,6 +138,11 @@ class LayerKind:
         """All fields except its name and own blocks, as in a card."""
         words: dict[str, Value] = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
         return {**words, **dict(self.values)}
+
+    @property
+    def shares(self) -> bool:
+        """Whether it has blocks whose weights several layers share."""
+        return any(part.shared is not None for part in self.parts)
 
     @property
     def routes(self) -> bool:

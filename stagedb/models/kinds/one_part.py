@@ -1,6 +1,6 @@
 """Layers with one part: a norm, and a mixer or a channel mixer, which is added to the stream (Mamba, Nemotron-H).
 
-The part that such a layer lacks is `none`.
+The part that such a layer lacks is `none`. A mixer may read the stream itself, and has norms of its own then.
 """
 
 from typing import TYPE_CHECKING
@@ -35,8 +35,15 @@ def _channel_mixer(
     return shared.residual(t, card, style, "ffn.add", x, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
 
 
+def _mixer_of_stream(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
+) -> "Tensor":
+    return shared.residual(t, card, style, "attn.add", x, mixer(x))
+
+
 NONE = LayerPart(name="none", forward=_no_forward, parameters=lambda card, values: 0)
 """No mixer, or no channel mixer."""
 
 MIXER_ALONE = Residual("mixer_alone", 1, _mixer, without="channel_mixer")
+MIXER_OF_STREAM = Residual("mixer_of_stream", 0, _mixer_of_stream, without="channel_mixer", reads_stream=True)
 CHANNEL_MIXER_ALONE = Residual("channel_mixer_alone", 1, _channel_mixer, without="mixer")

@@ -195,7 +195,8 @@ class LayerPart:
     """One kind of mixer or channel mixer.
 
     name: its word in a card. forward: see `Forward`. parameters: the number in a layer; idle: the number of those that
-    do not process a token. check: raises UsageError for a card that it does not suit; it is called for all cards.
+    do not process a token. shared: the number in each block whose weights several layers share; None: a layer has all
+    of its own. check: raises UsageError for a card that it does not suit; it is called for all cards.
     check_values: raises UsageError for values that do not suit each other; it is called for the layer kinds with it.
     words: what a layer kind of a card may set for it.
     symbols: the sizes that it adds to a model. axes: the size of each of its logical axes, as a text of the symbols;
@@ -212,6 +213,7 @@ class LayerPart:
     forward: Forward
     parameters: Callable[[Architecture, Values], int]
     idle: Callable[[Architecture, Values], int] = lambda card, values: 0
+    shared: Callable[[Architecture, Values], int] | None = None
     check: Callable[[Architecture], None] = lambda card: None
     check_values: Callable[[Architecture, Values], None] = lambda card, values: None
     words: Mapping[str, KindWord] = field(default_factory=dict)

@@ -20,8 +20,8 @@ class Residual:
 
     name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
     with its mixer and its channel mixer, and returns the stream after it. words: what a layer kind of a card may set
-    for it; their values are forward's last argument. reads_stream: its channel mixer reads the
-    stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
+    for it; their values are forward's last argument. reads_stream: its channel mixer (without one its mixer) reads
+    the stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
     models with several streams, (batch, seq, streams, hidden). without: the part that its layers lack, `mixer` or
     `channel_mixer`, which is `none` then; empty: they have both.
     """

@@ -22,6 +22,7 @@ from stagedb.models.readers import (
     short_convolutions,
     state_space,
     windowed_decoders,
+    zamba2,
 )
 from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
 
@@ -44,6 +45,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **kimi_linear.READERS,
     **minimax_01.READERS,
     **deepseek_v4.READERS,
+    **zamba2.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

@@ -57,6 +57,7 @@ _TURNED: Mapping[str, tuple[str, ...]] = {
     "lfm2": ("block_ff_dim", "tie_embedding"),
     "lfm2_moe": ("tie_embedding",),
     "nemotron_h": ("attention_head_dim", "time_step_rank"),
+    "zamba2": ("attention_head_dim", "head_dim"),
 }
 """Keys of publishers' files that a class turns into its own, by `model_type`."""
 

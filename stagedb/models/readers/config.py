@@ -42,6 +42,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "use_falcon_mambapy",
             "use_mamba_kernels",
             "use_mambapy",
+            "use_mem_eff_path",
         ),
         "how the package runs the model, or what it is called",
     ),
@@ -333,6 +334,8 @@ UNUSED_WHERE: Mapping[str, str] = {
     "sliding_window_pattern": "layer_types names the type of each layer",
     "time_step_rank": "each head has a step of its own (Mamba-2)",
     "use_sliding_window": "the config has no window",
+    "use_conv_bias": "no block has a scan, or each convolution has a bias (Zamba 2)",
+    **dict.fromkeys(("kv_channels", "num_query_groups"), "attention_head_dim is the size of a head (Zamba 2)"),
 }
 """The keys that another key makes meaningless, each with the condition."""
 
