@@ -21,6 +21,11 @@ def probe(name: str, shape: tuple[int, ...], turn: int) -> "np.ndarray[Any, np.d
     return np.random.default_rng([crc32(name.encode()), turn]).normal(size=shape)
 
 
+def drawn_table(vocabulary: int, choices: int, experts: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """A table that chooses experts by tokens: (vocabulary, choices). Those of a token differ."""
+    return (3 * np.arange(vocabulary)[:, None] + np.arange(choices)) % experts
+
+
 def drawn_tokens(vocabulary: int, batch: int, seq: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
     """Tokens and labels: (2, batch, seq)."""
     return np.random.default_rng(0).integers(0, vocabulary, (2, batch, seq))

@@ -27,7 +27,7 @@ from stagedb.ir.symbolic_graph import (
     When,
 )
 from stagedb.ir.tensors import Operation, Tensor
-from stagedb.models.named_facts import op_facts, tensor_facts
+from stagedb.models.named_facts import FIRST_TOKENS, is_tokens, op_facts, tensor_facts
 from stagedb.workflows import RECOMPUTE, Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
 
@@ -105,6 +105,7 @@ def _tensors(
 ) -> Iterator[SymTensor]:
     """The tensors of a block as rows. step_tensors: those that its operations once a step have in addition."""
     storages = {op.outputs[0].name: op.inputs[0].name for op in operations if op.operator.in_place}
+    storages |= {each.name: FIRST_TOKENS for each in block.given if is_tokens(each) and each.name != FIRST_TOKENS}
     storages |= {op.outputs[place].name: op.inputs[0].name for op in operations for place in op.operator.views}
     others = [*block.given, *(t for op in operations for t in (*op.inputs, *op.outputs)), *step_tensors]
     for tensor in dict.fromkeys(others):

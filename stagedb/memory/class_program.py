@@ -228,7 +228,9 @@ class _Making:
                     self.storage |= {(made, position): (op.reads[0], position) for made in op.writes}
             for tensor in graph.tensors:
                 if tensor.block == block and tensor.storage is not None:
-                    self.storage[tensor.name, position] = (tensor.storage, position)
+                    # The tokens of a micro-batch are one tensor of the stage, wherever layers read them.
+                    at = 0 if tensor.role == "input" else position
+                    self.storage[tensor.name, position] = (tensor.storage, at)
                 if tensor.block == block and tensor.repeats is not None and not again:
                     self.storage[tensor.name, position] = (tensor.repeats, position)
 

@@ -8,6 +8,9 @@ from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import Key
 from stagedb.memory.lifetimes import Category, State
 
+STAGE = "stage"
+"""The block of buffers that a stage has once; others are those of their layer."""
+
 
 def states(chunk: Chunk) -> Iterator[State]:
     """All that a chunk holds before and after a step."""
@@ -58,6 +61,8 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
             yield State(f"{name}.main_gradient", layer, elements * chunk.width("grad"), Category.GRADIENTS)
         if chunk.held.optimizer_scalar and chunk.counts_steps(name):
             yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
+    elif role == "buffer":
+        yield State(name, layer, chunk.program.sizes[name], Category.INPUTS)
     elif role == "cache":
         # The requests of all micro-batches have their caches at once.
         yield State(name, layer, chunk.plan.microbatches * chunk.program.sizes[name], Category.CACHE)
@@ -75,9 +80,9 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
 
 def _inputs(chunk: Chunk) -> Iterator[State]:
     for tensor in chunk.program.tensors.values():
-        if tensor.role == "buffer" and chunk.first:
+        if tensor.role == "buffer" and tensor.block == STAGE and chunk.first:
             yield State(tensor.name, None, chunk.program.sizes[tensor.name], Category.INPUTS)
-        if tensor.role == "input" and chunk.first and chunk.held.whole_batch:
+        if tensor.role == "input" and tensor.storage is None and chunk.first and chunk.held.whole_batch:
             size = chunk.plan.microbatches * chunk.program.sizes[tensor.name]
             yield State(tensor.name, None, size, Category.INPUTS)
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from stagedb.ir.operators import DraftedTokens, Embedding, LastTokens, LossSum, NextTokens, PositionEmbedding
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, hyper_connections
+from stagedb.models.kinds.experts import token_ids
 from stagedb.models.kinds.head_sizes import own_rotary
 from stagedb.models.losses import logits_of, loss_in_parts, loss_of
 from stagedb.models.multi_token_prediction import further_layer, labels, part_of
@@ -28,7 +29,7 @@ def buffers(card: Architecture, style: Style, kinds: Iterable[LayerKind]) -> tup
 def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
     """From tokens to hidden states: the vocabulary's table, learned positions, dropout."""
     t.enter("embedding")
-    tokens = t.tensor("tokens", ("batch", "seq"), "int64", "input")
+    tokens = token_ids(t)
     width = _width(card)
     table = t.weight("word.weight", ("vocab", width))
     x = t.activation("word", ("batch", "seq", width))

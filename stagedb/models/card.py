@@ -299,6 +299,11 @@ class Card:
                 part.check_values(self, kind.settings)
             check_reads(self.name, kind)
         self._check_shared()
+        if self.multi_token_prediction and self.kinds[self.sequence[-1]].settings.get("hashed"):
+            raise UsageError(
+                f"{self.name}: layers for further tokens are of the last kind, which has hashed experts: leave "
+                "multi_token_prediction out, or give the last layer a kind without hashed"
+            )
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
 
@@ -380,6 +385,11 @@ class Card:
     def layers_without_experts(self) -> int:
         """The number of layers without experts, if other layers have some."""
         return sum(not self.kinds[name].routes for name in self.sequence) if self.routes else 0
+
+    @property
+    def hashed_tokens(self) -> int:
+        """The rows of tables that choose experts by tokens; 0 if no layer has one."""
+        return self.vocab if any(kind.settings.get("hashed") for kind in self.kinds.values()) else 0
 
     def count_parameters(self) -> int:
         """The number of parameters, vocabulary unpadded, a tied weight counted once."""

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from stagedb.collectives import ALL_GATHER, ALL_TO_ALL
 from stagedb.ir.facts import ATTENTION, FEED_FORWARD, Casts, InExperts, OpFacts, TensorFacts
-from stagedb.ir.tensors import Operation
+from stagedb.ir.tensors import Operation, Tensor
 from stagedb.models.blocks import LAYER, STACK
-from stagedb.models.kinds.experts import EXPERT_MATMULS
+from stagedb.models.kinds.experts import EXPERT_MATMULS, TOKENS
 from stagedb.models.multi_token_prediction import depth_of
 from stagedb.models.multi_token_prediction import name_in_layer as of_further
 
@@ -82,6 +82,15 @@ def _ring(name: str) -> str | None:
 def in_experts(name: str) -> bool:
     """Whether an operator, or a tensor, of this name is in the module of a layer's experts."""
     return _IN_EXPERTS.search(name) is not None
+
+
+FIRST_TOKENS = f"embedding.{TOKENS}"
+"""The tokens of a micro-batch. Layers that read them again read the same storage."""
+
+
+def is_tokens(tensor: Tensor) -> bool:
+    """Whether a tensor is the tokens of a micro-batch, by its name in a block."""
+    return tensor.role == "input" and tensor.name.rpartition(".")[2] == TOKENS
 
 
 @lru_cache(maxsize=1 << 14)

@@ -21,7 +21,7 @@ FLASH: dict[str, Any] = {
     "num_experts_per_tok": 6,
     "max_position_embeddings": 1048576,
     "compress_ratios": [0, 0, *[4, 128] * 20, 4],
-    "num_hash_layers": 0,
+    "num_nextn_predict_layers": 0,
 }
 
 PRO: dict[str, Any] = {
@@ -45,23 +45,29 @@ def test_parameters_are_the_published_ones(config: dict[str, Any], parameters: i
 
 
 def test_older_words_are_those_of_today() -> None:
-    today = {key: value for key, value in FLASH.items() if key not in ("compress_ratios", "num_hash_layers")}
+    today = {key: value for key, value in FLASH.items() if key != "compress_ratios"}
     types = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
     today["layer_types"] = [types[ratio] for ratio in FLASH["compress_ratios"]]
-    today["mlp_layer_types"] = ["moe"] * 43
+    today["mlp_layer_types"] = ["hash_moe"] * 3 + ["moe"] * 40
     assert from_hugging_face(today, name="v4") == from_hugging_face(FLASH, name="v4")
     usual = from_hugging_face({**FLASH, "compress_ratios": None}, name="v4").sequence
-    assert usual == ("heavy", "heavy", *("heavy", "sparse") * 20, "heavy")
+    assert usual == (*["heavy_hashed"] * 3, *("sparse", "heavy") * 20)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 43])
+def test_a_table_chooses_the_experts_of_the_first_layers(layers: int) -> None:
+    read = from_hugging_face({**FLASH, "num_hash_layers": layers}, name="v4")
+    assert [name.endswith("_hashed") for name in read.sequence] == [True] * layers + [False] * (43 - layers)
+    assert read.hashed_tokens == (129280 if layers else 0)
+    assert all(bool(kind.settings["hashed"]) == name.endswith("_hashed") for name, kind in read.kinds.items())
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"num_hash_layers": 3}, "hash_moe .num_hash_layers, 3 by default. is not supported"),
-        ({"num_hash_layers": None}, "hash_moe"),
-        ({"mlp_layer_types": ["hash_moe"] * 43}, "hash_moe"),
+        ({"num_hash_layers": -1}, "num_hash_layers must be a whole number from 0"),
         ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers 1 is not supported"),
-        ({"mlp_layer_types": ["moe"]}, "mlp_layer_types is not supported: moe for each of 43 layers"),
+        ({"mlp_layer_types": ["moe"]}, "mlp_layer_types is not supported: moe or hash_moe for each of 43 layers"),
         ({"mlp_layer_types": [["moe"]] * 43}, "mlp_layer_types is not supported"),
         ({"compress_ratios": [4, 8]}, "layer_types .or compress_ratios. is not supported"),
         ({"layer_types": ["full_attention"] * 43}, "layer_types"),

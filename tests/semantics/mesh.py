@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from scripts.recording.drawn_values import drawn_table
 from stagedb.build.sharing import group_of
 from stagedb.expressions import evaluate
 from stagedb.frameworks import find_framework
@@ -283,6 +284,11 @@ class SimulatedMesh(Interpreter):
             members = [self._group(axis, rank) for rank in self.ranks]
             own = [np.sum([own[m] for m in group], axis=0) / (1 if shards else len(group)) for group in members]
         return own
+
+    def table(self, row: SymTensor) -> Value:
+        """The parts of a table that chooses experts by tokens."""
+        vocabulary, choices = (self.sizes[row.block][axis] for axis in row.axes)
+        return self.scatter(drawn_table(vocabulary, choices, self.env["E"]), row)
 
     def scatter(self, whole: Array, row: SymTensor) -> Value:
         """The parts of a whole value, by the layout of its tensor."""

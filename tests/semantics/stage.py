@@ -109,6 +109,8 @@ class Stage:
                 if row.block == block and row.role == "input":
                     inputs = self.microbatches[microbatch]
                     values[row.name, place] = self.mesh.scatter(inputs[row.name.rpartition(".")[2]], row)
+                if row.block == block and row.role == "buffer":
+                    values[row.name, place] = self.mesh.table(row)
             self.hand_over(values, training.FORWARD, place)
             self.gather_parameters(values, place, block, training.FORWARD, due)
             self.compute(values, place, block, (training.FORWARD,), due)

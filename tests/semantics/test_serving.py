@@ -92,6 +92,8 @@ class Serving:
                 values[row.name, place] = mesh.scatter(self.weights[place_of_value(row, place)], row)
             for row in (row for row in self.graph.tensors if row.block == block and row.role == "input"):
                 values[row.name, place] = mesh.scatter(self.inputs.get(row.name, self.tokens)[:, start:end], row)
+            for row in (row for row in self.graph.tensors if row.block == block and row.role == "buffer"):
+                values[row.name, place] = mesh.table(row)
             spec = mesh.specs[block]
             if place in self.begins:
                 before = self._across(mesh, values, before, place)

@@ -159,6 +159,11 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "experts by a table": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sqrtsoftplus", "hashed": True, "routing_scale": 1.5},
+        {},
+    ),
     "streams": ("llama", {"residual": "hyper_connections"}, {"hyper_connections": 3, "hyper_connection_rounds": 4}),
     "streams, one round, with biases": (
         "gpt",

@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch.overrides import TorchFunctionMode
 
-from scripts.recording.drawn_values import drawn, drawn_tokens, probe
+from scripts.recording.drawn_values import drawn, drawn_table, drawn_tokens, probe
 
 WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
 
@@ -69,6 +69,8 @@ def record(
         for module in model.modules():
             if hasattr(module, "variance_epsilon"):
                 module.variance_epsilon = EPSILON
+            if hasattr(module, "tid2eid"):
+                module.tid2eid.copy_(torch.from_numpy(drawn_table(known.vocab_size, module.top_k, module.num_experts)))
             if ROUTER.search(type(module).__name__):
                 module.register_forward_hook(_dealt)
         tokens, labels = map(torch.from_numpy, drawn_tokens(known.vocab_size, batch, seq))

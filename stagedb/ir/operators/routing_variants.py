@@ -1,5 +1,5 @@
-"""Routers that differ from a weighted sum: experts whose inputs are scaled (Llama 4), SparseMixer (Phi-3.5 MoE), and a
-choice in groups of experts (DeepSeek V2 and V3)."""
+"""Routers that differ from a weighted sum: experts whose inputs are scaled (Llama 4), SparseMixer (Phi-3.5 MoE), and
+choices in groups of experts (DeepSeek V2 and V3) or by a table of tokens (DeepSeek V4)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,6 +109,40 @@ class GroupedTopK(Operator):
         left = np.where(allowed[..., None], grouped, -np.inf).reshape(scores.shape)
         best = np.argsort(-left, axis=-1, kind="stable")[..., : place.sizes["choices"]]
         return [np.take_along_axis(scores, best, axis=-1), best]
+
+
+@dataclass(frozen=True)
+class TableChoice(Operator):
+    """The experts that a table has for each token: (batch, seq) and (table_tokens, choices) to (batch, seq, choices).
+
+    The kernel reads a row for each token, not the table.
+    """
+
+    kind: ClassVar[str] = "embedding"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return inputs[0], outputs[0]
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        tokens, table = inputs
+        return [table[tokens]]
+
+
+@dataclass(frozen=True)
+class ChosenScores(Operator):
+    """The scores of chosen experts: (batch, seq, experts) and (batch, seq, choices) to (batch, seq, choices)."""
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return outputs[0], inputs[1]
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, TopKGradient(), (arriving(grads), op.inputs[1]), grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        scores, chosen = inputs
+        return [np.take_along_axis(scores, chosen, axis=-1)]
 
 
 @dataclass(frozen=True)

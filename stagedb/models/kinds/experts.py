@@ -160,7 +160,12 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
         score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation(str(values["scores"]))
         t.emit("ffn.scores", score, (every,), scores)
         best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
-        t.emit("ffn.topk", _choice(values), (scores,), best, chosen)
+        if values["hashed"]:
+            table = t.tensor("ffn.router.table", ("table_tokens", "choices"), "int64", "buffer")
+            t.emit("ffn.chosen", ops.TableChoice(), (token_ids(t), table), chosen)
+            t.emit("ffn.topk", ops.ChosenScores(), (scores, chosen), best)
+        else:
+            t.emit("ffn.topk", _choice(values), (scores,), best, chosen)
         if values["normalised"]:
             t.emit("ffn.shares", ops.Normalise(), (best,), shares, t.activation("ffn.total", ("batch", "seq"), "fp32"))
             best = shares
@@ -174,6 +179,15 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
     t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
     t.emit("ffn.weights", ops.Cast(), (_by_expert(t, shares, chosen) if scaled else shares,), weights)
     return weights, chosen
+
+
+TOKENS = "tokens"
+"""The name of the model's tokens in a block."""
+
+
+def token_ids(t: "Tracer") -> "Tensor":
+    """The tokens that the embedding looks up, which a layer reads again."""
+    return t.tensor(TOKENS, ("batch", "seq"), "int64", "input")
 
 
 def _choice(values: Values) -> "ops.TopK | ops.GroupedTopK":
@@ -243,6 +257,11 @@ def _check_values(card: Architecture, values: Values) -> None:
     if not values["scores"] and (values["normalised"] is False or values["routing_scale"]):
         raise UsageError(
             f"{card.name}: normalised and routing_scale are for scores of all experts: set scores to softmax or sigmoid"
+        )
+    if values["hashed"] and (mixed or not values["scores"] or values["expert_groups"]):
+        raise UsageError(
+            f"{card.name}: hashed experts are chosen by a table, and have the scores of a function of their own: set "
+            "scores to sqrtsoftplus, sigmoid or softmax, and leave expert_groups out"
         )
     _check_groups(card, int(values["expert_groups"]), int(values["chosen_groups"]), str(values["scores"]))
 
@@ -337,6 +356,7 @@ EXPERTS = LayerPart(
         "expert_bias": KindWord("whether the matmuls of experts have biases", False),
         "expert_groups": KindWord("the groups that experts are in, from some of which a token chooses (0: none)", 0),
         "expert_latent": KindWord("the size of the latent that experts work on (0: the hidden state itself)", 0),
+        "hashed": KindWord("whether a table of tokens chooses the experts, in place of their scores", False),
         "jitter": KindWord("how near to the largest logit others are, for sparsemixer", JITTER),
         "normalised": KindWord("whether the scores of a token's experts are divided by their sum", True),
         "result_scale": KindWord("the factor of the sum of routed and shared experts (0: none)", 0.0),
@@ -360,6 +380,9 @@ EXPERTS = LayerPart(
         "EC": SizeSymbol(
             "chosen_groups", "groups that a token chooses its experts from", lambda card: card.word("chosen_groups")
         ),
+        "VT": SizeSymbol(
+            "table_tokens", "rows of tables that choose experts by tokens", lambda card: card.hashed_tokens
+        ),
         "FS": SizeSymbol("shared_ffn", "width of the experts that compute every token", lambda card: card.shared_ffn),
         "LD": SizeSymbol(
             "dense_layers",
@@ -373,6 +396,7 @@ EXPERTS = LayerPart(
         "expert_ffn": "FE",
         "expert_latent": "EL",
         "shared_ffn": "FS",
+        "table_tokens": "VT",
         # Each rank deals its own tokens, so it rounds up its own share of an expert's slots. Every expert has as many
         # slots as the one that is chosen most; `Sizes` has the number of filled ones.
         "slots": "dealers * ceil(B*S*K*capacity*load_most / (load_all*per*dealers))",

@@ -24,7 +24,7 @@ _RATIOS = {0: "window", 4: "sparse", 128: "heavy"}
 
 
 def deepseek_v4(config: Config, name: str) -> Card:
-    """DeepSeek V4 without hash routing: streams, shared and compressed keys, scores by roots."""
+    """DeepSeek V4: streams, shared and compressed keys, scores by roots, experts by a table in the first layers."""
     width = config.count("moe_intermediate_size")
     config.only("num_key_value_heads", 1, "one head has all keys")
     for key in ("attention_bias", "mlp_bias"):
@@ -35,7 +35,7 @@ def deepseek_v4(config: Config, name: str) -> Card:
     # No axis of the graph has heads of keys: each rank of tp has the one.
     config = config.changed(num_key_value_heads=config.count("num_attention_heads"))
     card = with_experts(config, decoder(config, name, "deepseek", ffn=width), width, width)
-    kinds = _kinds(config, card.layers)
+    kinds, hashed = _kinds(config, card.layers), _hashed(config, card.layers)
     shared: dict[str, Value] = {
         "q_rank": config.count("q_lora_rank"),
         "rope_dim": _rope(config, card.head_dim),
@@ -57,11 +57,15 @@ def deepseek_v4(config: Config, name: str) -> Card:
             "index_top": config.count("index_topk", default=512),
         },
     }
-    described: Any = {kind: {**shared, **own[kind]} for kind in dict.fromkeys(kinds)}
+    names = [f"{kind}_hashed" if by_table else kind for kind, by_table in zip(kinds, hashed, strict=True)]
+    described: Any = {
+        name: {**shared, **own[kind], **({"hashed": True} if by_table else {})}
+        for name, kind, by_table in zip(names, kinds, hashed, strict=True)
+    }
     rounds = config.count("hc_sinkhorn_iters", default=20)
     streams = config.count("hc_mult", default=4)
     return replace(
-        card, layer_kinds=described, pattern=tuple(kinds), hyper_connections=streams, hyper_connection_rounds=rounds
+        card, layer_kinds=described, pattern=tuple(names), hyper_connections=streams, hyper_connection_rounds=rounds
     )
 
 
@@ -85,18 +89,18 @@ def _scores(config: Config) -> dict[str, Value]:
     return {"scores": scores, "routing_scale": config.number("routed_scaling_factor", default=1.5)}
 
 
-def _kinds(config: Config, layers: int) -> list[str]:
-    """The kind of each layer. UsageError for types that are not known, and for hash routing."""
+def _hashed(config: Config, layers: int) -> list[bool]:
+    """Whether a table of tokens chooses the experts of a layer. UsageError for types that are not known."""
     routed, hashed = config.get("mlp_layer_types"), config.count("num_hash_layers", default=3, least=0)
     usual = [*["hash_moe"] * min(hashed, layers), *["moe"] * (layers - hashed)]
     routed = usual if routed is None else routed
     if not isinstance(routed, list) or len(routed) != layers or any(each not in ("moe", "hash_moe") for each in routed):
-        raise UsageError(f"mlp_layer_types is not supported: moe for each of {layers} layers only")
-    if "hash_moe" in routed:
-        raise UsageError(
-            "mlp_layer_types hash_moe (num_hash_layers, 3 by default) is not supported: experts that a table of tokens "
-            "chooses are not built; num_hash_layers 0 has a router in all layers"
-        )
+        raise UsageError(f"mlp_layer_types is not supported: moe or hash_moe for each of {layers} layers only")
+    return [each == "hash_moe" for each in routed]
+
+
+def _kinds(config: Config, layers: int) -> list[str]:
+    """The kind of each layer. UsageError for types that are not known."""
     types, ratios = config.get("layer_types"), config.get("compress_ratios")
     if types is None and isinstance(ratios, list):
         types = [_RATIOS.get(each) if type(each) is int else None for each in ratios[:layers]]
