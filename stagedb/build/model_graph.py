@@ -110,7 +110,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
-    texts |= {"last": "last", "hidden": "H", "joined": "2*H", "positions": "P"}
+    texts |= {"last": "last", "hidden": "H", "joined": "2*H", "read_hidden": "H", "positions": "P"}
     texts |= request_axes(find_workflow(options.workflow))
     texts |= {"embedded": "HE", "lora": "lora", **hyper_connections.AXES}
     if options.loss_chunks > 1:
@@ -125,7 +125,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
 def _own_sizes(card: Card, usual: Sizes, layers: Iterable[LayerBlock]) -> dict[str, Sizes]:
     """The sizes of axes in blocks whose heads differ from the card's, by the block's name. layers: those of layers."""
     found = {}
-    last = card.kinds[card.sequence[-1]]
+    last = card.further
     parts = {part.name: part.kind for part in layers}
     for name, kind in {**parts, **({"head": last} if card.multi_token_prediction else {})}.items():
         if axes := own_axes(card, kind):
@@ -189,7 +189,7 @@ def _traced(card: Card, options: GraphOptions, kind: LayerKind) -> Tracer:
 def _block_plans(card: Card, options: GraphOptions, layers: Iterable[LayerBlock]) -> tuple[BlockPlan, ...]:
     """How each block of a model is traced, in the order of the forward."""
     framework, trained = options.framework, Trained.of(options)
-    style, last = _style(card, options, framework), card.kinds[card.sequence[-1]]
+    style, last = _style(card, options, framework), card.further
     return (
         BlockPlan(
             name="embedding",

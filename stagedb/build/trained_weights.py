@@ -91,10 +91,11 @@ def layer_blocks(card: Card, trained: Trained, traced: Callable[[LayerKind], Tra
     if card.shares:
         _check_stack(card, trained)
         return (LayerBlock(STACK, card.kinds[card.sequence[0]], "1", (0,)),)
-    usual = tuple(LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in card.kinds.values())
+    kinds = [card.kinds[name] for name in dict.fromkeys(card.sequence)]
+    usual = tuple(LayerBlock(kind.name, kind, _repeat(card, kind), _layers(card, kind)) for kind in kinds)
     if trained.everything:
         return usual
-    tracers = {name: traced(kind) for name, kind in card.kinds.items()}
+    tracers = {kind.name: traced(kind) for kind in kinds}
     check_frozen(card, trained, tracers.values())
     if trained.inputs or trained.trains(EMBEDDING):
         return usual
@@ -128,7 +129,7 @@ def _check_stack(card: Card, trained: Trained) -> None:
 
 def _repeat(card: Card, kind: LayerKind) -> str:
     """How many layers are of a kind. Without a pattern the layers of a kind are consecutive, and it is a symbol."""
-    if len(card.kinds) == 1:
+    if len(set(card.sequence)) == 1:
         return "L"
     if card.pattern:
         return str(card.sequence.count(kind.name))
@@ -137,7 +138,7 @@ def _repeat(card: Card, kind: LayerKind) -> str:
 
 def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
     """The numbers of a kind's layers, where kinds may alternate."""
-    if not card.pattern or len(card.kinds) == 1:
+    if not card.pattern or len(set(card.sequence)) == 1:
         return None
     return tuple(number for number, name in enumerate(card.sequence) if name == kind.name)
 

@@ -13,7 +13,7 @@ from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, hyp
 from stagedb.models.kinds.experts import token_ids
 from stagedb.models.kinds.head_sizes import own_rotary
 from stagedb.models.losses import logits_of, loss_in_parts, loss_of
-from stagedb.models.multi_token_prediction import further_layer, labels, part_of
+from stagedb.models.multi_token_prediction import further_layer, further_streams, labels, part_of
 from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
 from stagedb.models.style import Style
 
@@ -94,8 +94,9 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     """Streams merged, final norm, layers that predict further tokens, logits (cast to the loss's format) and the loss.
 
     The loss is the mean cross-entropy over the batch's tokens; with further tokens a sum (`multi_token_prediction`).
-    last: the kind of the last layer.
+    last: the kind of layers for further tokens.
     """
+    streams = x
     x = hyper_connections.merged(t, x) if card.hyper_connections else x
     t.enter("between")
     made = [norm(t, card, style, "norm", x) if card.final_norm else x]
@@ -103,19 +104,16 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
         t.enter("between")
         made = [linear(t, "project_out", made[0], (_width(card), "hidden"), ("batch", "seq", _width(card)))]
     if style.drafts:
-        return _checked_tokens(t, card, style, last, x, made[0])
+        return _checked_tokens(t, card, style, last, (streams, x), made[0])
     if style.serves:
         return _last_tokens(t, card, _head_weights(t, card), made[0])
     table = None
     if card.multi_token_prediction:
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
-        before = x if style.further_reads == "stream" else made[0]
+        before = _before(card, style, streams, x, made[0])
         for depth in range(1, card.multi_token_prediction + 1):
-            ahead = labels(t, depth - 1)
-            before = further_layer(
-                t, card, style, lambda x: layer(t, card, style, last, x), table, depth, before, ahead
-            )
-            made.append(before)
+            before, normal = _further(t, card, style, last, table, depth, before, labels(t, depth - 1))
+            made.append(normal)
     out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
     if style.loss_chunks > 1:
@@ -126,6 +124,34 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     total = t.activation("loss", (), "fp32")
     t.emit("loss", LossSum(card.mtp_loss_factor / card.multi_token_prediction), losses, total)
     return total
+
+
+def _before(card: Architecture, style: Style, streams: Tensor, x: Tensor, normal: Tensor) -> Tensor:
+    """What the first layer for further tokens reads. x: before the last norm. normal: behind it."""
+    if card.hyper_connections:
+        return streams
+    return x if style.further_reads == "stream" else normal
+
+
+def _further(
+    t: Tracer,
+    card: Architecture,
+    style: Style,
+    kind: LayerKind,
+    table: Tensor,
+    depth: int,
+    before: Tensor,
+    tokens: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """What the next layer for further tokens reads of that of a depth, and its normalised result."""
+
+    def inner(x: Tensor) -> Tensor:
+        return layer(t, card, style, kind, x)
+
+    if card.hyper_connections:
+        return further_streams(t, card, style, inner, table, depth, before, tokens)
+    normal = further_layer(t, card, style, inner, table, depth, before, tokens)
+    return normal, normal
 
 
 def _head_weights(t: Tracer, card: Architecture) -> tuple[Tensor, ...]:
@@ -151,9 +177,11 @@ def _chosen(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: 
     return tokens
 
 
-def _checked_tokens(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor, normal: Tensor) -> Tensor:
+def _checked_tokens(
+    t: Tracer, card: Architecture, style: Style, kind: LayerKind, made: tuple[Tensor, Tensor], normal: Tensor
+) -> Tensor:
     """The model's own token behind each token of a step, by which a draft is checked; then the tokens of the next
-    draft, one from each layer for further tokens. x: before the last norm. normal: behind it.
+    draft, one from each layer for further tokens. made: streams, and what is before the last norm. normal: behind it.
 
     A draft goes on behind the last accepted token of a request, so that such a layer has logits of one token. Those
     that were accepted before it get keys in its cache, and the others with them: how many are is not known before.
@@ -163,11 +191,11 @@ def _checked_tokens(t: Tracer, card: Architecture, style: Style, kind: LayerKind
     if not card.multi_token_prediction:
         return checked
     table = weights[0] if card.tied else t.weight("word.weight", ("vocab", "hidden"))
-    before = x if style.further_reads == "stream" else normal
+    before = _before(card, style, *made, normal)
     for depth in range(1, card.multi_token_prediction + 1):
-        before = further_layer(t, card, style, lambda x: layer(t, card, style, kind, x), table, depth, before, tokens)
+        before, further = _further(t, card, style, kind, table, depth, before, tokens)
         with t.within(part_of(depth)):
-            drafted = _last_tokens(t, card, weights, before)
+            drafted = _last_tokens(t, card, weights, further)
             if depth < card.multi_token_prediction:
                 t.enter("head")
                 ahead = t.tensor("ahead", ("batch", "seq"), "int64", "activation")

@@ -35,6 +35,7 @@ _LENGTHS = ("train_seq_len", "left_out_window")
 _FACTORS = ("mtp_loss_factor", "embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
 _AROUND = (
     *("embedding_norm", "head_bias", "position_offset", "multi_token_prediction", "embedding_width", "final_norm"),
+    "further_kind",
     *("hyper_connections", "hyper_connection_rounds"),
     *_FACTORS,
 )
@@ -90,6 +91,7 @@ class Card:
     embedding_scale, residual_scale, logit_scale: the factors that multiply embedded tokens, each part's result, and
     logits; 0: none. logit_softcap: the bound of logits, by a tanh; 0: none.
     multi_token_prediction: layers behind the last one that each predict a token further on (multi-token prediction).
+    further_kind: the kind of those layers, by name; empty: that of the last layer.
     mtp_loss_factor: what multiplies the mean of their losses; Megatron-LM's default is 0.1.
     embedding_width: the width of the tables of embedding and head, which matrices without a bias bring to the hidden
     size and back; 0: the hidden size. final_norm: there is a norm after the last layer.
@@ -140,6 +142,7 @@ class Card:
     logit_scale: float = 0.0
     logit_softcap: float = 0.0
     multi_token_prediction: int = 0
+    further_kind: str = ""
     mtp_loss_factor: float = 0.1
     embedding_width: int = 0
     final_norm: bool = True
@@ -189,11 +192,6 @@ class Card:
     def _check_further(self) -> None:
         if self.hyper_connection_rounds != 20 and not self.hyper_connections:
             raise UsageError(f"{self.name}: hyper_connection_rounds is for several streams, and hyper_connections is 0")
-        if self.hyper_connections and self.multi_token_prediction:
-            raise UsageError(
-                f"{self.name}: layers for further tokens read one stream: leave multi_token_prediction out, or "
-                "hyper_connections"
-            )
         if self.multi_token_prediction and (self.embedding_width or not self.final_norm):
             raise UsageError(
                 f"{self.name}: multi_token_prediction is for models with final_norm and without embedding_width"
@@ -254,9 +252,15 @@ class Card:
 
     @cached_property
     def kinds(self) -> Mapping[str, LayerKind]:
-        """The kinds of its layers by name, in the order of their first layers."""
+        """The kinds of its layers by name, in the order of their first layers, those for further tokens last."""
         known = {**self._usual_kinds(), **{kind.name: kind for kind in self.layer_kinds}}
-        return {name: known[name] for name in dict.fromkeys(self.sequence)}
+        further = (self.further_kind,) if self.further_kind else ()
+        return {name: known[name] for name in dict.fromkeys((*self.sequence, *further))}
+
+    @property
+    def further(self) -> LayerKind:
+        """The kind of layers for further tokens."""
+        return self.kinds[self.further_kind or self.sequence[-1]]
 
     @cached_property
     def sequence(self) -> tuple[str, ...]:
@@ -282,7 +286,8 @@ class Card:
             if self.pattern and self.dense_layers:
                 raise UsageError(f"pattern names all layers: leave dense_layers={self.dense_layers} out, or pattern")
             sequence = read_pattern(given, self.layers)
-            check_known(sequence, {**usual, **named}, named)
+            named = self._with_further(sequence, {**usual, **named}, named)
+            check_known(sequence, {**usual, **named}, (name for name in named if name != self.further_kind))
         except UsageError as error:
             raise UsageError(f"{self.name}: {error}") from error
         own = (kind for name, kind in sorted(named.items()) if usual.get(name) != kind)
@@ -299,10 +304,10 @@ class Card:
                 part.check_values(self, kind.settings)
             check_reads(self.name, kind)
         self._check_shared()
-        if self.multi_token_prediction and self.kinds[self.sequence[-1]].settings.get("hashed"):
+        if self.multi_token_prediction and self.further.settings.get("hashed"):
             raise UsageError(
-                f"{self.name}: layers for further tokens are of the last kind, which has hashed experts: leave "
-                "multi_token_prediction out, or give the last layer a kind without hashed"
+                f"{self.name}: layers for further tokens would have experts that a table of tokens chooses: set "
+                "further_kind to a kind without hashed, or leave multi_token_prediction out"
             )
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
@@ -315,6 +320,19 @@ class Card:
                 f"{self.name}: layer_kinds: {kind.name} has the residual {kind.residual}, and the card has {has}: the "
                 "residual `hyper_connections` and the number of streams, such as 4, go together, in all layers"
             )
+
+    def _with_further(
+        self, sequence: tuple[str, ...], known: Mapping[str, LayerKind], named: dict[str, LayerKind]
+    ) -> dict[str, LayerKind]:
+        """The named kinds, without that of layers for further tokens where there are none."""
+        further = self.further_kind
+        if further and further not in known:
+            raise UsageError(f"further_kind: {shown(further)} is no kind of layer_kinds: describe it there")
+        if further and not self.multi_token_prediction and further not in sequence:
+            named = {name: kind for name, kind in named.items() if name != further}
+        if not self.multi_token_prediction or further == sequence[-1]:
+            object.__setattr__(self, "further_kind", "")
+        return named
 
     def _check_shared(self) -> None:
         """Raise UsageError for layers with shared blocks that nothing gives one meaning."""
@@ -399,7 +417,7 @@ class Card:
         tables += 2 * width * self.hidden if self.embedding_width else 0
         norms = norm_parameters(self) * (self.embedding_norm + self.final_norm)
         around = norms + (self.vocab if self.head_bias else 0)
-        each = self._of_layer(self.kinds[self.sequence[-1]]) + 2 * self.hidden**2 + 3 * norm_parameters(self)
+        each = self._of_layer(self.further) + 2 * self.hidden**2 + 3 * norm_parameters(self) + of_head(self)
         further = self.multi_token_prediction * each
         kinds = Counter(self.sequence)
         layers = sum(count * self._of_layer(self.kinds[name]) for name, count in kinds.items())
@@ -412,8 +430,8 @@ class Card:
 
     def count_active(self) -> int:
         """The number of parameters that process one token: all but those of experts that it is not sent to."""
-        further = (self.sequence[-1],) * self.multi_token_prediction
-        kinds = (self.kinds[name] for name in (*self.sequence, *further))
+        further = (self.further,) * self.multi_token_prediction
+        kinds = (*(self.kinds[name] for name in self.sequence), *further)
         idle = (part.idle(self, kind.settings) for kind in kinds for part in kind.parts)
         return self.count_parameters() - sum(idle)
 

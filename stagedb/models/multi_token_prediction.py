@@ -5,18 +5,23 @@ of the token k places further on. Both are normalised, joined and projected to t
 last kind follows, then a norm. Embedding and head are the model's. The loss is the model's loss plus a factor times the
 mean of the losses of these layers.
 
+With several residual streams (DeepSeek V4) layer k reads the streams of layer k - 1, each normalised. A matrix brings
+each of them, and another one the normalised embedding, to the hidden size; the second is added to all streams. Each
+layer merges its streams with weights of its own before the norm.
+
 Sources: DeepSeek-AI 2024 (arXiv 2412.19437, section 2.2, equations 21 to 25). The order of norms and the
 column-parallel projection are those of Megatron-LM (`megatron/core/transformer/multi_token_prediction.py`, commit
 d98e8a64ddf3). The inputs of the step have the tokens behind a sequence, so that every position has a label. Megatron
-leaves the last k out.
+leaves the last k out. That of several streams: `MTPBlock` of the code next to the weights of DeepSeek V4.
 """
 
 import re
 from collections.abc import Callable
 
-from stagedb.ir.operators import CopyGathered, Embedding, JoinLast
+from stagedb.ir.operators import CopyGathered, Einsum, Embedding, JoinLast, hyper_connections
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, Architecture
+from stagedb.models.kinds.hyper_connections import merged
 from stagedb.models.shared_operations import dropout, linear, norm, scaled
 from stagedb.models.style import Style
 
@@ -24,9 +29,11 @@ PART = "further"
 """The beginning of the names of these layers, in the block of the head."""
 
 JOINED = ("batch", "seq", "joined")
+SQUARE = ("hidden", "read_hidden")
+"""The axes of a matrix of the hidden size by itself."""
 
 _INSIDE = re.compile(
-    rf"head\.({PART}_\d+)\.(embedding_norm|hidden_norm|joined|projection|layer|norm(?!\.gradient_sum))\b"
+    rf"head\.({PART}_\d+)\.(embedding_norm|hidden_norm|embedding_projection|hidden_projection|joined|projection|layer|streams|norm(?!\.gradient_sum))\b"
 )
 """What is in these layers. The gradients of their results are added up before they are reached."""
 
@@ -59,12 +66,7 @@ def further_layer(
     table: the embedding. before: the normalised result of the depth before. tokens: those `depth` places further on.
     """
     with t.within(part_of(depth)):
-        t.enter("embedding")
-        ahead = t.activation("word", HIDDEN)
-        t.emit("word", Embedding(), (tokens, table), ahead)
-        ahead = scaled(t, "scale", ahead, card.embedding_scale)
-        t.enter(style.embedding_dropout)
-        ahead = dropout(t, style, "dropout", ahead)
+        ahead = _embedded(t, card, style, table, tokens)
         t.enter("between")
         parts = norm(t, card, style, "embedding_norm", ahead), norm(t, card, style, "hidden_norm", before)
         joined = t.activation("joined", JOINED)
@@ -81,6 +83,54 @@ def further_layer(
             x = layer(x)
         t.enter("between")
         return norm(t, card, style, "norm", x)
+
+
+def further_streams(
+    t: Tracer,
+    card: Architecture,
+    style: Style,
+    layer: Layer,
+    table: Tensor,
+    depth: int,
+    before: Tensor,
+    tokens: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The streams of the layer of a depth, from 1, and its normalised result.
+
+    table: the embedding. before: the streams of the depth before. tokens: those `depth` places further on.
+    """
+    with t.within(part_of(depth)):
+        ahead = _embedded(t, card, style, table, tokens)
+        t.enter("between")
+        parts = norm(t, card, style, "embedding_norm", ahead), norm(t, card, style, "hidden_norm", before)
+        same, own = (
+            _square(t, f"{word}_projection", x) for word, x in zip(("embedding", "hidden"), parts, strict=True)
+        )
+        x = t.activation("joined", before.axes)
+        t.emit("joined", hyper_connections.AddToStreams(), (own, same), x)
+        with t.within("layer"):
+            t.enter("between")
+            x = layer(x)
+        made = merged(t, x)
+        t.enter("between")
+        return x, norm(t, card, style, "norm", made)
+
+
+def _embedded(t: Tracer, card: Architecture, style: Style, table: Tensor, tokens: Tensor) -> Tensor:
+    """The embedding of the tokens ahead."""
+    t.enter("embedding")
+    ahead = t.activation("word", HIDDEN)
+    t.emit("word", Embedding(), (tokens, table), ahead)
+    ahead = scaled(t, "scale", ahead, card.embedding_scale)
+    t.enter(style.embedding_dropout)
+    return dropout(t, style, "dropout", ahead)
+
+
+def _square(t: Tracer, name: str, x: Tensor) -> Tensor:
+    """A matrix of the hidden size by itself: what is read has its axis under another name."""
+    weight, y = t.weight(f"{name}.weight", SQUARE), t.activation(name, x.axes)
+    t.emit(name, Einsum((*x.axes[:-1], SQUARE[1]), SQUARE, x.axes), (x, weight), y)
+    return y
 
 
 def recomputed_with(depth: int) -> Callable[[Operation], bool]:

@@ -129,7 +129,17 @@ PARTS = (
 )
 """Names in layers, apart from norms and fused projections."""
 
-AHEAD = {"enorm": "embedding_norm", "hnorm": "hidden_norm", "norm": "norm", "eh_proj": "projection"}
+AHEAD = {
+    "enorm": "embedding_norm",
+    "hnorm": "hidden_norm",
+    "norm": "norm",
+    "eh_proj": "projection",
+    "e_proj": "embedding_projection",
+    "h_proj": "hidden_projection",
+    "hc_head.hc_fn": "streams.fn",
+    "hc_head.hc_base": "streams.base",
+    "hc_head.hc_scale": "streams.scale",
+}
 """Names in layers that predict further tokens."""
 
 ONE_MORE = (
@@ -178,7 +188,7 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
         elif further is not None:
             part, own = f"head.further_{int(further['depth']) + 1}", further["part"].removeprefix("layer.")
             if own == further["part"]:
-                found[f"{part}.{AHEAD[own.split('.')[0]]}.{ending}", max(blocks)] = value
+                found[f"{part}.{AHEAD[own.removesuffix('.weight')]}.{ending}", max(blocks)] = value
                 continue
             for our, each in _in_layer(own, value, norms, shapes, config, (f"{part}.layer", max(blocks))):
                 found[f"{part}.layer.{our}", max(blocks)] = each

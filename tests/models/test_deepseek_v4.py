@@ -66,7 +66,7 @@ def test_a_table_chooses_the_experts_of_the_first_layers(layers: int) -> None:
     ("changes", "reason"),
     [
         ({"num_hash_layers": -1}, "num_hash_layers must be a whole number from 0"),
-        ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers 1 is not supported"),
+        ({"num_nextn_predict_layers": -1}, "num_nextn_predict_layers must be a whole number from 0"),
         ({"mlp_layer_types": ["moe"]}, "mlp_layer_types is not supported: moe or hash_moe for each of 43 layers"),
         ({"mlp_layer_types": [["moe"]] * 43}, "mlp_layer_types is not supported"),
         ({"compress_ratios": [4, 8]}, "layer_types .or compress_ratios. is not supported"),

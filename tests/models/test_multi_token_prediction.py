@@ -12,6 +12,7 @@ import pytest
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.ir.operators import Attention, load
 from stagedb.lowering import program_of
 from stagedb.models import Card, from_hugging_face, load_card
 from stagedb.plans import GraphOptions, Plan
@@ -19,6 +20,7 @@ from stagedb.systems import load_system
 from stagedb.timing import timed_step
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
+from tests.models.test_deepseek_v4 import FLASH
 from tests.models.test_model_steps import STEPS
 from tests.symbolic_rows import communication
 
@@ -47,6 +49,50 @@ def test_mimo_has_them_and_qwen_does_not() -> None:
     assert from_hugging_face(config, name="read").multi_token_prediction == 0
     mimo = from_hugging_face({**config, "architectures": ["MiMoForCausalLM"], "model_type": "mimo"}, name="read")
     assert mimo.multi_token_prediction == 1 and mimo.parameters == mimo.count_parameters()
+
+
+def test_layers_of_deepseek_v4_have_a_window_and_two_matrices_and_merge_streams() -> None:
+    """`mtp.0` has a layer of a window with a router, `e_proj`, `h_proj`, `enorm`, `hnorm`, `norm` and `hc_head`."""
+    config = {**FLASH, "num_nextn_predict_layers": 1}
+    model = from_hugging_face(config, name="v4")
+    assert (model.multi_token_prediction, model.further_kind) == (1, "window")
+    assert model.sequence[:3] == ("window_hashed", "window_hashed", "sparse_hashed")
+    without = replace(model, multi_token_prediction=0)
+    assert without == replace(from_hugging_face(FLASH, name="v4"), parameters=model.parameters)
+    more = model.count_parameters() - without.count_parameters()
+    three, two = (
+        from_hugging_face({**FLASH, "num_hidden_layers": count, "compress_ratios": [0] * count}, name="v4")
+        for count in (3, 2)
+    )
+    layer = three.count_parameters() - two.count_parameters()
+    assert more == layer + 2 * 4096**2 + 3 * 4096 + 4 * (4 * 4096 + 1) + 1
+
+
+@pytest.mark.parametrize(
+    ("ratios", "kind"), [([0] * 44, "window"), ([0] * 43 + [4], "sparse"), ([0] * 43 + [128], "heavy")]
+)
+def test_the_ratio_behind_all_layers_is_that_of_further_ones(ratios: list[int], kind: str) -> None:
+    config = {**FLASH, "num_nextn_predict_layers": 1, "compress_ratios": ratios}
+    model = from_hugging_face(config, name="v4")
+    assert model.further.name == kind
+    assert {name for name in model.kinds if name not in model.sequence} == ({kind} - {"window"})
+    with pytest.raises(UsageError, match="behind those of 43 layers"):
+        from_hugging_face({**config, "compress_ratios": [0] * 43 + [5]}, name="v4")
+
+
+def test_a_kind_of_further_layers_alone_is_of_no_other_layer() -> None:
+    kinds: Any = {"layer": {}, "ahead": {"mixer": "sliding_window", "window": 3}}
+    made = replace(card("llama"), layer_kinds=kinds, multi_token_prediction=1, further_kind="ahead")
+    graph = build_graph(made, GraphOptions())
+    assert [block.name for block in graph.blocks] == ["embedding", "layer", "head"]
+    kernels = [load(op.semantics) for op in graph.ops if op.kind == "attention" and op.phase == "forward"]
+    assert [kernel.window for kernel in kernels if isinstance(kernel, Attention)] == [None, 3]
+    assert Card(**made.to_dict()) == made
+    assert replace(made, multi_token_prediction=0) == card("llama")
+    with pytest.raises(UsageError, match="further_kind: 'other' is no kind of layer_kinds"):
+        replace(made, further_kind="other")
+    with pytest.raises(UsageError, match="ahead is the kind of no layer"):
+        replace(made, further_kind="")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,6 @@ def test_what_streams_cost_and_send() -> None:
             {"hyper_connections": 0, "hyper_connection_rounds": 4, "layer_kinds": ()},
             "hyper_connection_rounds is for several streams",
         ),
-        ({"multi_token_prediction": 1}, "layers for further tokens read one stream"),
     ],
 )
 def test_what_makes_no_streams_is_refused(changes: dict[str, Any], reason: str) -> None:

@@ -170,6 +170,16 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"residual": "hyper_connections"},
         {"hyper_connections": 2, "hyper_connection_rounds": 1, "residual_scale": 0.5},
     ),
+    "streams, a further token": (
+        "llama",
+        {"residual": "hyper_connections"},
+        {"hyper_connections": 3, "multi_token_prediction": 1, "mtp_loss_factor": 0.6},
+    ),
+    "streams, further tokens of experts, tied": (
+        "deepseek",
+        {"residual": "hyper_connections", "channel_mixer": "experts"},
+        {"hyper_connections": 2, "multi_token_prediction": 2, "tied": True},
+    ),
     "streams of experts": (
         "deepseek",
         {"residual": "hyper_connections", "channel_mixer": "experts"},

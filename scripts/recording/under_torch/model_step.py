@@ -109,12 +109,19 @@ def further_layers(model: Any, count: int) -> Any:
     """
     last, norm, known = model.model.layers[-1], model.model.norm, model.config
     width, made = known.hidden_size, []
+    streams = hasattr(model.model, "hc_head")
     for _ in range(count):
         each = torch.nn.Module()
         each.enorm, each.hnorm, each.norm = (type(norm)(width, eps=known.rms_norm_eps) for _ in range(3))
-        each.eh_proj = torch.nn.Linear(2 * width, width, bias=False)
-        each.layer = type(last)(known, layer_idx=len(model.model.layers) - 1).double()
-        made.append(each)
+        if streams:
+            each.e_proj, each.h_proj = (torch.nn.Linear(width, width, bias=False) for _ in range(2))
+            each.hc_head = type(model.model.hc_head)(known)
+        else:
+            each.eh_proj = torch.nn.Linear(2 * width, width, bias=False)
+        # Those of DeepSeek V4 have keys of a window alone, and no table of experts.
+        place = known.layer_types.index("sliding_attention") if streams else len(model.model.layers) - 1
+        each.layer = type(last)(known, layer_idx=place).double()
+        made.append(each.double())
     return torch.nn.ModuleList(made).eval()
 
 
@@ -125,23 +132,46 @@ def with_further_losses(model: Any, tokens: Any, labels: Any, factor: float = 0.
     (`models/deepseek_v3/mtp.py`).
     """
     inner = model.model
-    streams: list[Any] = []
-    hook = inner.norm.register_forward_pre_hook(lambda module, given: streams.append(given[0]))
+    read: list[Any] = []
+    first = inner.hc_head if hasattr(inner, "hc_head") else inner.norm
+    hook = first.register_forward_pre_hook(lambda module, given: read.append(given[0]))
     normalised = inner(input_ids=tokens, use_cache=False).last_hidden_state
     hook.remove()
     main = cross_entropy(model.lm_head(normalised), labels)
-    state = streams[0]
+    state = read[0]
     positions = torch.arange(tokens.shape[1])[None]
-    mask = torch.full((tokens.shape[1],) * 2, float("-inf"), dtype=torch.float64).triu(1)[None, None]
-    turns = inner.rotary_emb(normalised, positions)
     losses = []
     for depth, each in enumerate(inner.further):
-        ahead = inner.embed_tokens(labels.roll(-depth, dims=1))
-        joined = each.eh_proj(torch.cat([each.enorm(ahead), each.hnorm(state)], dim=-1))
-        made = each.layer(joined, attention_mask=mask, position_ids=positions, position_embeddings=turns)
-        state = each.norm(made[0] if isinstance(made, tuple) else made)
-        losses.append(cross_entropy(model.lm_head(state), labels.roll(-depth - 1, dims=1)))
+        ahead = each.enorm(inner.embed_tokens(labels.roll(-depth, dims=1)))
+        if hasattr(each, "hc_head"):
+            state = _behind_streams(model, each, ahead, state, positions)
+            normal = each.norm(each.hc_head(state))
+        else:
+            normal = state = _behind(model, each, ahead, state, positions)
+        losses.append(cross_entropy(model.lm_head(normal), labels.roll(-depth - 1, dims=1)))
     return main + factor * sum(losses) / len(losses)
+
+
+def _behind(model: Any, each: Any, ahead: Any, state: Any, positions: Any) -> Any:
+    """The normalised result of a further layer that reads one stream."""
+    mask = torch.full((positions.shape[1],) * 2, float("-inf"), dtype=torch.float64).triu(1)[None, None]
+    joined = each.eh_proj(torch.cat([ahead, each.hnorm(state)], dim=-1))
+    turns = model.model.rotary_emb(joined, positions)
+    made = each.layer(joined, attention_mask=mask, position_ids=positions, position_embeddings=turns)
+    return each.norm(made[0] if isinstance(made, tuple) else made)
+
+
+def _behind_streams(model: Any, each: Any, ahead: Any, streams: Any, positions: Any) -> Any:
+    """The streams of a further layer that reads several, as `MTPBlock` of DeepSeek V4."""
+    seen = torch.arange(positions.shape[1])
+    behind = seen[:, None] - seen
+    mask = torch.zeros(behind.shape, dtype=torch.float64)
+    mask.masked_fill_((behind < 0) | (behind >= model.config.sliding_window), float("-inf"))
+    joined = each.e_proj(ahead).unsqueeze(2) + each.h_proj(each.hnorm(streams))
+    words = {word: model.model.rotary_emb(ahead, positions, layer_type=word) for word in ("main", "compress")}
+    return each.layer(
+        joined, position_embeddings=words, position_ids=positions, attention_mask=mask[None, None], input_ids=None
+    )
 
 
 def _dealt_scores(module: Any, parts: list[Any]) -> Any:

@@ -64,6 +64,21 @@ class SumStreams(Operator):
 
 
 @dataclass(frozen=True)
+class AddToStreams(Operator):
+    """Each stream plus the same value: (batch, seq, streams, hidden) and (batch, seq, hidden)."""
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        dy = arriving(grads)
+        yield 0, dy
+        same = tracer.gradient(op.inputs[1], f"{op.name}.broadcast_gradient")
+        tracer.emit(same.name, SumStreams(), (dy,), same, template=INPUT_GRADIENT)
+        yield 1, same
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0] + inputs[1][..., None, :]]
+
+
+@dataclass(frozen=True)
 class StreamGate(Operator):
     """The weight of each stream, a token: `sigmoid(scale · x + base) + eps`."""
 
@@ -228,6 +243,7 @@ OPERATORS = (
     StreamGateGradient,
     StreamWeights,
     StreamWeightsGradient,
+    AddToStreams,
     SumStreams,
 )
 """The operators of several residual streams."""

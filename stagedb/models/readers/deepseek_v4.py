@@ -10,7 +10,7 @@ from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import with_experts
-from stagedb.models.readers.parts import decoder, without_further
+from stagedb.models.readers.parts import decoder
 
 _TYPES = {
     "sliding_attention": "window",
@@ -31,7 +31,6 @@ def deepseek_v4(config: Config, name: str) -> Card:
         config.only(key, False, "its projections have no biases")
     config.only("n_shared_experts", 1, "its code has one shared expert")
     config.only("norm_topk_prob", True, "its code divides the scores of a token's experts by their sum")
-    without_further(config, "from several streams")
     # No axis of the graph has heads of keys: each rank of tp has the one.
     config = config.changed(num_key_value_heads=config.count("num_attention_heads"))
     card = with_experts(config, decoder(config, name, "deepseek", ffn=width), width, width)
@@ -57,15 +56,24 @@ def deepseek_v4(config: Config, name: str) -> Card:
             "index_top": config.count("index_topk", default=512),
         },
     }
+    further, kind = config.count("num_nextn_predict_layers", default=1, least=0), _further(config, card.layers)
     names = [f"{kind}_hashed" if by_table else kind for kind, by_table in zip(kinds, hashed, strict=True)]
     described: Any = {
         name: {**shared, **own[kind], **({"hashed": True} if by_table else {})}
         for name, kind, by_table in zip(names, kinds, hashed, strict=True)
     }
+    if further:
+        described[kind] = {**shared, **own[kind]}
     rounds = config.count("hc_sinkhorn_iters", default=20)
     streams = config.count("hc_mult", default=4)
     return replace(
-        card, layer_kinds=described, pattern=tuple(names), hyper_connections=streams, hyper_connection_rounds=rounds
+        card,
+        layer_kinds=described,
+        pattern=tuple(names),
+        hyper_connections=streams,
+        hyper_connection_rounds=rounds,
+        multi_token_prediction=further,
+        further_kind=kind if further else "",
     )
 
 
@@ -97,6 +105,18 @@ def _hashed(config: Config, layers: int) -> list[bool]:
     if not isinstance(routed, list) or len(routed) != layers or any(each not in ("moe", "hash_moe") for each in routed):
         raise UsageError(f"mlp_layer_types is not supported: moe or hash_moe for each of {layers} layers only")
     return [each == "hash_moe" for each in routed]
+
+
+def _further(config: Config, layers: int) -> str:
+    """The kind of layers for further tokens: that of the ratio behind those of all layers, a window without one."""
+    ratios = config.get("compress_ratios")
+    behind = ratios[layers:] if isinstance(ratios, list) else []
+    kinds = {_RATIOS.get(each) if type(each) is int else None for each in behind} or {"window"}
+    if len(kinds) > 1 or None in kinds:
+        raise UsageError(
+            f"compress_ratios {shown(behind)} behind those of {layers} layers are not supported: one of 0, 4, 128"
+        )
+    return str(kinds.pop())
 
 
 def _kinds(config: Config, layers: int) -> list[str]:
