@@ -144,7 +144,7 @@ AHEAD = {
 
 ONE_MORE = (
     *("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-    "recurrent_gemma",
+    *("recurrent_gemma", "step3p5"),
 )
 """Models whose norms scale by one more than their weight."""
 
@@ -175,6 +175,8 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     grads: they are gradients.
     """
     found: dict[Key, Array] = {}
+    inner: Any = config.get("text_config", config)
+    config = inner
     blocks = {place: name.split(".")[0] for name, place in shapes}
     if config["model_type"] in HALVES:
         named = {_with_parts(name, blocks, shapes): value for name, value in named.items()}

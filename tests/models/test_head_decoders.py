@@ -174,3 +174,80 @@ def test_a_part_that_reads_the_stream_goes_with_a_residual_that_gives_it(residua
     others = {name: {**kind.to_dict(), "channel_mixer": "experts"} for name, kind in card.kinds.items()}
     with pytest.raises(UsageError, match="experts, which goes with residual: serial"):
         replace(card, layer_kinds=others)  # type: ignore[arg-type]  # kinds as a file has them
+
+
+STEP: Mapping[str, Any] = {
+    "architectures": ["Step3p5ForCausalLM"],
+    "model_type": "step3p5",
+    "vocab_size": 128896,
+    "hidden_size": 4096,
+    "intermediate_size": 11264,
+    "num_hidden_layers": 45,
+    "num_attention_heads": 64,
+    "num_attention_groups": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "moe_num_experts": 288,
+    "moe_top_k": 8,
+    "moe_intermediate_size": 1280,
+    "share_expert_dims": 1280,
+    "moe_layers_enum": ",".join(str(number) for number in range(3, 45)),
+    "moe_router_scaling_factor": 3.0,
+    "sliding_window": 512,
+    "layer_types": ["sliding_attention" if number % 4 else "full_attention" for number in range(45)],
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96, "head_dim": 128},
+    "partial_rotary_factors": [1.0 if number % 4 else 0.5 for number in range(45)],
+    "swiglu_limits": [0.0] * 43 + [7.0] * 2,
+}
+"""The words of the checkpoint, without layers that predict further tokens."""
+
+
+def test_layers_of_step_with_a_window_have_more_heads_and_each_head_a_gate() -> None:
+    card = from_hugging_face(STEP, name="step")
+    assert card.sequence[:5] == ("dense", "local_dense", "local_dense", "local", "layer")
+    full, local = card.kinds["layer"].settings, card.kinds["local"].settings
+    assert (card.heads, card.kv_heads, local["heads"], full["heads"]) == (64, 8, 96, 0)
+    assert (local["window"], local["rotary_dim"], full["rotary_dim"]) == (512, 0, 64)
+    assert all(kind.settings["gate"] == "heads" for kind in card.kinds.values())
+    assert (full["scores"], full["routing_scale"], card.shared_ffn) == ("sigmoid", 3.0, 1280)
+    # Attention: queries and results, keys and values, a gate a head, norms of a head; norms of the layer.
+    each = {heads: 2 * 4096 * 128 * (heads + 8) + 4096 * heads + 2 * 128 + 2 * 4096 for heads in (64, 96)}
+    experts = 4096 * 288 + 3 * 4096 * 1280 * 289
+    layers = 12 * each[64] + 33 * each[96] + 3 * 3 * 4096 * 11264 + 42 * experts
+    assert card.parameters == layers + 2 * 128896 * 4096 + 4096
+
+
+def test_newer_and_older_words_of_step_are_one_card() -> None:
+    older = from_hugging_face(STEP, name="step")
+    gone = ("attention_other_setting", "partial_rotary_factors", "moe_layers_enum", "architectures")
+    text = {key: value for key, value in STEP.items() if key not in gone}
+    text |= {"num_sliding_attention_heads": 96, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42}
+    text["rope_parameters"] = {"full_attention": {"rope_type": "default", "partial_rotary_factor": 0.5}}
+    text["rope_parameters"]["sliding_attention"] = {"rope_type": "default"}
+    text["per_layer_config"] = {f"{number:02}": {"num_attention_heads": 96} for number in range(45) if number % 4}
+    whole = {"architectures": ["Step3p7ForConditionalGeneration"], "model_type": "step3p7", "text_config": text}
+    assert replace(from_hugging_face(whole, name="step"), source=older.source) == older
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"num_nextn_predict_layers": 3}, "num_nextn_predict_layers 3 is not supported"),
+        ({"gating": "per-channel"}, "gating 'per-channel' is not supported"),
+        ({"moe_layers_enum": "3,45"}, "moe_layers_enum must be numbers of layers from 0 to 44"),
+        ({"moe_layers_enum": 3}, "moe_layers_enum must be numbers of layers"),
+        ({"mlp_layer_types": ["sparse"] * 44}, "dense or sparse for each of 45 layers"),
+        ({"partial_rotary_factors": [0.5] * 44}, "a number for each of 45 layers"),
+        ({"partial_rotary_factors": [0.5] + [1.0] * 44}, "equal in layers of a type"),
+        ({"attention_other_setting": {"head_dim": 64}}, "head_dim=64 is not supported: 128 only"),
+        ({"attention_other_setting": [96]}, "attention_other_setting"),
+        ({"per_layer_config": {"1": {"num_attention_heads": 96}}}, "all layers with sliding_attention only"),
+        ({"num_local_experts": 288}, "its class reads n_routed_experts alone"),
+        ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be above 0"),
+        ({"sliding_window": None}, "missing sliding_window"),
+        ({"layer_types": ["chunked_attention"] * 45}, "layer_types"),
+    ],
+)
+def test_what_a_card_of_step_cannot_express_is_refused(changes: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        from_hugging_face({**STEP, **changes}, name="step")

@@ -1,6 +1,6 @@
 """A training step in numpy, whole and partitioned, against that of the model's own code with the same weights.
 
-`steps.json` has the loss and the gradients of 95 architectures in double precision at tiny sizes, recorded by
+`steps.json` has the loss and the gradients of 96 architectures in double precision at tiny sizes, recorded by
 `scripts/record_models --step`, and of four with layers that predict further tokens.
 """
 
@@ -53,7 +53,9 @@ def weights(name: str, graph: SymGraph) -> dict[Key, Array]:
 
 
 def stepped(name: str, graph: SymGraph, dp: int = 1, tp: int = 1, cp: int = 1, ep: int = 1) -> Run:
-    tokens, labels = drawn_tokens(STEPS[name]["config"]["vocab_size"], STEPS[name]["batch"], STEPS[name]["seq"])
+    config = STEPS[name]["config"]
+    vocabulary = config.get("text_config", config)["vocab_size"]
+    tokens, labels = drawn_tokens(vocabulary, STEPS[name]["batch"], STEPS[name]["seq"])
     return run(graph, environment(graph, dp, tp, cp=cp, ep=ep), weights(name, graph), tokens, labels)
 
 

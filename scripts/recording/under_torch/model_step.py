@@ -16,6 +16,7 @@ import transformers
 from torch.overrides import TorchFunctionMode
 
 from scripts.recording.drawn_values import drawn, drawn_table, drawn_tokens, probe
+from scripts.recording.under_torch.model_code import of_text
 
 WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
 
@@ -73,14 +74,18 @@ def record(
                 module.tid2eid.copy_(torch.from_numpy(drawn_table(known.vocab_size, module.top_k, module.num_experts)))
             if ROUTER.search(type(module).__name__):
                 module.register_forward_hook(_dealt)
-        tokens, labels = map(torch.from_numpy, drawn_tokens(known.vocab_size, batch, seq))
+        vocabulary = known.get_text_config(decoder=True).vocab_size
+        tokens, labels = map(torch.from_numpy, drawn_tokens(vocabulary, batch, seq))
         if multi_token_prediction:
             loss = with_further_losses(model, tokens, labels)
         else:
             loss = cross_entropy(model(input_ids=tokens, use_cache=False).logits, labels)
         loss.backward()
     parameters: dict[str, dict[str, Any]] = {}
+    own = of_text(model)
     for its, value in model.named_parameters():
+        if own and id(value) not in own:
+            continue  # parts for images and sound
         parameters[its] = {"shape": list(value.shape)}
         if value.grad is not None:
             gradient = value.grad.numpy()

@@ -57,6 +57,7 @@ _TURNED: Mapping[str, tuple[str, ...]] = {
     "lfm2": ("block_ff_dim", "tie_embedding"),
     "lfm2_moe": ("tie_embedding",),
     "nemotron_h": ("attention_head_dim", "time_step_rank"),
+    "step3p5": ("attention_other_setting", "moe_layers_enum", "partial_rotary_factors"),
     "zamba2": ("attention_head_dim", "head_dim"),
 }
 """Keys of publishers' files that a class turns into its own, by `model_type`."""
@@ -77,8 +78,13 @@ _NAMED: Mapping[str, tuple[str, ...]] = {
     "MiniMaxM2ForCausalLM": ("minimax_m2", "minimax"),
     "MiniMaxText01ForCausalLM": ("minimax_text_01",),
     "PhiMoEForCausalLM": ("phimoe",),
+    "Step3p5ForCausalLM": ("step3p5",),
 }
 """The `model_type` of architectures whose class the package lacks, or whose publisher has another word for it."""
+
+
+_ALONE: Mapping[str, str] = {"Step3p5ForCausalLM": "step3p5"}
+"""The `model_type` of architectures whose class the package has as that of the text model of a whole one alone."""
 
 
 @lru_cache(maxsize=1)
@@ -106,7 +112,7 @@ def inner_class(architecture: str, model_type: str) -> ConfigClass:
 
 def class_of_architecture(architecture: str) -> ConfigClass:
     """The class of the configs of an architecture."""
-    return class_of(_table()["architectures"].get(architecture, ""))
+    return class_of(_table()["architectures"].get(architecture, _ALONE.get(architecture, "")))
 
 
 def check_type(architecture: str, config: Mapping[str, Any]) -> None:

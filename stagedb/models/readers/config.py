@@ -174,6 +174,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "scoring_noise",
             "swiglu_alpha",
             "swiglu_limit",
+            "swiglu_limits",
+            "swiglu_limits_shared",
             "clip_qkv",
             "attention_softmax_in_fp32",
             "scale_attention_softmax_in_fp32",

@@ -1,4 +1,4 @@
-"""Decoders whose layers differ in their heads: MiMo-V2-Flash, and the text models of Gemma 4."""
+"""Decoders whose layers differ in their heads: MiMo-V2-Flash, the text models of Gemma 4, and Step 3.5 and 3.7."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config
 from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
-from stagedb.models.readers.parts import activation, biases, decoder
+from stagedb.models.readers.parts import activation, biases, decoder, mlp_biases, without_further
 
 _TYPES = {"sliding_attention": "window", "full_attention": "full"}
 
@@ -121,6 +121,94 @@ def _refuse_of_small_ones(config: Config, width: int) -> None:
     config.uses("vocab_size_per_layer_input")
 
 
+def step3(config: Config, name: str) -> Card:
+    """Step 3.5 and 3.7, text: layers with a window have more heads, a gate for each head, experts in most layers."""
+    config.only("gating", True, "a gate for each head only")
+    without_further(config, "of this architecture, each with a head of its own,")
+    config.uses("mtp_layer_types", "mtp_mlp_layer_types", "rope_theta", "sliding_window")
+    if config.given("num_local_experts") is not None:
+        raise UsageError("num_local_experts is not supported: its class reads n_routed_experts alone")
+    width, shared = config.count("moe_intermediate_size"), config.count("share_expert_dim", default=1280)
+    card = with_experts(config, decoder(config, name, "step3", qk_norm=True), width, shared)
+    types = layer_types(config, card.layers, _TYPES) or ["full"] * card.layers
+    turns = _turned_by_layer(config, types) or _turned(config, 1.0)
+    window = config.count("sliding_window") if "window" in types else 0
+    local = _heads(card, heads=_window_heads(config, card, types)) | _turned_part(card.head_dim, turns["window"])
+    full = _turned_part(card.head_dim, turns["full"])
+    layers = [
+        Layer(window=window, words=local, dense=not each) if kind == "window" else Layer(words=full, dense=not each)
+        for kind, each in zip(types, _with_experts(config, card.layers), strict=True)
+    ]
+    factor = config.number("moe_router_scaling_factor", default=1.0)
+    scalar = config.number("query_pre_attn_scalar", default=card.head_dim)
+    if scalar <= 0:
+        raise UsageError(f"query_pre_attn_scalar must be above 0, not {shown(scalar)}")
+    usual: dict[str, Value] = {"gate": "heads", "scores": "sigmoid"}
+    usual |= {} if factor == 1 else {"routing_scale": factor}
+    usual |= {} if scalar == card.head_dim else {"scale": scalar**-0.5}
+    usual |= biases("all" if config.flag("attention_bias") else "none", False) | mlp_biases(config, shared)
+    return with_layers(card, layers, usual)
+
+
+def _window_heads(config: Config, card: Card, types: list[str]) -> int:
+    """The heads of layers with a window: a number of their own, in newer and older words."""
+    other = config.get("attention_other_setting", default={})
+    if not isinstance(other, Mapping) or not {*other} <= {"num_attention_heads", *_OTHER}:
+        raise UsageError(f"attention_other_setting {shown(other)} is not supported: num_attention_heads only")
+    usual = {"num_attention_groups": card.kv_heads, "head_dim": card.head_dim, "true_head_dim": card.head_dim}
+    for key, size in usual.items():
+        if other.get(key, size) != size:
+            raise UsageError(f"attention_other_setting with {key}={shown(other[key])} is not supported: {size} only")
+    heads = config.count(
+        "num_sliding_attention_heads", default=Config(other).count("num_attention_heads", default=card.heads)
+    )
+    given = config.get("per_layer_config")
+    if given is not None:
+        made = {str(number): {"num_attention_heads": heads} for number, each in enumerate(types) if each == "window"}
+        named = {str(_number(key)): value for key, value in given.items()} if isinstance(given, Mapping) else {}
+        if named != made:
+            raise UsageError("per_layer_config is not supported: the heads of all layers with sliding_attention only")
+    return heads
+
+
+_OTHER = ("attention_type", "num_attention_groups", "head_dim", "true_head_dim")
+"""Further keys of `attention_other_setting`."""
+
+
+def _with_experts(config: Config, layers: int) -> list[bool]:
+    """Whether a layer has experts: by types, by the numbers of these layers, or all but the first three."""
+    types, numbers = config.get("mlp_layer_types"), config.get("moe_layers_enum")
+    if types is not None:
+        if (
+            not isinstance(types, list)
+            or len(types) != layers
+            or any(each not in ("dense", "sparse") for each in types)
+        ):
+            raise UsageError(f"mlp_layer_types is not supported: dense or sparse for each of {layers} layers only")
+        config.uses("moe_layers_enum")
+        return [each == "sparse" for each in types]
+    if numbers is None:
+        return [number > 2 for number in range(layers)]
+    found = numbers.split(",") if isinstance(numbers, str) else numbers
+    chosen = [_number(str(each).strip()) for each in found] if isinstance(found, list) else [-1]
+    if any(not 0 <= each < layers for each in chosen):
+        raise UsageError(f"moe_layers_enum must be numbers of layers from 0 to {layers - 1}, not {shown(numbers)}")
+    return [number in chosen for number in range(layers)]
+
+
+def _turned_by_layer(config: Config, types: list[str]) -> dict[str, float]:
+    """The parts of a head that positions turn, by the type of layers, where a config has one for each layer."""
+    parts = config.get("partial_rotary_factors")
+    if parts is None:
+        return {}
+    if not isinstance(parts, list) or len(parts) != len(types) or any(type(each) not in (int, float) for each in parts):
+        raise UsageError(f"partial_rotary_factors must be a number for each of {len(types)} layers")
+    found = {kind: {float(part) for part, each in zip(parts, types, strict=True) if each == kind} for kind in types}
+    if any(len(each) > 1 or not 0 < min(each) <= 1 for each in found.values()):
+        raise UsageError("partial_rotary_factors must be above 0, at most 1, and equal in layers of a type")
+    return {"window": 1.0, "full": 1.0, **{kind: min(each) for kind, each in found.items()}}
+
+
 def _full_heads(config: Config, card: Card, types: list[str], shared: bool) -> tuple[int, int]:
     """The key/value heads, and the size of a head, of full layers."""
     given = config.get("per_layer_config")
@@ -189,5 +277,6 @@ READERS = {
     "MiMoV2FlashForCausalLM": mimo_v2_flash,
     "Gemma4ForCausalLM": gemma4,
     "Gemma4UnifiedForCausalLM": gemma4_unified,
+    "Step3p5ForCausalLM": step3,
 }
 """The reader of each architecture."""

@@ -58,6 +58,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "hunyuan_vl_text": "HunYuanDenseV1ForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
     "gemma4_unified_text": "Gemma4UnifiedForCausalLM",
+    "step3p5": "Step3p5ForCausalLM",
 }
 """By the `model_type` of a text model: the architecture that it has alone."""
 
@@ -119,6 +120,7 @@ WHOLE_MODELS: Mapping[str, tuple[str, Tied]] = {
     "Qwen3VLForConditionalGeneration": ("qwen3_vl_text", "whole"),
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe_text", "whole"),
     "SmolVLMForConditionalGeneration": ("llama", "whole"),
+    "Step3p7ForConditionalGeneration": ("step3p5", "whole"),
     "VibeVoiceAsrForConditionalGeneration": ("qwen2", "never"),
     "VideoLlama3ForConditionalGeneration": ("qwen2", "either"),
     "VideoLlavaForConditionalGeneration": ("llama", "whole"),
