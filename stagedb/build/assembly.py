@@ -198,6 +198,13 @@ def _parameters(
         for name in copies.keys() & {t.name for t in op.inputs}:
             if isinstance(op.operator, Redistribution):
                 copies[name] |= {t.name for t in op.outputs}
+    readers: dict[str, dict[str, None]] = {}
+    for op in operations:
+        for tensor in op.inputs:
+            readers.setdefault(tensor.name, {})[op.name] = None
+    places = {op.name: place for place, op in enumerate(operations)}
+    makers = {tensor.name: op for op in block.operations for tensor in op.outputs}
+    issued = {op.name: place for place, op in enumerate(block.operations)}
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
         shape = sizes.local_shape(weight, layout)
@@ -207,30 +214,32 @@ def _parameters(
             "rows": block.rows[weight.name],
             "shard": str(shard),
             "gathers": tuple(bucket.name for bucket in reduction_rules.parameters if updated and bucket.takes(layout)),
-            "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
+            "readers": tuple(
+                sorted({name for copy in copies[weight.name] for name in readers.get(copy, ())}, key=places.__getitem__)
+            ),
         }
         found[weight.name] = Parameter(
             order,
             elements=str(sizes.elements(weight, layout)),
             buckets=tuple(buckets[weight.name]),
-            grads=_made_with(block, block.gradients[weight.name]) if weight.name in block.gradients else (),
+            grads=_made_with(block.gradients[weight.name], makers, issued) if weight.name in block.gradients else (),
             tied=tie.first if tie is not None and weight.name == tie.second else None,
             **(sharded if reduction_rules.optimizer else {}),
         )
     return found
 
 
-def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
+def _made_with(grad: Tensor, makers: Mapping[str, Operation], issued: Mapping[str, int]) -> tuple[str, ...]:
     """The operation that makes a weight's gradient and, if it is issued later, the one that makes the input's gradient.
 
     Frameworks release a gradient when the whole backward of the layer has run, so a bucket waits for both.
+    makers: the operation of the block that makes a tensor. issued: the places of its operations in issue order.
     """
-    names = {op.name: i for i, op in enumerate(block.operations)}
-    (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
+    maker = makers[grad.name]
     if isinstance(maker.operator, Redistribution):
-        return (*_made_with(block, maker.inputs[0]), maker.name)
+        return (*_made_with(maker.inputs[0], makers, issued), maker.name)
     twin = f"{maker.origin}.input_gradient"
-    return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)
+    return (maker.name, twin) if issued.get(twin, -1) > issued[maker.name] else (maker.name,)
 
 
 def _share_tied_gradients(parameters: dict[str, Parameter], tie: Tie | None) -> dict[str, Parameter]:

@@ -131,6 +131,6 @@ def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Oper
 
 def _reading(op: Operation, renamed: dict[str, Tensor]) -> Operation:
     """The operation with its reads renamed to copies, if it is a backward one; the forward keeps its reads."""
-    if not op.template.differentiates:
+    if not op.template.differentiates or all(tensor.name not in renamed for tensor in op.inputs):
         return op
     return dataclasses.replace(op, inputs=tuple(renamed.get(tensor.name, tensor) for tensor in op.inputs))

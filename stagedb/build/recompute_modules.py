@@ -74,7 +74,7 @@ MODULES: Mapping[str, Module] = {
     ),
     "mlp": Module(
         (("ffn_norm", "ffn"),),
-        lambda card, kind: not kind.routes and kind.parts[1] is not NONE,
+        lambda card, kind: kind.shares or (not kind.routes and kind.parts[1] is not NONE),
         "feed-forward without experts",
         without=("ffn.add",),
     ),

@@ -68,6 +68,7 @@ MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
     "zero 1, the core again": ({"zero": 1, "recompute": "core", "attention": "math"}, {"dp": 4}),
     "zero 2, pointwise": ({"zero": 2, "recompute": "pointwise"}, {"dp": 4}),
     "norms again": ({"recompute": "modules", "recompute_modules": ("layernorm",), "recipe": "megatron"}, {"tp": 2}),
+    "feed-forwards again": ({"recompute": "modules", "recompute_modules": ("mlp",), "recipe": "megatron"}, {"tp": 2}),
     "the scan again": ({"recompute": "operators", "recompute_operators": ("scan.attn.scan",)}, {"tp": 2}),
     "megatron": ({"recipe": "megatron", "zero": 1}, {"tp": 2, "dp": 2}),
     "megatron, sp": ({"recipe": "megatron", "sp": True, "zero": 3}, {"tp": 2, "dp": 2}),
