@@ -1,7 +1,7 @@
 """A training step in numpy, whole and partitioned, against that of the model's own code with the same weights.
 
 `steps.json` has the loss and the gradients of 96 architectures in double precision at tiny sizes, recorded by
-`scripts/record_models --step`, and of four with layers that predict further tokens.
+`scripts/record_models --step`, and of six with layers that predict further tokens.
 """
 
 import json
