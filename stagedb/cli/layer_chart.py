@@ -21,6 +21,7 @@ def draw_layers(kinds: Sequence[Mapping[str, Any]]) -> str:
     for each in kinds:
         words = ", ".join(f"{name} {value}" for name, value in each["words"].items())
         parts = f"{each['mixer']}, then {each['channel_mixer']} ({each['residual']})"
-        text = f"{marks.get(each['kind'], '?')}  {len(each['numbers'])} x {each['kind']}: {parts}"
+        count = f"{len(each['numbers'])} x" if each["numbers"] else "further tokens:"
+        text = f"{marks.get(each['kind'], '?')}  {count} {each['kind']}: {parts}"
         lines += textwrap.wrap(text + (f"; {words}" if words else ""), WIDTH, subsequent_indent="   ")
     return "\n".join(lines)

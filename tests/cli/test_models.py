@@ -8,6 +8,7 @@ from stagedb.cli.block_chart import draw_blocks
 from stagedb.cli.layer_chart import draw_layers
 from tests.cli.conftest import Run
 from tests.models.own_blocks import FOLDER
+from tests.models.test_deepseek_v4 import FLASH
 from tests.models.test_own_blocks import written
 
 
@@ -35,6 +36,14 @@ def test_the_layers_of_a_model_are_drawn(run: Run) -> None:
     lines = draw_layers(model_layers("kimi-k2")).splitlines()
     assert lines[1:3] == ["     0  a" + "b" * 59, "    60  b"]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_kind_of_layers_for_further_tokens_is_drawn_as_that(run: Run, tmp_path: Path) -> None:
+    content = {**FLASH, "num_nextn_predict_layers": 1, "compress_ratios": [4] * 43}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    drawn = run("models", str(tmp_path / "config.json")).out
+    assert "     0  aaa" + "b" * 40 + "\n" in drawn
+    assert "c  further tokens: window: shared_keys, then experts" in drawn
 
 
 def test_flops_are_with_and_without_what_a_mask_leaves_out(run: Run) -> None:
