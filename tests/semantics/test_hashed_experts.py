@@ -106,7 +106,7 @@ def test_parameters_have_no_table() -> None:
     [
         ({"scores": ""}, {}, "set scores to sqrtsoftplus, sigmoid or softmax"),
         ({"expert_groups": 4, "chosen_groups": 2}, {}, "leave expert_groups out"),
-        ({}, {"multi_token_prediction": 1}, "further tokens are of the last kind, which has hashed experts"),
+        ({}, {"multi_token_prediction": 1}, "would have experts that a table of tokens chooses"),
     ],
 )
 def test_what_has_no_meaning_is_refused(words: dict[str, Any], fields: dict[str, Any], why: str) -> None:
