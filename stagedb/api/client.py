@@ -143,6 +143,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         durations_in_traces: bool = False,
         then: Sequence[str] = (),
         steps: int = 1,
+        send_to: str | None = None,
         packed: bool = False,
         force: bool = False,
         resume: bool = False,
@@ -164,16 +165,15 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         into one node with the sums. system: the system of the simulator's inputs, a preset's name or a file's path
         (`stagedb systems` lists the presets; `h100` if not given). profile: id or name of a profile, whose instance is
         exported; nodes have its durations, and the simulator's inputs its system. durations_in_traces: profile the
-        instance on the system, and write the durations of that profile. then: ids or names of instances whose steps of
-        serving follow on the same ranks, as one trace a rank. steps: of the last one, if it is a decode, each with a
-        token more in the cache. packed: one small file (`./NAME-RANKS.packed`)
-        that `unpack` expands, instead of a directory.
+        instance on the system, and write these durations. then: instances whose steps of serving follow on the same
+        ranks. steps: of the last one, if it is a decode, each with a token more in the cache. send_to: a decode on
+        further ranks, numbered behind these, to which a prefill sends its caches. packed: one small file
+        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory.
 
         force: replace the trace set, or empty directory, with this name. resume: go on with an interrupted export, and
         repair a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
         ASTRA-sim does not read. replay: run the traces as a simulator would before they get their name; by default for
-        small worlds. simulator: the simulator that the inputs are for, a name of
-        `stagedb.traces.simulators.SIMULATORS`. docs/formats.md lists both, and the options of each format.
+        small worlds. simulator: that of the inputs, a name of `stagedb.traces.simulators.SIMULATORS` (docs/formats.md).
         """
         from stagedb.traces import Request
 
@@ -181,11 +181,11 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
         )  # fmt: skip
-        after = tuple(then), steps
+        after = tuple(then), steps, send_to
         request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form, *after)
         with jobs.shown(self.store, "export", model if target is None else target, "ranks") as job:
-            watched = jobs.watched(job, progress)
-            done = trace_sets.export(self.store, target, model, plans.typed_words(words), request, watched)
+            watch = jobs.watched(job, progress)
+            done = trace_sets.export(self.store, target, model, plans.typed_words(words), request, watch)
             job.about("instance", done.instance.id)
             return done
 

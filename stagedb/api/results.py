@@ -169,13 +169,14 @@ class Exported(Unpacked):
 
     `packed`: bytes of the one file that contains the set, or of its tables; None for a directory of traces. `profile`:
     the profile with the durations of the nodes, if they have any. `following`: the instances that run after it, in a
-    window.
+    window. `receiving`: the instances on further ranks, which go on with its caches.
     """
 
     instance: InstanceInfo
     packed: int | None = None
     profile: ProfileInfo | None = None
     following: tuple[InstanceInfo, ...] = ()
+    receiving: tuple[InstanceInfo, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The verbs on trace sets: `export` from a store; `unpack` and `validate`, which need none."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from stagedb.systems.system import System
 from stagedb.traces import Report, Request, Summary, unpack_traces, validate_traces
 from stagedb.traces.rank_sets import shard_ranks
 from stagedb.traces.simulators import SimulatedJob
+from stagedb.workload.engine_pairs import check_chunks, pair_degrees
 from stagedb.workload.windows import LONGEST, check_window
 
 Progress = Callable[[int, int], None]
@@ -80,7 +82,8 @@ class ExportRequest:
     """What `Stagedb.export` is asked for, but for the instance. form: how it is written, without its place.
 
     timed: profile the instance on the system, and write the durations. then: instances that run after it on the same
-    ranks, as one window. steps: of the last of them, each with a token more in the cache.
+    ranks, as one window. steps: of the last of them, each with a token more in the cache. send_to: an instance on other
+    ranks, which goes on with the caches that the last of `then` leaves; then `steps` are its own.
     """
 
     out: Path | str | None
@@ -92,6 +95,7 @@ class ExportRequest:
     form: Request
     then: tuple[str, ...] = ()
     steps: int = 1
+    send_to: str | None = None
 
     def ranks(self, world: int) -> str | None:
         """The ranks to write, as text; None for all."""
@@ -122,36 +126,30 @@ def export(
         timed, wanted = None, find_wanted(store, target, model, words)
     else:
         timed, wanted = find_timed(store, request.profile, target, model, words)
-        if request.timed:
-            raise UsageError(
-                f"the traces of a profile have its durations: leave out {Word('durations_in_traces', True)}, or "
-                f"{Word('profile')}"
-            )
-        if request.system is not None:
-            raise UsageError(
-                f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator inputs "
-                f"describe: leave out {Word('system')}, or profile on the other system and export that profile"
-            )
-    plan = wanted.plan
-    only = request.ranks(plan.world)
-    form = request.request(wanted.model, plan.world)
-    form.check(plan.world, only)
+        _check_profile(timed, request)
+    other = None if request.send_to is None else find_wanted(store, request.send_to, None, {})
+    meshes = [tuple(size for _, size in Mesh.of(each.plan).axes) for each in (wanted, other) if each is not None]
+    degrees = meshes[0] if other is None else pair_degrees(*meshes)
+    world = math.prod(degrees)
+    only = request.ranks(world)
+    form = request.request(wanted.model, world)
+    form.check(world, only)
     inputs = None
     if timed is None:
         # Refused before anything is made; a profile's instance is there.
         inputs = resolve_system(request.system)
-        degrees = tuple(size for _, size in Mesh.of(plan).axes)
-        form.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
+        form.check_job(SimulatedJob(wanted.model, world, degrees, inputs))
     clock.lap("look up")
-    after = _following(store, wanted, request)
+    after, received = _following(store, wanted, other, request)
     instance = wanted.make(store, clock, asks=request.shard is None)
-    following = [each.make(store, clock, asks=False) for each in after]
-    profiles: list[str | None] = [None for _ in after]
+    following = [each.make(store, clock, asks=False) for each in (*after, *received)]
+    profiles: list[str | None] = [None for _ in following]
     if request.timed and inputs is not None:
         timed, *others = (_timed(store, each, inputs) for each in (instance, *following))
         profiles = [each.id for each in others]
         clock.lap("profile")
         inputs = None  # they are those of the profile
+    steps = [(each.id, profile) for each, profile in zip(following, profiles, strict=True)]
     done = export_traces(
         store,
         instance.id,
@@ -159,13 +157,34 @@ def export(
         only=only,
         system=inputs,
         profile=None if timed is None else timed.id,
-        following=[(each.id, profile) for each, profile in zip(following, profiles, strict=True)],
+        following=steps[: len(after)],
+        receiving=steps[len(after) :],
         progress=progress,
     )
     figures = {**figures_of(done), "seconds": {**clock.seconds, **done.seconds}}
     return Exported(
-        path=form.out, instance=instance, packed=done.packed, profile=timed, following=tuple(following), **figures
+        path=form.out,
+        instance=instance,
+        packed=done.packed,
+        profile=timed,
+        following=tuple(following[: len(after)]),
+        receiving=tuple(following[len(after) :]),
+        **figures,
     )
+
+
+def _check_profile(profile: ProfileInfo, request: ExportRequest) -> None:
+    """Raise UsageError for a request that has the durations or the system of a profile, and others too."""
+    if request.timed:
+        raise UsageError(
+            f"the traces of a profile have its durations: leave out {Word('durations_in_traces', True)}, or "
+            f"{Word('profile')}"
+        )
+    if request.system is not None:
+        raise UsageError(
+            f"profile {profile.id[: catalog.SHORT_ID]} is on the system {profile.system}, which the simulator inputs "
+            f"describe: leave out {Word('system')}, or profile on the other system and export that profile"
+        )
 
 
 def _timed(store: Store, instance: InstanceInfo, system: System) -> ProfileInfo:
@@ -178,20 +197,24 @@ def _timed(store: Store, instance: InstanceInfo, system: System) -> ProfileInfo:
     return profiling.keep(store, profile_job(read_workload(store, instance.id), system))
 
 
-def _following(store: Store, wanted: Wanted, request: ExportRequest) -> list[Wanted]:
-    """The instances that run after the first one of a window, and none without. Writes nothing.
+def _following(
+    store: Store, wanted: Wanted, other: Wanted | None, request: ExportRequest
+) -> tuple[list[Wanted], list[Wanted]]:
+    """The instances that run after the first one on its ranks, and those on the ranks that it sends caches to.
 
-    Raises UsageError for a window with the durations of one profile, and for several steps of what is no decode.
+    Writes nothing. Raises UsageError for several instances with the durations of one profile, for several steps of what
+    is no decode, and for steps that cannot follow each other.
     """
     if not 1 <= request.steps <= LONGEST:
         raise UsageError(f"{Word('steps')} is {request.steps:,}: a window has 1 to {LONGEST:,}")
     after = [find_wanted(store, each, None, {}) for each in request.then]
-    if (after or request.steps > 1) and request.profile is not None:
+    received = [] if other is None else [other]
+    if (after or received or request.steps > 1) and request.profile is not None:
         raise UsageError(
             f"a profile has the durations of one step: {Word('durations_in_traces', True)} profiles each step of a "
             "window"
         )
-    last = [wanted, *after][-1]
+    last = [wanted, *after, *received][-1]
     for step in range(1, request.steps):
         plan = last.plan
         if not plan.workflow.next_token or plan.requests:
@@ -201,7 +224,10 @@ def _following(store: Store, wanted: Wanted, request: ExportRequest) -> list[Wan
                 f"name the instances that follow with {Word('then')}"
             )
         longer = last.source.new_plan({**plan.to_dict(), "cache_len": plan.cache_len + step})
-        after.append(Wanted(last.source, longer, None))
-    if after:
-        check_window([(each.model, each.plan.to_dict()) for each in (wanted, *after)])
-    return after
+        (received or after).append(Wanted(last.source, longer, None))
+    if received:
+        check_chunks([(each.model, each.plan) for each in (wanted, *after)])
+    for window in ([wanted, *after], received):
+        if len(window) > 1:
+            check_window([(each.model, each.plan.to_dict()) for each in window])
+    return after, received

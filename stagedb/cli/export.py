@@ -152,6 +152,14 @@ Steps = Annotated[
     int,
     typer.Option(metavar="N", min=1, help="Steps of the last instance, a decode, each with a token more in the cache."),
 ]
+SendTo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INSTANCE",
+        help="A decode on further ranks, to which the ranks of this prefill send their caches.",
+        autocompletion=completion.instances,
+    ),
+]
 AsOneFile = Annotated[
     bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
 ]
@@ -169,6 +177,7 @@ def export(
     durations_in_traces: Timed = False,
     then: Then = None,
     steps: Steps = 1,
+    send_to: SendTo = None,
     packed: AsOneFile = False,
     run: OfRun = None,
     *,
@@ -187,7 +196,7 @@ def export(
         blocks = granularity is not NodeGranularity.OP
         refuse_with_run(target, model, profile, given, **{
             "--shard": shard, "--packed": packed, "--granularity": blocks, "--durations-in-traces": durations_in_traces,
-            "--then": then, "--steps": steps > 1,
+            "--then": then, "--steps": steps > 1, "--send-to": send_to,
         })  # fmt: skip
         export_run(run, out, system, written.words(), common)
         return
@@ -206,6 +215,7 @@ def export(
             durations_in_traces=durations_in_traces,
             then=then or (),
             steps=steps,
+            send_to=send_to,
             packed=packed,
             progress=report,
             **written.words(),
@@ -218,10 +228,15 @@ def export(
 
 
 def _what(done: "Exported") -> str:
-    """The ranks, the instance with its profile, and how many follow it."""
+    """The ranks, the instance with its profile, how many follow it, and those that its caches are sent to."""
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     more = f" and {len(done.following):,} more, one after another" if done.following else ""
-    return f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}{more}"
+    if not done.receiving:
+        return f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}{more}"
+    first, *others = done.receiving
+    then = f" and {len(others):,} more, one after another" if others else ""
+    own = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}{more}"
+    return f"{own}; caches sent to {count(first.ranks, 'rank')} of {first.name}, instance {first.id[:12]}{then}"
 
 
 def _packed_in(done: "Exported") -> str:

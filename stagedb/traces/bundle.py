@@ -17,7 +17,7 @@ from stagedb.traces.rank_sets import format_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 from stagedb.traces.trace_set import TraceSet
-from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Workload
+from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Step, Workload
 from stagedb.workload.issue_order import Sequence as Nodes
 
 FORMAT = 1
@@ -48,7 +48,8 @@ def set_facts(
         "graph": workload.graph,
         "model": workload.model,
         "plan": dict(workload.plan),
-        **({"steps": [{"instance": id, "plan": dict(plan)} for id, plan in workload.steps]} if workload.steps else {}),
+        **({"steps": _steps(workload.steps)} if workload.steps else {}),
+        **({"engines": [_steps(each) for each in workload.engines]} if workload.engines else {}),
         "world": len(workload.ranks),
         "granularity": granularity,
         **({} if profile is None else {"profile": dict(profile)}),
@@ -56,6 +57,10 @@ def set_facts(
         "system": job.system.to_dict(),
         "traffic": [each.to_dict() for each in job.traffic],
     }
+
+
+def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return [{"instance": id, "plan": dict(plan)} for id, plan in steps]
 
 
 def class_facts(
@@ -97,6 +102,9 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
 
 def _what(facts: Mapping[str, Any]) -> str:
     """What the traces are of, in words. Those of a run have no plan."""
+    if "engines" in facts:
+        first, second = (f"{len(each)} step{'s' * (len(each) > 1)}" for each in facts["engines"])
+        return f"{first} of prefill and {second} on other ranks, which get its caches"
     if "steps" in facts:
         return f"{len(facts['steps'])} steps of serving, one after another"
     plan = facts.get("plan")

@@ -36,7 +36,12 @@ _VALUES = {field.name: field.number for field in pb.AttributeProto.DESCRIPTOR.fi
 
 
 NEIGHBOURS = ("next", "previous", "ring_next", "ring_previous")
-"""Ranks that messages go to or come from: columns of RankTable."""
+"""Ranks that messages go to or come from: columns of RankTable. Those of `RankTable.others` follow."""
+
+
+def other(place: int) -> str:
+    """The name of the rank at a place of `RankTable.others`."""
+    return f"other_{place}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class RankFields:
 
     @classmethod
     def of(cls, workload: Workload) -> "RankFields":
-        """`rank` and its neighbours as varints, `group.<axis>` as decimal digits."""
+        """`rank`, its neighbours and the ranks of another instance as varints, `group.<axis>` as decimal digits."""
         width = wire.varint_size(max(len(workload.ranks) - 1, 1))
         gids = workload.groups.gid
         lengths = {len(str(gid)) for gid in (gids.min(), gids.max())} if len(gids) else {1}
@@ -60,7 +65,7 @@ class RankFields:
             )
         digits = lengths.pop()
         begins, at = {}, 0
-        for name in ("rank", *NEIGHBOURS):
+        for name in ("rank", *NEIGHBOURS, *map(other, range(workload.ranks.others.shape[1]))):
             begins[name] = at
             at += width
         for axis in sorted(set(workload.groups.axis)):
@@ -72,14 +77,16 @@ class RankFields:
 def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes:
     """The bytes that differ between ranks, for these ranks."""
     parts: list[Bytes] = []
+    table = workload.ranks
+    columns = {"rank": np.arange(len(table)), **{name: getattr(table, name) for name in NEIGHBOURS}}
+    columns |= {other(place): np.maximum(each, 0) for place, each in enumerate(table.others.T)}
     for name in fields.begins:
         if name.startswith("group."):
             gids = workload.groups.of_axis(name.removeprefix("group."), len(workload.ranks))[ranks]
             powers = 10 ** np.arange(fields.digits - 1, -1, -1, dtype=np.int64)
             parts.append((gids[:, None] // powers % 10 + ord("0")).astype(np.uint8))
         else:
-            column = ranks if name == "rank" else getattr(workload.ranks, name)[ranks]
-            parts.append(wire.padded(column, fields.width))
+            parts.append(wire.padded(columns[name][ranks], fields.width))
     return RankBytes(ranks, np.concatenate(parts, axis=1))
 
 
@@ -175,6 +182,10 @@ class _Attributes:
             np.where(ops.rings, fields.begins[f"ring_{name}"], fields.begins[name]) for name in ("next", "previous")
         )
         peers = np.where(ops.towards > 0, onwards, back)
+        others = [
+            fields.begins[other(place)] if handed else 0 for place, handed in zip(ops.peer, ops.handed, strict=True)
+        ]
+        peers = np.where(ops.handed, np.array(others, np.int64), peers)
         source = np.where(message, peers, source)
         groups = attribute("pg_name", "string_val", wire.constant(b"0" * fields.digits, len(ops)))
         zero = wire.constant(bytes(wire.padded(np.zeros(1, np.int64), fields.width)), len(ops))

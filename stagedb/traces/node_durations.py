@@ -5,15 +5,17 @@ of lanes with equal durations, and each part is encoded once.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stagedb.systems import Costs, Transfer
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.workload.instance_columns import Workload
+from stagedb.workload.engine_pairs import EnginePair
+from stagedb.workload.instance_columns import SEND, ClassColumns, Workload
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,42 @@ def window_timing(timings: Sequence[NodeTiming], steps: Sequence[Workload], wind
     digest = hashlib.sha256("+".join(each.profile for each in timings).encode()).hexdigest()
     step = sum(each.step for each in timings)
     return NodeTiming(digest[: len(timings[0].profile)], timings[0].system, step, parts)
+
+
+def pair_timing(timings: Sequence[NodeTiming], pair: EnginePair) -> NodeTiming:
+    """The durations of two engines and of the caches between them, each over the link between its two ranks.
+
+    timings: those of both sides, on one system. The step is that of both sides one after another, without the caches.
+    Raises UsageError if the network has no place for all ranks.
+    """
+    system, made = timings[0].system, pair.workload
+    costs = Costs(system, len(made.ranks))
+    parts: dict[int, tuple[RankPart, ...]] = {}
+    numbered = 0
+    for columns, (side, number) in zip(made.classes, pair.classes, strict=True):
+        ranks = np.flatnonzero(made.ranks.number == columns.number)
+        own = timings[side].parts[number]
+        by_time: dict[tuple[int, ...], list[int]] = {}
+        for rank, place in zip(ranks.tolist(), _places(own, ranks - pair.first_rank(side)).tolist(), strict=True):
+            by_time.setdefault((place, *_sent(made, columns, rank, costs)), []).append(rank)
+        found = []
+        for (place, *sent), members in by_time.items():
+            before = own[place].ns
+            every = np.concatenate([*([] if before is None else [before]), np.array(sent, np.int64)])
+            found.append(RankPart((numbered,), np.array(members, np.int64), every))
+            numbered += 1
+        parts[columns.number] = tuple(found)
+    digest = hashlib.sha256("+".join(each.profile for each in timings).encode()).hexdigest()
+    step = sum(each.step for each in timings)
+    return NodeTiming(digest[: len(timings[0].profile)], system, step, parts)
+
+
+def _sent(pair: Workload, columns: ClassColumns, rank: int, costs: Costs) -> Iterator[int]:
+    """The ns of each message with caches of a rank. Those that arrive take no time of their own."""
+    ops = columns.ops
+    for row in np.flatnonzero(ops.handed).tolist():
+        target = int(pair.ranks.others[rank, ops.peer[row]])
+        yield costs.transfer(Transfer(int(ops.size[row]), rank, target)).ns if ops.type[row] == SEND else 0
 
 
 def _places(parts: Sequence[RankPart], ranks: Ints) -> Ints:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -22,6 +22,7 @@ from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import MESSAGE, Groups, SimulatedJob, Traffic
 from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
+from stagedb.workload.engine_pairs import pair_degrees
 
 LARGEST_WORLD = 1 << 27
 """The largest number of ranks: as many as fit into memory on any machine."""
@@ -50,6 +51,7 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
     described = index["set"]
     timed = "profile" in described
     more = {**(_TIMED_SET if timed else {}), **(_WINDOW_SET if "steps" in described else {})}
+    more |= _PAIR_SET if "engines" in described else {}
     reason = _wrong_fields("the set", described, {**_SET, **more})
     if reason is not None:
         return reason
@@ -57,7 +59,7 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
         name, model = (reprlib.repr(described[word]) for word in ("name", "model"))
         return f"the set is called {name} and is of the model {model}"
     return (
-        _wrong_degrees(described["plan"], described["world"])
+        _wrong_degrees(described)
         or _wrong_system(described)
         or _wrong_classes(index["classes"], described["world"], timed)
         or _wrong_members(
@@ -80,7 +82,7 @@ def job_of(index: Mapping[str, Any]) -> SimulatedJob:
 
 def _job(described: Mapping[str, Any]) -> SimulatedJob:
     """The job without what it communicates."""
-    degrees, system = tuple(_degrees(described["plan"])), _system(described["system"])
+    degrees, system = tuple(_mesh(described)), _system(described["system"])
     return SimulatedJob(described["name"], described["world"], degrees, system, "profile" in described)
 
 
@@ -93,6 +95,14 @@ def _system(content: object) -> System:
 
 def _degrees(plan: Mapping[str, Any]) -> list[int]:
     return [plan[axis] for axis in plan["rank_order"]]
+
+
+def _mesh(described: Mapping[str, Any]) -> Sequence[int]:
+    """The degrees of the mesh of a set: those of its plan, or of two engines together."""
+    if "engines" not in described:
+        return _degrees(described["plan"])
+    first, second = (_degrees(steps[0]["plan"]) for steps in described["engines"])
+    return pair_degrees(first, second)
 
 
 def _no_constant(text: str) -> None:
@@ -127,6 +137,15 @@ def _is_plain(value: object) -> bool:
 def _is_plan(value: object) -> bool:
     return isinstance(value, dict) and all(
         _is_plain(each) or (isinstance(each, list) and all(map(_is_plain, each))) for each in value.values()
+    )
+
+
+def _is_step(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and {*value} == {"instance", "plan"}
+        and _is_text(value["instance"])
+        and _is_plan(value["plan"])
     )
 
 
@@ -181,19 +200,11 @@ _TIMED_SET: _Fields = {
         and value["step"] >= 0
     ),
 }
-_WINDOW_SET: _Fields = {
-    "steps": lambda value: (
-        _is_list(
-            value,
-            lambda step: (
-                isinstance(step, dict)
-                and {*step} == {"instance", "plan"}
-                and _is_text(step["instance"])
-                and _is_plan(step["plan"])
-            ),
-        )
-        and len(value) > 1
-    ),
+_WINDOW_SET: _Fields = {"steps": lambda value: _is_list(value, _is_step) and len(value) > 1}
+_PAIR_SET: _Fields = {
+    "engines": lambda value: (
+        _is_list(value, lambda steps: _is_list(steps, _is_step) and bool(steps)) and len(value) == 2
+    )
 }
 _CLASS: _Fields = {
     "class": lambda value: is_int(value) and value >= 0,
@@ -227,12 +238,13 @@ def _wrong_fields(what: str, row: Mapping[str, Any], fields: _Fields) -> str | N
     return None if wrong is None else f"{what} states that {wrong} is {reprlib.repr(row[wrong])}"
 
 
-def _wrong_degrees(plan: Mapping[str, Any], world: int) -> str | None:
-    order: Any = plan.get("rank_order")
-    if not _is_list(order, _is_text) or not all(_is_count(plan.get(axis)) for axis in order):
-        return f"the plan's rank_order {reprlib.repr(order)} names no degrees"
-    product = 1
-    for degree in _degrees(plan):
+def _wrong_degrees(described: Mapping[str, Any]) -> str | None:
+    world, product = described["world"], 1
+    for plan in (described["plan"], *(steps[0]["plan"] for steps in described.get("engines", ()))):
+        order: Any = plan.get("rank_order")
+        if not _is_list(order, _is_text) or not all(_is_count(plan.get(axis)) for axis in order):
+            return f"the plan's rank_order {reprlib.repr(order)} names no degrees"
+    for degree in _mesh(described):
         product *= degree
     return None if product == world else f"the plan is of {product} ranks, and the world has {world}"
 

@@ -82,9 +82,10 @@ def _described(directory: Path, manifest: Mapping[str, Any]) -> SimulatedSet:
     with open_regular(directory / f"{name}.0.et") as first:
         if first.read(2) == _GZIP:
             raise UsageError(f"the simulator does not read gzipped traces: export without {Word('compress', True)}")
-    if "steps" in manifest:
+    several = sum(map(len, manifest.get("engines", [manifest.get("steps", ())])))
+    if several:
         raise UsageError(
-            f"{path_text(directory)} has a window of {len(manifest['steps'])} steps, and `simulate` puts one step next "
+            f"{path_text(directory)} has a window of {several} steps, and `simulate` puts one step next "
             "to its profile: its run.sh runs the simulator on the window"
         )
     groups = groups_file(directory / f"{name}.json")

@@ -3,10 +3,10 @@
 import numpy as np
 
 from stagedb.traces.simulators import MESSAGE, Traffic
-from stagedb.workload.instance_columns import COLLECTIVE, RING_AXES, SEND, ClassColumns, Workload
+from stagedb.workload.instance_columns import CACHES, COLLECTIVE, RING_AXES, SEND, ClassColumns, Workload
 
 _Key = tuple[str, str, int, int]
-"""Kind, axis, direction of a message, bytes."""
+"""Kind, axis, direction of a message (of one with caches the place of the other end), bytes."""
 
 
 def traffic_of(workload: Workload) -> tuple[Traffic, ...]:
@@ -28,7 +28,8 @@ def traffic_of(workload: Workload) -> tuple[Traffic, ...]:
             found.append(Traffic(kind, size, count, group=str(int(groups[axis][rank]))))
             continue
         names = ("ring_previous", "ring_next") if axis in RING_AXES else ("previous", "next")
-        target = int(getattr(workload.ranks, names[towards > 0])[rank])
+        ends = workload.ranks.others[:, towards] if axis == CACHES else getattr(workload.ranks, names[towards > 0])
+        target = int(ends[rank])
         found.append(Traffic(MESSAGE, size, count, ends=(rank, target)))
     return tuple(found)
 
@@ -39,7 +40,7 @@ def _counts(columns: ClassColumns) -> dict[_Key, int]:
     from stagedb.timing.op_durations import runs_of
 
     ops, found = columns.ops, dict[_Key, int]()
-    runs, towards = runs_of(columns), ops.towards
+    runs, towards = runs_of(columns), np.where(ops.handed, ops.peer, ops.towards)
     for op in np.flatnonzero((ops.type == COLLECTIVE) | (ops.type == SEND)).tolist():
         sends = int(ops.type[op]) == SEND
         key = (MESSAGE if sends else ops.kind[op], ops.axis[op], int(towards[op]) * sends, int(ops.size[op]))

@@ -21,6 +21,7 @@ _MOST = 5
 def check_workload(workload: Workload, nodes: Mapping[int, Sequence]) -> None:
     """Raise StagedbError, with the first faults, if traces of this instance would break a rule."""
     faults = [*_sizes(workload), *_groups(workload), *_order(workload, nodes), *_pairs(workload, nodes)]
+    faults += _handed(workload)
     if faults:
         more = f"; and {len(faults) - _MOST} more" if len(faults) > _MOST else ""
         raise StagedbError(
@@ -124,10 +125,26 @@ def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
                     if len(sent) != len(received)
                     else f"class {one} sends messages of other sizes or tags than class {other} receives"
                 )
-        if (neighbour == np.arange(len(number))).any() and any(
-            _messages(columns, nodes[columns.number], SEND, hop, ring) for columns in workload.classes
-        ):
+        alone = set(number[neighbour == np.arange(len(number))].tolist())
+        if any(_messages(workload.classes[each], nodes[each], SEND, hop, ring) for each in alone):
             yield "a rank sends messages to itself"
+
+
+def _handed(workload: Workload) -> Iterator[str]:
+    """The caches that ranks send are those that others wait for: the same ends and bytes."""
+    ends: dict[int, list[tuple[int, int, int]]] = {SEND: [], RECV: []}
+    for columns in workload.classes:
+        ops = columns.ops
+        rows = np.flatnonzero(ops.handed).tolist()
+        for rank in np.flatnonzero(workload.ranks.number == columns.number).tolist() if rows else ():
+            for row in rows:
+                other = int(workload.ranks.others[rank, ops.peer[row]])
+                both = (rank, other) if ops.type[row] == SEND else (other, rank)
+                ends[int(ops.type[row])].append((*both, int(ops.size[row])))
+    if sorted(ends[SEND]) != sorted(ends[RECV]):
+        yield "ranks send other caches than ranks of the other instance wait for"
+    if any(source == target for source, target, _ in ends[SEND]):
+        yield "a rank sends a cache to itself"
 
 
 def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int, ring: bool) -> list[tuple[int, int]]:

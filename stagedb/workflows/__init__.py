@@ -13,6 +13,7 @@ from stagedb.mentions import Word
 from stagedb.workflows.forward_only import FORWARD_ONLY
 from stagedb.workflows.serving import DECODE, MIXED, PREFILL, SPECULATIVE
 from stagedb.workflows.training import TRAINING
+from stagedb.workflows.transfer import TRANSFER, TRANSFER_TASK
 from stagedb.workflows.workflow import RECOMPUTE, TaskKind, Template, Workflow
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "RECOMPUTE",
     "TASK_KINDS",
     "TEMPLATES",
+    "TRANSFER_TASK",
     "WORKFLOWS",
     "TaskKind",
     "Template",
@@ -48,11 +50,11 @@ def _by_name(found: Iterable[T]) -> Mapping[str, T]:
     return named
 
 
-TEMPLATES = _by_name(template for workflow in WORKFLOWS.values() for template in workflow.templates)
-"""The templates of all workflows, by name."""
+TEMPLATES = _by_name((*(template for each in WORKFLOWS.values() for template in each.templates), TRANSFER))
+"""The templates of all workflows, and that of messages between two instances, by name."""
 
-TASK_KINDS = _by_name(kind for workflow in WORKFLOWS.values() for kind in workflow.kinds)
-"""The kinds of tasks of all workflows, by name."""
+TASK_KINDS = _by_name((*(kind for each in WORKFLOWS.values() for kind in each.kinds), TRANSFER_TASK))
+"""The kinds of tasks of all workflows, and that between two instances, by name."""
 
 
 def find_workflow(name: str) -> Workflow:

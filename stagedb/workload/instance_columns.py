@@ -24,6 +24,9 @@ DATA, PROGRAM, LIMIT = range(3)
 RING_AXES = ("cp", "cpr")
 """Axes of messages around a ring: all ranks of cp, or the places between which neighbours exchange heads."""
 
+CACHES = "cache"
+"""The axis of messages with caches, from the ranks of one instance to those of another."""
+
 RUNS: Mapping[int, tuple[int, ...]] = {
     number: tuple(TEMPLATES.index(template.name) for template in kind.templates)
     for number, kind in enumerate(workflows.TASK_KINDS.values())
@@ -51,9 +54,10 @@ class Ops:
     (batch, heads, heads of keys, queries, keys, head, and a value if that differs). Others: `size` (of the call, which
     is one for all of its members: their largest operand), this rank's `operand` and `result`
     in bytes, `axis`, `dtype`;
-    messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp), `towards` (the
-    direction of the other end: 1 the next stage or rank of a ring, -1 the one before; around the ends too), `step` (of
-    a send between stages, the chunk of the other end minus its own). `turn`: of its loop, from 0; -1 outside loops.
+    messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp; of caches, its place
+    in `RankTable.others`), `towards` (the direction of the other end: 1 the next stage or rank of a ring, -1 the one
+    before; around the ends too; 0 of caches), `step` (of a send between stages, the chunk of the other end minus its
+    own). `turn`: of its loop, from 0; -1 outside loops.
     `facts`: what it is to its model. A field that an op does not have is 0 or "".
     """
 
@@ -84,9 +88,17 @@ class Ops:
 
     @property
     def rings(self) -> npt.NDArray[np.bool_]:
-        """Which ops are messages around a ring of context parallelism; all others are between stages."""
-        on_ring = np.array([axis in RING_AXES for axis in self.axis], bool)
-        found: npt.NDArray[np.bool_] = on_ring & ((self.type == SEND) | (self.type == RECV))
+        """Which ops are messages around a ring of context parallelism."""
+        return self._messages(RING_AXES)
+
+    @property
+    def handed(self) -> npt.NDArray[np.bool_]:
+        """Which ops are messages with caches. Those that are on no ring either are between stages."""
+        return self._messages((CACHES,))
+
+    def _messages(self, axes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+        along = np.array([axis in axes for axis in self.axis], bool)
+        found: npt.NDArray[np.bool_] = along & ((self.type == SEND) | (self.type == RECV))
         return found
 
     def tags(self, tasks: "Tasks") -> Ints:
@@ -216,13 +228,17 @@ class Groups:
 
 @dataclass(frozen=True)
 class RankTable:
-    """Every rank's class and the ranks next to it in the pipeline (around its ends) and on its ring of cp, by rank."""
+    """Every rank's class and the ranks next to it in the pipeline (around its ends) and on its ring of cp, by rank.
+
+    others: a row a rank, the ranks of another instance that it sends caches to or gets them from; -1 behind the last.
+    """
 
     number: Ints
     next: Ints
     previous: Ints
     ring_next: Ints
     ring_previous: Ints
+    others: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     def __len__(self) -> int:
         return len(self.number)
@@ -248,12 +264,17 @@ def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> t
     return onwards, back
 
 
+Step = tuple[str, Mapping[str, Any]]
+"""An instance, and its plan."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """An instance in the form that exports and timelines need.
 
     `plan` has the plan's words, `degrees` those of the mesh, innermost first. `steps`: the instances that a window has
-    one after another (`stagedb.workload.windows`), each with its plan; empty for one step.
+    one after another (`stagedb.workload.windows`), each with its plan; empty for one step. `engines`: the same of each
+    of two instances on ranks of their own, one numbered behind the other (`stagedb.workload.engine_pairs`).
     """
 
     instance: str
@@ -265,7 +286,8 @@ class Workload:
     classes: tuple[ClassColumns, ...]
     ranks: RankTable
     groups: Groups
-    steps: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    steps: tuple[Step, ...] = ()
+    engines: tuple[tuple[Step, ...], ...] = ()
 
     def class_of(self, rank: int) -> ClassColumns:
         """The class of a rank."""

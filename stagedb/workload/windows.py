@@ -47,7 +47,7 @@ def window(steps: Sequence[Workload]) -> Workload:
         name=f"{first.name} and {len(steps) - 1} more",
         classes=classes,
         ranks=replace(first.ranks, number=number.reshape(-1).astype(np.int64)),
-        groups=_groups([each.groups for each in steps]),
+        groups=joined_groups([each.groups for each in steps]),
         steps=tuple((each.instance, each.plan) for each in steps),
     )
 
@@ -122,8 +122,8 @@ def _origins(parts: Sequence[Origins]) -> Origins:
     return Origins(**joined, member=parts[0].member)
 
 
-def _groups(parts: Sequence[Groups]) -> Groups:
-    """The groups of all steps, each once. Those of the first keep their ids where no other has more."""
+def joined_groups(parts: Sequence[Groups]) -> Groups:
+    """The groups of all parts of a workload, each once. Those of the first keep their ids where no other has more."""
     found: dict[tuple[str, tuple[int, ...]], None] = {}
     for each in parts:
         ends = np.cumsum(each.sizes)

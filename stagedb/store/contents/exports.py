@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from stagedb.inputs.stored_values import json_mapping
-from stagedb.store import Store, read_whole
+from stagedb.plans import Plan
+from stagedb.store import Store, read_graph, read_whole
 from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload
 from stagedb.store.contents.profile_durations import read_timing
 from stagedb.systems.system import System
 from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
 from stagedb.traces.exporting import pack, smaller, trace_set
 from stagedb.traces.formats import OneFile
-from stagedb.traces.node_durations import NodeTiming, window_timing
+from stagedb.traces.node_durations import NodeTiming, pair_timing, window_timing
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import (
     SHARED_FILES,
@@ -23,10 +24,15 @@ from stagedb.traces.set_output import (
     writers_for,
 )
 from stagedb.traces.simulators import simulator_named
+from stagedb.workload.cache_shares import CacheSide
+from stagedb.workload.engine_pairs import engine_pair
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.issue_order import sequence
 from stagedb.workload.overlapped_pairs import joined_tasks
 from stagedb.workload.windows import window
+
+Timed = tuple[str, str | None]
+"""An instance, and its profile with the durations of its nodes."""
 
 
 def export(
@@ -37,23 +43,26 @@ def export(
     only: str | None = None,
     system: System | None = None,
     profile: str | None = None,
-    following: Sequence[tuple[str, str | None]] = (),
+    following: Sequence[Timed] = (),
+    receiving: Sequence[Timed] = (),
     progress: Progress | None = None,
 ) -> Summary:
     """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as requested.
 
     only: ranks such as `0-7,16`; all if not given. system: the system that the simulator inputs describe; if not given,
     that of the profile, or the default preset. profile: id of a profile of the instance, whose durations the nodes get.
-    following: the instances, each with its profile, that run after it on the same ranks, as one window.
+    following: the instances, each with its profile, that run after it on the same ranks, as one window. receiving: the
+    same of ranks that are numbered behind these, which go on with the caches that the last of these leaves.
     Raises UsageError for requests that are refused and StagedbError for failures; then no file remains under the name.
     """
     clock, counter = WriteClock(), Counter(progress)
     row = find(store, instance)
-    world = int(row["world"])
+    world = int(row["world"]) + (int(find(store, receiving[0][0])["world"]) if receiving else 0)
     request.check(world, only)
     files = world if only is None else len(parse_ranks(only, world))
     if (
         not following
+        and not receiving
         and only is None
         and world >= SHARED_FILES
         and not request.resume
@@ -62,7 +71,7 @@ def export(
         read_whole(store, "Instance", instance, lambda: _check_counts(store, instance, request, world))
     with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
-            workload, timing = _read(store, [(instance, profile), *following])
+            workload, timing = _read(store, [(instance, profile), *following], receiving)
         with clock.stage("encode"):
             traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))
         if isinstance(request.written.files, OneFile):
@@ -77,8 +86,20 @@ def export(
         )
 
 
-def _read(store: Store, steps: Sequence[tuple[str, str | None]]) -> tuple[Workload, NodeTiming | None]:
-    """The columns of an instance, or of a window of several, and their durations if they have profiles."""
+def _read(store: Store, steps: Sequence[Timed], receiving: Sequence[Timed]) -> tuple[Workload, NodeTiming | None]:
+    """The columns of an instance, of a window of several, or of two engines, and their durations if they have
+    profiles."""
+    first, timed, before = _window(store, steps)
+    if not receiving:
+        return first, timed
+    second, later, after = _window(store, receiving)
+    pair = engine_pair(_side(store, before[-1]), _side(store, after[0]), (first, second))
+    timing = None if timed is None or later is None else pair_timing((timed, later), pair)
+    return pair.workload, timing
+
+
+def _window(store: Store, steps: Sequence[Timed]) -> tuple[Workload, NodeTiming | None, Sequence[Workload]]:
+    """Steps one after another as one workload, with their durations; and each of them."""
     read = [read_workload(store, instance) for instance, _ in steps]
     joined = window(read)
     timings = [
@@ -86,7 +107,11 @@ def _read(store: Store, steps: Sequence[tuple[str, str | None]]) -> tuple[Worklo
         for workload, (_, profile) in zip(read, steps, strict=True)
         if profile is not None
     ]
-    return joined, window_timing(timings, read, joined) if timings else None
+    return joined, window_timing(timings, read, joined) if timings else None, read
+
+
+def _side(store: Store, workload: Workload) -> CacheSide:
+    return CacheSide(workload.name, read_graph(store, workload.graph), Plan.from_mapping(workload.plan), workload)
 
 
 def _check_counts(store: Store, instance: str, request: Request, world: int) -> None:

@@ -37,6 +37,9 @@ PEERS: Mapping[str, str] = {
 }
 """Roles of peers, in the order of a rank's own bytes after the rank itself (see `encoding.RankFields`)."""
 
+OTHER = "other_"
+"""The beginning of the roles of ranks of another instance, which follow: `other_0` and so on."""
+
 MOST_BYTES_OF_A_RANK = 200
 """Bytes of a row of the file of ranks before compression, approximately."""
 
@@ -95,7 +98,8 @@ RANK_COLUMNS = (
 )
 """The columns of the ranks' table, a row a rank.
 
-For every axis with collectives a column `group_AXIS` follows (int64, a communicator group's id).
+For every axis with collectives a column `group_AXIS` follows (int64, a communicator group's id). Between two instances
+columns `other_0`, `other_1` … (int32) come before these: the ranks that caches go to or come from.
 
 A role is null where the class has no node that uses it.
 """
@@ -196,8 +200,7 @@ def _roles(
         if grouped:
             role = f"group_{trace.attributes['axis'][row]}"
         else:
-            peer = begin // length - 1
-            role = [*PEERS][peer] if 0 <= peer < len(PEERS) and begin % length == 0 else ""
+            role = _peer(begin // length - 1) if begin % length == 0 else ""
         if not role or places.setdefault(role, (begin, length)) != (begin, length):
             raise StagedbError(f"class {each.key}: node {row + 1} has no role of its own: use {Word('format', 'et')}")
         found[row] = role
@@ -206,6 +209,11 @@ def _roles(
             powers = 10 ** np.arange(length - 1, -1, -1) if grouped else 1 << (7 * np.arange(length))
             values[role] = (own - ord("0") if grouped else own & 0x7F) @ powers
     return found, values
+
+
+def _peer(place: int) -> str:
+    """The role of the peer at a place of a rank's own bytes: one of `PEERS`, or a rank of another instance."""
+    return [*PEERS][place] if 0 <= place < len(PEERS) else f"{OTHER}{place - len(PEERS)}" if place >= 0 else ""
 
 
 def _message_starts(data: bytes) -> Iterator[int]:
@@ -240,13 +248,15 @@ def _tasks(texts: list[str]) -> tuple[list[str], list[int]]:
 def _rank_table(traces: "TraceSet", roles: "Mapping[str, Mapping[str, np.ndarray[Any, Any]]]") -> "pa.Table":
     import numpy as np
 
-    groups = sorted({role for found in roles.values() for role in found} - {*PEERS})
+    more = {role for found in roles.values() for role in found} - {*PEERS}
+    groups = sorted(role for role in more if not role.startswith(OTHER))
+    others = sorted(more - {*groups}, key=lambda role: int(role.removeprefix(OTHER)))
     ranks = np.concatenate([each.ranks.ranks for each in traces.classes])
     order = np.argsort(ranks)
     columns: dict[str, Any] = {"rank": ranks[order].tolist()}
     keys = [key for each in traces.classes for key in repeat(each.key, len(each.ranks.ranks))]
     columns["class"] = [keys[at] for at in order]
-    for role in (*PEERS, *groups):
+    for role in (*PEERS, *others, *groups):
         values: list[int | None] = []
         for each in traces.classes:
             own = roles[each.key].get(role)
@@ -256,7 +266,8 @@ def _rank_table(traces: "TraceSet", roles: "Mapping[str, Mapping[str, np.ndarray
         ParquetColumn(role, "int64", f"the id of its communicator group of {role.removeprefix('group_')}")
         for role in groups
     )
-    return _table((*RANK_COLUMNS, *axes), columns, {})
+    ends = tuple(ParquetColumn(role, "int32", "a rank of another instance, one end of a cache") for role in others)
+    return _table((*RANK_COLUMNS, *ends, *axes), columns, {})
 
 
 def _table(columns: tuple[ParquetColumn, ...], values: Mapping[str, Any], about: Mapping[str, str]) -> "pa.Table":

@@ -1,0 +1,237 @@
+"""Which rank of an engine of prefill sends which part of the caches to which rank of an engine of decode.
+
+A rank keeps, of the requests of its place on dp and of the layers of its stage, the units (heads of keys, groups of a
+scan) of its place on tp. Where tp has more ranks than units, or a layer's cache is not cut, as latents are not, ranks
+of tp hold copies. Each receiver gets every part that it keeps once. If n receivers keep the same unit of a request, and
+m senders have it, receiver i gets it from sender i * m // n, both in the order of tp. With as many of both each gets it
+from the same place; a single receiver gets it from the first sender.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.expressions import evaluate
+from stagedb.ir.symbolic_graph import SymGraph, SymTensor
+from stagedb.mentions import Word
+from stagedb.plans import Mesh, Plan
+from stagedb.workload.instance_columns import Ints, Workload
+
+_CUT = re.compile(r"([a-z_]+):partitioned\((\w+)\)", re.ASCII)
+
+Part = tuple[str, int]
+"""The axis of a layer's cache that tp cuts, and how many units it has; ("", 1) for one that is not cut."""
+
+
+@dataclass(frozen=True)
+class CacheSide:
+    """One of the two instances: its graph, its plan, and its columns. name: for people."""
+
+    name: str
+    graph: SymGraph
+    plan: Plan
+    workload: Workload
+
+    @cached_property
+    def layers(self) -> Mapping[int, Mapping[int, str]]:
+        """By stage, the block of each of its layers, by their number in the model."""
+        found: dict[int, dict[int, str]] = defaultdict(dict)
+        for columns in self.workload.classes:
+            places = np.stack([columns.ops.chunk, columns.origins.layer], axis=1)
+            _, rows = np.unique(places, axis=0, return_index=True)
+            for stage in columns.stages:
+                for row in rows.tolist():
+                    layer = columns.layer_in_model(row, stage)
+                    if layer is not None:
+                        found[stage][layer] = columns.origins.block[row]
+        return found
+
+    @cached_property
+    def _caches(self) -> Mapping[str, list[SymTensor]]:
+        found: dict[str, list[SymTensor]] = defaultdict(list)
+        for tensor in self.graph.tensors:
+            if tensor.role == "cache":
+                found[tensor.block].append(tensor)
+        return found
+
+    def kept(self, block: str, tokens: int) -> Mapping[Part, int]:
+        """The bytes that a layer of a block keeps of one request with so many tokens, on all ranks of tp without
+        copies, by what tp cuts."""
+        env = {**self.plan.env(self.graph.sizes), "B": 1, "S": 1, "SK": tokens, "dp": 1, "cp": 1, "tp": 1}
+        found = Counter[Part]()
+        for tensor in self._caches.get(block, ()):
+            found[_part(tensor, env)] += evaluate(tensor.bytes, env, what=f"the bytes of {tensor.name}")
+        return found
+
+
+def _part(tensor: SymTensor, env: Mapping[str, int]) -> Part:
+    """What tp cuts of a cache."""
+    cuts: dict[str, str] = {}
+    for text in tensor.layout:
+        match = _CUT.fullmatch(text)
+        if match is None or match[1] not in ("dp", "tp", "cp"):
+            raise StagedbError(f"the cache {tensor.name} has the layout {text}, whose parts this version cannot send")
+        cuts[match[1]] = match[2]
+    if "tp" not in cuts:
+        return "", 1
+    axis = cuts["tp"]
+    return axis, evaluate(tensor.shape[tensor.axes.index(axis)], env, what=f"the size of {axis}")
+
+
+def messages(sender: CacheSide, receiver: CacheSide) -> dict[tuple[int, int], int]:
+    """The bytes that each rank of the sender sends to each rank of the receiver, by the two, in their order.
+
+    Ranks count from 0 on both sides. Raises UsageError for sides that no cache goes between: of other models, steps or
+    formats, or where the receiver has no requests of the sender's lengths.
+    """
+    _check_sides(sender, receiver)
+    found = Counter[tuple[int, int]]()
+    dealt = deal(sender, receiver)
+    lengths = sorted({tokens for _, _, tokens in dealt})
+    ranks, others = Mesh.of(sender.plan), Mesh.of(receiver.plan)
+    for stage, layers in sender.layers.items():
+        for other, theirs in receiver.layers.items():
+            by_places = _by_places(sender, receiver, sorted(layers.keys() & theirs.keys()), stage, other, lengths)
+            for (dp, other_dp, tokens), requests in dealt.items():
+                for (tp, other_tp), size in by_places[tokens].items():
+                    ends = ranks.rank(tp=tp, dp=dp, pp=stage), others.rank(tp=other_tp, dp=other_dp, pp=other)
+                    found[ends] += requests * size
+    return dict(sorted(found.items()))
+
+
+def _by_places(
+    sender: CacheSide, receiver: CacheSide, layers: Sequence[int], stage: int, other: int, lengths: Sequence[int]
+) -> dict[int, Counter[tuple[int, int]]]:
+    """By the length of a request, the bytes of it in some layers by the places on tp of both ends."""
+    found: dict[int, Counter[tuple[int, int]]] = {}
+    for tokens in lengths:
+        sums, known = Counter[Part](), dict[str, Mapping[Part, int]]()
+        for layer in layers:
+            block, theirs = sender.layers[stage][layer], receiver.layers[other][layer]
+            if block not in known:
+                known[block] = _same(sender, receiver, layer, (block, theirs), tokens)
+            sums.update(known[block])
+        by_place = Counter[tuple[int, int]]()
+        for (_, units), size in sums.items():
+            for ends, number in shares(units, sender.plan.tp, receiver.plan.tp).items():
+                by_place[ends] += number * (size // units)
+        found[tokens] = by_place
+    return found
+
+
+def _same(
+    sender: CacheSide, receiver: CacheSide, layer: int, blocks: tuple[str, str], tokens: int
+) -> Mapping[Part, int]:
+    """The bytes of a layer, which both sides keep alike."""
+    kept, theirs = sender.kept(blocks[0], tokens), receiver.kept(blocks[1], tokens)
+    if kept != theirs:
+        sizes = [f"{sum(each.values()):,} bytes" for each in (kept, theirs)]
+        raise UsageError(
+            f"layer {layer} keeps {sizes[0]} of a request with {tokens:,} tokens in {sender.name} and {sizes[1]} in "
+            f"{receiver.name}: caches are sent as they are, so that both need the same {Word('cache_dtype')} and "
+            f"{Word('dtype')}"
+        )
+    return kept
+
+
+def _check_sides(sender: CacheSide, receiver: CacheSide) -> None:
+    first, second = sender.plan.workflow, receiver.plan.workflow
+    if not first.caches or first.decodes or first.mixes:
+        raise UsageError(
+            f"{sender.name} is a step of {first.name}, and a prefill is what sends caches: name an instance with "
+            f"{Word('workflow', 'prefill')}"
+        )
+    if not second.decodes:
+        raise UsageError(
+            f"{receiver.name} is a step of {second.name}, which goes on with no cache of others: "
+            f"{Word('send_to')} takes an instance with {Word('workflow', 'decode')} or "
+            f"{Word('workflow', 'speculative')}"
+        )
+    if sender.workload.model != receiver.workload.model:
+        raise UsageError(
+            f"{sender.name} is of {sender.workload.model} and {receiver.name} of {receiver.workload.model}: a cache "
+            "suits the model that filled it"
+        )
+
+
+def deal(sender: CacheSide, receiver: CacheSide) -> Counter[tuple[int, int, int]]:
+    """How many requests go from a place on dp of the sender to one of the receiver, by both and their tokens.
+
+    The requests of a length are in the order of the sender's dp. They are dealt to the receiver's places in equal runs:
+    request k of n goes to place k * dp // n. Requests of the receiver that no sender fills have come before.
+    """
+    filled, room = (requests_of(each) for each in (sender, receiver))
+    found = Counter[tuple[int, int, int]]()
+    for tokens, each in filled.items():
+        sent, places = each * sender.plan.dp, room[tokens] * receiver.plan.dp
+        if sent > places:
+            lengths = ", ".join(f"{number * receiver.plan.dp:,} with {length:,}" for length, number in room.items())
+            raise UsageError(
+                f"{sender.name} fills the caches of {sent:,} requests with {tokens:,} tokens, and {receiver.name} has "
+                f"{lengths} in the cache: give it at least as many of that length ({Word('cache_len', tokens)}, "
+                f"{Word('micro_batch_size')})"
+            )
+        for request in range(sent):
+            found[request // each, request * receiver.plan.dp // sent, tokens] += 1
+    return found
+
+
+def requests_of(side: CacheSide) -> Counter[int]:
+    """How many requests a place on dp has in all micro-batches of a step, by the tokens of their caches: those that a
+    prefill leaves, or that another step finds."""
+    plan = side.plan
+    finds = plan.workflow.decodes
+    batch = plan.request_batch
+    if batch is None:
+        tokens = plan.cache_len if finds else plan.cache_len + plan.seq_len
+        return Counter({tokens: plan.microbatches * plan.micro_batch_size})
+    if not batch.groups:
+        raise UsageError(
+            f"{side.name} has sums over its requests, of which each has a cache to be sent: give {Word('requests')} "
+            "a list, such as 2x512+0"
+        )
+    found = Counter[int]()
+    for group in batch.groups:
+        found[group.cached if finds else group.keys] += plan.microbatches * group.count
+    return found
+
+
+def shares(units: int, senders: int, receivers: int) -> Counter[tuple[int, int]]:
+    """How many units a sender's place on tp sends to a receiver's, by both. Units that are 0 are left out."""
+    owners, takers = (_holders(units, each) for each in (senders, receivers))
+    found = Counter[tuple[int, int]]()
+    for owning, taking in zip(owners, takers, strict=True):
+        for at, taker in enumerate(taking):
+            found[owning[at * len(owning) // len(taking)], taker] += 1
+    return found
+
+
+def _holders(units: int, ranks: int) -> list[list[int]]:
+    """The places on tp that have each unit: neighbours have the same one where there are more ranks than units."""
+    found: list[list[int]] = [[] for _ in range(units)]
+    for rank in range(ranks):
+        first = rank * units // ranks
+        for unit in range(first, max((rank + 1) * units // ranks, first + 1)):
+            found[unit].append(rank)
+    return found
+
+
+def by_rank(sent: Mapping[tuple[int, int], int], ranks: int, end: int) -> tuple[list[list[int]], Ints]:
+    """The messages of each rank at one end. sent: of `messages`. end: 0 of senders, 1 of receivers.
+
+    Returns the bytes of each, in the order of the other ends, and these ends as a table, with -1 behind the last.
+    """
+    sizes: list[list[int]] = [[] for _ in range(ranks)]
+    ends: list[list[int]] = [[] for _ in range(ranks)]
+    for each, size in sorted(sent.items()):
+        sizes[each[end]].append(size)
+        ends[each[end]].append(each[1 - end])
+    table = np.full((ranks, max(map(len, ends), default=0)), -1, np.int64)
+    for rank, others in enumerate(ends):
+        table[rank, : len(others)] = others
+    return sizes, table
