@@ -68,8 +68,8 @@ class GraphWords(TypedDict, total=False):
     cp_grad_sync: bool
     """Reduce gradients over cp as well as dp; without it, over dp only. [cp-grad-sync]"""
     expert_tp: bool
-    """Tensor parallelism partitions each expert; or its ranks (with sp=True) have whole experts, among those of ep.
-    [expert-tp]"""
+    """Tensor parallelism partitions each expert; or its ranks have whole experts, among those of ep: with sp=True of
+    tokens that are sent, or in a forward without it of the tokens that all have. [expert-tp]"""
     dispatch: Literal["copies", "ranks", "nodes"]
     """What a token is sent to its experts for: once for each expert, once for each rank with some of them (DeepEP,
     HybridEP), or once for each node with some and from there to its ranks. [copies]"""

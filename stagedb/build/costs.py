@@ -24,9 +24,12 @@ CLASS_BYTES: Mapping[str, Expression] = {
 
 def _filled(layout: Layout) -> Expression:
     """The part of the slots of this rank's experts that has tokens: all, unless some experts are chosen more often."""
-    if layout.on("ep") != Partitioned("experts"):
-        return symbol("load_all") / (symbol("E") * symbol("load_most"))
-    return (symbol("load_here") - 1) * symbol("ep") / (symbol("E") * symbol("load_most"))
+    over = [axis for axis in ("ep", "tp") if layout.on(axis) == Partitioned("experts")]
+    loads = {(): symbol("load_all"), ("tp",): symbol("load_dealt") - 1}
+    share = loads.get(tuple(over), symbol("load_here") - 1) / (symbol("E") * symbol("load_most"))
+    for axis in over:
+        share = share * symbol(axis)
+    return share
 
 
 def _sent(layout: Layout, axes: Mapping[str, Expression], targets: tuple[str, ...]) -> Expression:

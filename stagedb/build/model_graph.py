@@ -246,7 +246,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, layers: Iterable[LayerBlo
         framework.regather,
         framework.whole_backward,
         joins_shares=framework.joins_shares,
-        late=frozenset({"router", *EXCHANGES} if options.routes_whole else ()),
+        late=frozenset({"router", *EXCHANGES} if options.routes_whole or options.experts_of_tp else ()),
     )
 
     def weight_first(has_bias: bool) -> bool:

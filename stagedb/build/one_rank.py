@@ -16,7 +16,7 @@ def on_one_rank(graph: SymGraph, batch: int, tokens: int, keys: int | None = Non
     fixed = {"copies": 1, "runs": 1, "capacity": 1, "per": 1, "cp_rank": 1, "step": 1, "cuts": 1, "last": 1}
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits", "cache")}
     experts = graph.sizes.get("E", 1)
-    loads = {"load_all": experts, "load_most": 1, "load_here": experts + 1, "kept": experts}
+    loads = {"load_all": experts, "load_most": 1, "load_here": experts + 1, "load_dealt": experts + 1, "kept": experts}
     copies = dict.fromkeys(COPY_SYMBOLS, 1 + batch * tokens)
     lengths = {"B": batch, "S": tokens, "SK": tokens if keys is None else keys}
     means = dict(zip(MEAN_SYMBOLS, lengths.values(), strict=True))

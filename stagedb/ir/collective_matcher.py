@@ -59,9 +59,10 @@ def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]], labels: 
 
 def left(op: Operation, inputs: list[Layout]) -> Layout:
     """The layout of an output that does not keep the partitioned axes of its inputs: partial."""
-    if op.operator.deals:
-        return Layout()
     cut = {m for layout in inputs for m, p in layout.placements if isinstance(p, Partitioned)}
+    if op.operator.deals:
+        summed = [Partitioned(axis) for axis in op.operator.sums_over]
+        cut = {m for layout in inputs for m, p in layout.placements if p in summed}
     return Layout.of({m: Partial(op.operator.reduction) for m in cut})
 
 

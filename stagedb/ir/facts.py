@@ -12,6 +12,9 @@ from typing import Any
 ATTENTION, FEED_FORWARD = "attn", "ffn"
 """The parts of a layer."""
 
+DEALT = "dealt_experts"
+"""The axis of the experts that a rank deals choices to: all, or those of its place on tp."""
+
 LOSS_TOKENS = "loss_tokens"
 """The axis of a part of a rank's tokens, where a loss is made in parts: batch and sequence are one axis there."""
 

@@ -20,10 +20,11 @@ neighbours that exchange heads. In the same way the ranks of ep are the nodes `e
 tokens are sent once for each node.
 """
 
-INNERMOST_FIRST = ("heads", "kv_heads")
+INNERMOST_FIRST = ("heads", "kv_heads", "experts")
 """Tensor axes that are cut in the reverse order of the mesh.
 
-Tensor parallelism deals heads, and context parallelism deals the heads of one tensor-parallel rank.
+Tensor parallelism deals heads, and context parallelism deals the heads of one tensor-parallel rank. Experts are dealt
+in the same way, where ranks of tp have others and each has only tokens for its own to exchange.
 """
 
 Reduction = Literal["sum", "max"]

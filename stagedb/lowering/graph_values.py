@@ -149,7 +149,7 @@ def _variants(
     The last result is by whether a layer recomputes, member and turn, from 0.
     """
     used = {text: symbols(text) for text in known}
-    of_experts = {"load_here", *COPY_SYMBOLS}
+    of_experts = {"load_here", "load_dealt", *COPY_SYMBOLS}
     changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step", *of_experts}]
     of_cp = any("cp_rank" in names for names in used.values())
     read = sorted(of_experts & {name for names in used.values() for name in names})

@@ -21,7 +21,7 @@ def check_expert_parallelism(plan: PlanFields) -> None:
     if plan.expert_load:
         _check_load(plan)
     check_dispatch(plan)
-    over_tp = plan.tp > 1 and plan.options.experts_over_tp
+    over_tp = plan.tp > 1 and not plan.options.expert_tp
     if over_tp:
         _check_over_tp(plan)
     if not plan.options.ep_sync:
@@ -73,6 +73,38 @@ def _check_over_tp(plan: PlanFields) -> None:
         )
 
 
+def _check_same_tokens(plan: PlanFields) -> None:
+    """Raise UsageError for ranks of tp with the same tokens that cannot have whole experts of their own."""
+    own = Way({"sp": True})
+    if plan.workflow.differentiates:
+        raise Misfit(
+            f"{Word('expert_tp', False)} gives whole experts to each of tp {plan.tp} ranks, which without sp have the "
+            f"same tokens, as no step of {plan.workflow.name} does",
+            ways=[own, WITH_TP],
+        )
+    if plan.options.dispatch != "copies":
+        raise Misfit(
+            f"without sp each of tp {plan.tp} ranks sends a token to its own experts alone, which "
+            f"{Word('dispatch', plan.options.dispatch)} does not",
+            ways=[Way({"dispatch": "copies"}), own],
+        )
+    if plan.ep % plan.tp:
+        ranks = plan.expert_ranks
+        raise Misfit(
+            f"without sp tp {plan.tp} ranks have the same tokens, of which each computes those of its own experts, and "
+            f"ep {plan.ep} ranks with different experts are no multiple of them",
+            nearest("ep", plan.ep, ranks, lambda ep: ranks % ep == 0 and ep % plan.tp == 0),
+            [own, WITH_TP],
+        )
+    outside = [axis for axis in ("cp", "dp") if getattr(plan, axis) > 1]
+    if any(plan.rank_order.index(axis) < plan.rank_order.index("tp") for axis in outside):
+        raise Misfit(
+            f"rank order {','.join(plan.rank_order)} puts {' and '.join(outside)} inside of tp, whose ranks have the "
+            "same tokens and different experts",
+            ways=[Way({"rank_order": RANK_ORDER}), WITH_TP],
+        )
+
+
 def _check_apart(plan: PlanFields) -> None:
     """Raise UsageError if the reductions that go over ep cannot be separated from others."""
     synced = Way({"ep_sync": True}, f"leave {Word('ep_sync', False)} out")
@@ -98,11 +130,7 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         _check_no_experts(plan)
         return
     if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
-        raise Misfit(
-            f"{Word('expert_tp', False)} gives whole experts to each of tp {plan.tp} ranks, which without sp have the "
-            "same tokens",
-            ways=[Way({"sp": True}), WITH_TP],
-        )
+        _check_same_tokens(plan)
     experts, ranks = sizes["E"], plan.expert_ranks
     if experts % plan.ep:
         raise Misfit(
@@ -232,13 +260,17 @@ def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_ranks: Iterable[int]) -> list[dict[str, int]]:
-    """The values of the load's symbols on ranks of ep: the sum, the most of one expert, and the rank's own part + 1.
+    """The values of the load's symbols on ranks of ep: the sum, the most of one expert, the rank's own part + 1, and
+    that of all experts that it deals choices to + 1.
 
-    `load_here` is one more than the load, because symbols are above 0.
+    `load_here` and `load_dealt` are one more than the load, because symbols are above 0. Ranks of tp that have the same
+    tokens deal them to a part of the experts each, of which the ranks that they exchange tokens with have some each.
     """
     given = loads(plan, sizes)
     each = sizes["E"] // plan.ep
     of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
+    far = plan.exchanging
+    parts = max(len(of_ranks) // far, 1)
     routing = None
     if plan.options.dispatch != "copies":
         routing = of_sizes(sizes, int(routed(plan, sizes)) // sizes["K"], given, table(plan))
@@ -247,10 +279,17 @@ def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_ranks: Iterable[
         {
             **common,
             **({} if routing is None else copy_symbols(routing, plan.ep, plan.node_ranks, rank)),
-            "load_here": of_ranks[rank % len(of_ranks)] + 1,
+            "load_here": of_ranks[_part(rank, far, parts) % len(of_ranks)] + 1,
+            "load_dealt": sum(of_ranks[rank % parts * far : (rank % parts + 1) * far]) + 1,
         }
         for rank in ep_ranks
     ]
+
+
+def _part(rank: int, far: int, parts: int) -> int:
+    """The place of a rank's experts: those of a place on tp come one behind another. far: ranks of ep that exchange
+    tokens. parts: ranks of tp with the same tokens."""
+    return rank % parts * far + rank // parts
 
 
 def _some(load: tuple[int, ...]) -> str:

@@ -76,6 +76,11 @@ class GraphOptions(GraphAspects):
         return self.sp and not self.expert_tp
 
     @property
+    def experts_of_tp(self) -> bool:
+        """Whether the ranks of tp, which have the same tokens, have other experts, and add what they make of them."""
+        return not self.sp and not self.expert_tp and self.dispatch == "copies"
+
+    @property
     def routes_whole(self) -> bool:
         """Whether the ranks of tp route the same tokens to experts that they hold parts of."""
         return self.expert_tp and self.framework.routes_whole

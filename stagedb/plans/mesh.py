@@ -132,7 +132,13 @@ def first_id(count: int) -> int:
 
 
 def expert_axis(plan: Plan) -> str:
-    """The innermost of the axes that experts are spread over. Ranks that share experts are next to each other."""
+    """The innermost of the axes along which tokens go to experts. Ranks that share experts are next to each other."""
+    axes = [axis for axis in plan.expert_axes if axis != "tp" or not plan.options.experts_of_tp]
+    return min((axis for axis in axes if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
+
+
+def member_axis(plan: Plan) -> str:
+    """The innermost of the axes that experts are spread over, along which the coordinate on ep counts."""
     return min((axis for axis in plan.expert_axes if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
 
 
@@ -165,10 +171,10 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
     along |= {"cpa": ("cp", 1, plan.ulysses), "cpr": ("cp", plan.ulysses, plan.cp // plan.ulysses)}
     along |= {"data": ("dp", 1, plan.dp), "dp_reshard": ("dp", 1, plan.options.reshard_to or 1)}
-    inner = expert_axis(plan)
+    inner, ep = expert_axis(plan), plan.exchanging
     near = plan.node_ranks
-    along |= {"epr": (inner, 1, near), "epn": (inner, near, plan.ep // near)}
-    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp // plan.hsdp)}
+    along |= {"epr": (inner, 1, near), "epn": (inner, near, ep // near)}
+    along |= {"ep": (inner, 1, ep), "edp": (inner, ep, plan.edp // plan.hsdp)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:

@@ -14,10 +14,12 @@ def check_overlap(plan: PlanFields) -> None:
     """Raise UsageError, with a way out, if forwards and backwards cannot run together under a plan."""
     if not plan.overlap_experts:
         return
-    if plan.ep == 1:
-        near = nearest("ep", 1, plan.expert_ranks, lambda ep: plan.expert_ranks % ep == 0)
+    if plan.exchanging == 1:
+        near = nearest("ep", plan.ep, plan.expert_ranks, lambda ep: ep > plan.ep and plan.expert_ranks % ep == 0)
         raise Misfit(
-            f"with ep 1 no tokens are exchanged, so that {Word('overlap_experts', True)} hides nothing", near, [WITHOUT]
+            f"with ep {plan.ep} no tokens are exchanged, so that {Word('overlap_experts', True)} hides nothing",
+            near,
+            [WITHOUT],
         )
     if not plan.workflow.differentiates:
         _check_forwards(plan)

@@ -76,12 +76,17 @@ class PlanFields(LayoutAspects, _Structure):
     @property
     def expert_axes(self) -> tuple[str, ...]:
         """The mesh axes that experts are spread over: dp and cp, and tp if its ranks have whole experts."""
-        return ("tp", "cp", "dp") if self.options.experts_over_tp else ("cp", "dp")
+        return ("cp", "dp") if self.options.expert_tp else ("tp", "cp", "dp")
 
     @property
     def expert_ranks(self) -> int:
         """Ranks that experts are spread over, in parts or as copies."""
         return math.prod(getattr(self, axis) for axis in self.expert_axes)
+
+    @property
+    def exchanging(self) -> int:
+        """Ranks that exchange tokens on their way to experts: those of ep, in groups of ranks with the same tokens."""
+        return max(self.ep // (self.tp if self.options.experts_of_tp else 1), 1)
 
     @property
     def edp(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis
+from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, member_axis
 from stagedb.plans.plan import Plan
 
 Ints = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class RankLayout:
         """Degree and stride of every mesh axis. `ep` numbers neighbours along the axes that experts use."""
         mesh = Mesh.of(self.plan)
         axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
-        return {**axes, "ep": {"size": self.plan.ep, "stride": mesh.stride(expert_axis(self.plan))}}
+        return {**axes, "ep": {"size": self.plan.ep, "stride": mesh.stride(member_axis(self.plan))}}
 
     def coordinates(self) -> dict[str, Ints]:
         """The coordinates of all ranks, by axis."""

@@ -16,6 +16,7 @@ from stagedb.frameworks.engines.settings import NUMBERS, SWITCHES
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans import read_plan_file
 from stagedb.plans.aspects import PLAN_WORDS
+from tests import lowered
 
 DECODE = {"workflow": "decode", "cache_len": 1023}
 PREFILL = {"workflow": "prefill"}
@@ -109,6 +110,9 @@ def test_options_of_the_command_line_win(tmp_path: Path) -> None:
         ("--max-num-batched-tokens 8192 --max-model-len 4K", PREFILL, {"seq_len": 4096, "micro_batch_size": 2}),
         # Experts: whole ones over all ranks of dp.
         ("-dp 8 --enable-expert-parallel", DECODE, {"tp": 1, "dp": 8, "ep": 8}),
+        # … or over those of tp, which have the same tokens; then none are sent, whichever way.
+        ("-tp 8 -ep", DECODE, {"tp": 8, "dp": 1, "ep": 8, "expert_tp": False}),
+        ("-tp 4 -ep -pp 2 --all2all-backend deepep_low_latency", DECODE, {"tp": 4, "ep": 4, "expert_tp": False}),
         ("-dp 8 -ep --all2all-backend deepep_high_throughput", DECODE, {"dp": 8, "ep": 8, "dispatch": "ranks"}),
         ("-dp 8 -ep --all2all-backend deepep_low_latency", DECODE, {"dp": 8, "ep": 8, "dispatch": "copies"}),
         ("--kv-cache-dtype fp8 -q fp8", DECODE, {"cache_dtype": "fp8_e4m3", "matmul_dtype": "fp8"}),
@@ -155,11 +159,10 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
         ("--compilation-config.pass_config.enable_sp true", DECODE, "passes of the compiler change collectives"),
         ("-ep -dp 8 --all2all-backend naive", DECODE, "'naive' is not obeyed: it moves tokens to experts"),
         (
-            "-tp 8 -ep",
+            "-tp 2 -dp 4 -ep",
             DECODE,
-            "the same tokens, which stagedb does not build; what works: experts over all ranks of data",
+            "args.txt: -ep with 2 ranks of tensor parallelism and 4 of data parallelism: vLLM gathers or cuts",
         ),
-        ("-tp 2 -dp 4 -ep", DECODE, "args.txt: -ep with 2 ranks of tensor parallelism"),
         ("--tensor-paralel-size 8", DECODE, "has no flag 'tensor-paralel-size': did you mean tensor-parallel-size"),
         ("--xyzzy", DECODE, "vLLM (0.19 to 0.33) has no flag 'xyzzy'; it has "),
         ("-tp 0", DECODE, "-tp must be a whole number of 1 or more, not '0'"),
@@ -321,6 +324,8 @@ def test_a_command_line_of_sglang_is_a_plan(tmp_path: Path) -> None:
         ("--tp-size 8", DECODE, {"tp": 8, "dp": 1}),
         ("--tp-size 4 --dp-size 2", DECODE, {"tp": 4, "dp": 2}),
         ("--tp-size 4 --attn-dp-size 4 --ep-size 4", DECODE, {"tp": 1, "dp": 4, "ep": 4}),
+        ("--tp-size 8 --ep-size 8", DECODE, {"tp": 8, "dp": 1, "ep": 8, "expert_tp": False}),
+        ("--tp-size 4 --ep-size 4 --dp-size 2", DECODE, {"tp": 4, "dp": 2, "ep": 4, "expert_tp": False}),
         ("--tp-size 4 --attn-dp-size 4 --ep-size 4 --dp-size 2", DECODE, {"tp": 1, "dp": 8, "ep": 4}),
         (
             "--tp-size 4 --pp-size 2 --max-running-requests 64",
@@ -354,8 +359,9 @@ def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, A
         ("--enable-hierarchical-cache", "caches outside the accelerator"),
         ("--moe-a2a-backend mooncake", "what works: none or deepep"),
         ("--disable-custom-all-reduce", "or give a --system file without custom_all_reduce"),
-        ("--tp 8 --ep 8", "8 ranks of tensor parallelism: they would have different whole experts and the same tokens"),
-        ("--tp 8 --ep 4", "8 ranks of tensor parallelism"),
+        ("--tp 8 --ep 4", "2 ranks with the same requests would share each expert"),
+        ("--tp 8 --moe-a2a-backend deepep", "SGLang cuts their tokens before it sends them"),
+        ("--tp 8 --ep 8 --dp 2 --enable-dp-attention", "4 ranks of tensor parallelism and 2 of data parallelism"),
         ("--tp 8 --ep 3", "--ep 3 does not divide the 8 ranks of --tp 8"),
         ("--tp 8 --dp 8 --enable-dp-attention", "--enable-dp-attention: without expert parallelism SGLang gathers"),
         ("--tp 8 --dp 8 --enable-dp-attention --ep 4", "2 ranks with different requests would share each expert"),
@@ -412,6 +418,19 @@ def test_a_file_of_tensorrt_llm_is_a_plan(tmp_path: Path) -> None:
     )
 
 
+def test_experts_of_tensorrt_llm_over_ranks_of_tp(tmp_path: Path) -> None:
+    text = "tensor_parallel_size: 4\nmoe_expert_parallel_size: 4\n"
+    found = words(tmp_path, text, DECODE, "trtllm", "config.yaml")
+    assert found == {"tp": 4, "pp": 1, "dp": 1, "ep": 4, "expert_tp": False}
+
+
+def test_flags_of_ranks_with_the_same_tokens_are_a_plan_without_remarks(tmp_path: Path) -> None:
+    found = words(tmp_path, "--tp 4 --ep 4", DECODE, "sglang")
+    assert not any("moe-a2a-backend" in each for each in remarks(read_settings("sglang", tmp_path / "args.txt")))
+    made = lowered.workload("deepseek-v3", **DECODE, **found)
+    assert {axis for axis in made.classes[0].ops.axis if axis} == {"tp"}
+
+
 @pytest.mark.parametrize("command", ["trtllm-serve serve M", "trtllm-serve M", "trtllm-serve --log_level info M", ""])
 def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) -> None:
     text = f"{command} --tp_size 4 --pp_size 2 --max_batch_size 16 --kv_cache_free_gpu_memory_fraction 0.85"
@@ -437,7 +456,7 @@ def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) ->
         ("allreduce_strategy: LOWPRECISION\n", "sums over tp are in 16 bits"),
         ("allreduce_strategy: NCCL\n", "give a --system file without custom_all_reduce"),
         ("cache_transceiver_config:\n  backend: DEFAULT\n", "caches are sent to other engines"),
-        ("tensor_parallel_size: 8\nmoe_expert_parallel_size: 4\n", "with 8 ranks of tensor parallelism"),
+        ("tensor_parallel_size: 8\nmoe_expert_parallel_size: 4\n", "2 ranks with the same requests would share"),
         ("tensor_parallel_size: 8\nenable_attention_dp: true\n", "enable_attention_dp: without expert parallelism"),
         ("tensor_parallel_size: 8\nenable_attention_dp: true\nmoe_tensor_parallel_size: 2\n", "2 ranks with different"),
         ("enable_attention_dp: 1\n", "enable_attention_dp must be true or false, not 1"),

@@ -66,6 +66,11 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"cp": 2, "cp_kind": "ring-p2p", "tp": 2, "pp": 2, "recipe": "megatron", "recompute": "full"}
         | {"recompute_first": 1},
     ),
+    "experts of tp": (
+        "deepseek",
+        {"workflow": "decode", "cache_len": 4, "micro_batch_size": 4, "tp": 2, "dp": 2, "ep": 4, "expert_tp": False}
+        | {"expert_load": (3, 1, 2, 2)},
+    ),
     "uneven experts": ("deepseek", {"dp": 4, "ep": 4, "expert_load": (3, 1, 2, 2)}),
     "overlapped experts": (
         "moe",

@@ -32,8 +32,12 @@ def environment(
     loads = {}
     if "E" in graph.sizes:
         load = load or (1,) * graph.sizes["E"]
-        ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
+        parts = tp if options.experts_of_tp else 1
+        each = len(load) // (ep * parts)
+        ranks = [sum(load[at : at + each]) for at in range(0, len(load), each)]
+        dealt = ranks[ep_rank // ep * ep :][:ep]
         loads = {"load_all": sum(load), "load_most": max(load), "load_here": ranks[ep_rank] + 1}
+        loads["load_dealt"] = sum(dealt) + 1
     fixed = {
         "lora": 3,
         "copies": 1,

@@ -134,7 +134,7 @@ def test_every_plan_that_a_refusal_names_is_accepted(words: Words, sizes: Mappin
         (
             SPARSE,
             {"ranks": 8, "tp": 2, "ep": 4, "expert_tp": False, "seq_len": 4096},
-            "the same tokens: take --sp, or leave --no-expert-tp out",
+            "the same tokens, as no step of training does: take --sp, or leave --no-expert-tp out",
         ),
     ],
 )

@@ -206,6 +206,11 @@ SHARED: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ep, tp, torch": ({"recipe": "torch"}, {"ep": 2, "dp": 2, "tp": 2}),
     "ep, sp": ({"sp": True}, {"ep": 2, "dp": 2, "tp": 2}),
     "all ranks of dp": ({}, {"ep": 4, "dp": 4}),
+    "experts of tp": ({"expert_tp": False}, {"tp": 2}),
+    "experts of tp, each alone": ({"expert_tp": False}, {"tp": 4}),
+    "experts of tp, torch": ({"expert_tp": False, "recipe": "torch"}, {"tp": 2}),
+    "experts of tp, requests of dp": ({"expert_tp": False}, {"tp": 2, "dp": 2}),
+    "experts of tp and dp": ({"expert_tp": False}, {"ep": 2, "dp": 2, "tp": 2}),
     "expert tp": ({"expert_tp": True}, {"ep": 2, "dp": 2, "tp": 2}),
     "expert tp, sp": ({"expert_tp": True, "sp": True}, {"ep": 2, "dp": 2, "tp": 2}),
     "copies to ranks": ({"dispatch": "ranks"}, {"ep": 2, "dp": 2}),
@@ -236,6 +241,7 @@ STAGES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "scatter-gather": ("gpt", {"recipe": "megatron", "scatter_gather": True}, {"tp": 2}),
     "experts": ("moe", {}, {"ep": 2, "dp": 2}),
     "experts, tp": ("deepseek", {}, {"ep": 2, "dp": 2, "tp": 2}),
+    "experts of tp": ("deepseek", {"expert_tp": False}, {"ep": 2, "dp": 2, "tp": 2}),
     "copies to ranks": ("deepseek", {"dispatch": "ranks"}, {"ep": 2, "dp": 2}),
 }
 

@@ -44,6 +44,11 @@ class Ranks:
         """Ranks that share the experts of a layer."""
         return self.tp * self.dp
 
+    @property
+    def alike(self) -> bool:
+        """Whether ranks with different experts have the same tokens, so that none are sent."""
+        return self.tp > 1 and self.ep > 1
+
 
 def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     """The words of a plan for one step of an engine, without those of the command line.
@@ -60,7 +65,9 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
     drafts = _drafts(settings, workflow, given)
     ranks = ranks_of(settings)
     words: dict[str, Any] = {"tp": ranks.tp, "pp": settings.number("pp"), "dp": ranks.dp * ranks.copies}
-    if ranks.ep > 1:
+    if ranks.alike:
+        words |= {"ep": ranks.ep, "expert_tp": False}
+    elif ranks.ep > 1:
         words |= {"ep": ranks.ep} | _exchange(settings, workflow)
     words |= {each: settings.values[each] for each in FORMATS if each in settings.values}
     if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and workflow != "mixed":
@@ -173,7 +180,8 @@ def _experts(settings: EngineSettings, tp: int) -> int:
 
 def _check_built(settings: EngineSettings, ranks: Ranks) -> None:
     """Raise UsageError for experts that ranks share in a way that no plan has."""
-    title, built = settings.engine.title, f"experts over all ranks of data parallelism, each with {Word('tp', 1)}"
+    title = settings.engine.title
+    built = f"experts over all ranks of data parallelism, each with {Word('tp', 1)}, or over all of tensor parallelism"
     if ranks.ep == 1:
         if ranks.dp > 1 and settings.engine.tp_counts == "all":
             inner = next(settings.flag(each) for each in INNER if each in settings.values)
@@ -184,16 +192,23 @@ def _check_built(settings: EngineSettings, ranks: Ranks) -> None:
             )
         return
     flag = next((settings.flag(each) for each in ("all_ep", "ep", "moe_tp", "exchange") if each in settings.values), "")
-    if ranks.tp > 1:
+    if ranks.tp > 1 < ranks.dp:
         raise UsageError(
-            f"{settings.place}: {flag} with {ranks.tp} ranks of tensor parallelism: they would have different whole "
-            f"experts and the same tokens, which stagedb does not build; what works: {built}, or tensor parallelism "
-            "of experts too, without expert parallelism"
+            f"{settings.place}: {flag} with {ranks.tp} ranks of tensor parallelism and {ranks.dp} of data parallelism: "
+            f"{title} gathers or cuts the tokens of the ones for the experts of the others, which stagedb does not "
+            f"build; what works: {built} alone"
         )
     if ranks.ep != ranks.together:
+        has = "the same" if ranks.tp > 1 else "different"
         raise UsageError(
-            f"{settings.place}: {flag}: {ranks.together // ranks.ep} ranks with different requests would share each "
+            f"{settings.place}: {flag}: {ranks.together // ranks.ep} ranks with {has} requests would share each "
             f"expert, which stagedb does not build; what works: {built}"
+        )
+    if ranks.alike and "exchange" in settings.values and settings.engine.exchange_divides:
+        raise UsageError(
+            f"{settings.place}: {settings.flag('exchange')} with {ranks.tp} ranks of tensor parallelism: {title} cuts "
+            "their tokens before it sends them, which stagedb does not build; what works: leave it out, or "
+            f"experts over ranks of data parallelism, each with {Word('tp', 1)}"
         )
 
 
@@ -291,7 +306,8 @@ def remarks(settings: EngineSettings) -> Iterator[str]:
         yield f"{file}: its model, {shown(settings.model)}, is not read: {Word('model')} names the one of the step"
     if settings.variables:
         yield f"{file}: variables of the environment are not read: {', '.join(settings.variables)}"
-    if settings.engine.default_exchange and ranks_of(settings).ep > 1 and "exchange" not in settings.values:
+    ranks = ranks_of(settings)
+    if settings.engine.default_exchange and ranks.ep > 1 and not ranks.alike and "exchange" not in settings.values:
         yield f"{file}: {settings.engine.default_exchange}"
     memory = [settings.written[each] for each in MEMORY if each in settings.values]
     if memory:

@@ -75,7 +75,8 @@ class Operator:
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
     `views`: the places of outputs that are parts of the first input's storage, which they keep whole.
     `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
-    `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
+    `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks, but
+    over those that share one of the axes `sums_over`.
     `keeps_shares`: linear in its first input, so that it passes shares of that on where a region reduces late.
     `passes_shares`: it does so in any region.
     `inside`: it is done by the kernel of the communication next to it, so that its own bytes are none.
@@ -101,6 +102,7 @@ class Operator:
     in_place: ClassVar[bool] = False
     views: ClassVar[tuple[int, ...]] = ()
     deals: ClassVar[bool] = False
+    sums_over: ClassVar[tuple[str, ...]] = ()
     keeps_shares: ClassVar[bool] = False
     passes_shares: ClassVar[bool] = False
     inside: ClassVar[bool] = False

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
+from stagedb.ir.facts import DEALT
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -150,17 +151,39 @@ class Route(Operator):
         return [order.reshape(expert.shape)]
 
 
+@dataclass(frozen=True)
+class Deals(Operator):
+    """An operator that deals choices to the slots of experts, or brings results back from there.
+
+    Where ranks of tp have the same tokens and other experts, each deals choices to its own experts alone.
+    """
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        read, made = (tuple(_dealt_axes(each.axes) for each in tensors) for tensors in (inputs, outputs))
+        return read, made
+
+
+def _dealt_axes(axes: Labels) -> Labels:
+    return tuple(DEALT if axis == "experts" else axis for axis in axes)
+
+
 def _slots(place: RankPlace, order: Array) -> tuple[Array, Array, Array]:
-    """Expert, slot, and whether the slot exists: a choice without a slot is dropped."""
-    experts = place.sizes["experts"]
-    expert, slot = order % experts, order // experts
-    return expert, np.minimum(slot, place.lengths["slots"] - 1), slot < place.lengths["slots"]
+    """Expert among those of this rank, slot, and whether the slot exists here: a choice without a slot is dropped."""
+    experts, here = place.sizes["experts"], place.lengths["experts"]
+    expert, slot = order % experts - place.starts.get("experts", 0), order // experts
+    kept = (slot < place.lengths["slots"]) & (expert >= 0) & (expert < here)
+    return np.clip(expert, 0, here - 1), np.minimum(slot, place.lengths["slots"] - 1), kept
 
 
 def dealt(place: RankPlace, values: Array, order: Array) -> Array:
     """Values (batch, seq, choices, hidden) in the slots of their experts; empty slots have zeros."""
     expert, slot, kept = _slots(place, order)
-    out = np.zeros((place.sizes["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
+    out = np.zeros((place.lengths["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
     out[expert[kept], slot[kept]] = values[kept]
     return out
 
@@ -172,15 +195,13 @@ def _returned(place: RankPlace, values: Array, order: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Dispatch(Operator):
+class Dispatch(Deals):
     """A token's hidden state copied to a slot of each of its experts: (batch, seq, hidden) to (experts, slots, hidden).
 
     The second input gives the slots. The gradients of its result are added on the ranks of the experts, before they
     travel.
     """
 
-    kind: ClassVar[str] = "permute"
-    deals: ClassVar[bool] = True
     sum_region: ClassVar[str | None] = "experts"
     sum_tags: ClassVar[frozenset[Tag]] = frozenset({Tag.EXPERT})
 
@@ -193,11 +214,10 @@ class Dispatch(Operator):
 
 
 @dataclass(frozen=True)
-class DispatchGradient(Operator):
+class DispatchGradient(Deals):
     """The sum of the values in the slots of a token's choices."""
 
-    kind: ClassVar[str] = "permute"
-    deals: ClassVar[bool] = True
+    sums_over: ClassVar[tuple[str, ...]] = ("experts",)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, order = inputs
@@ -205,12 +225,11 @@ class DispatchGradient(Operator):
 
 
 @dataclass(frozen=True)
-class Combine(Operator):
+class Combine(Deals):
     """The experts' results brought back to the tokens: (experts, slots, hidden) to (batch, seq, choices, hidden)."""
 
-    kind: ClassVar[str] = "permute"
     keeps_shares: ClassVar[bool] = True
-    deals: ClassVar[bool] = True
+    sums_over: ClassVar[tuple[str, ...]] = ("experts",)
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, CombineGradient(), (arriving(grads), op.inputs[1]))
@@ -220,11 +239,8 @@ class Combine(Operator):
 
 
 @dataclass(frozen=True)
-class CombineGradient(Operator):
+class CombineGradient(Deals):
     """The gradient of each choice in its expert's slot."""
-
-    kind: ClassVar[str] = "permute"
-    deals: ClassVar[bool] = True
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [dealt(place, inputs[0], inputs[1])]

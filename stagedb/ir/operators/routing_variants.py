@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.operators.experts import Combine, TopKGradient, dealt
+from stagedb.ir.operators.experts import Combine, Deals, TopKGradient, dealt
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -146,14 +146,12 @@ class ChosenScores(Operator):
 
 
 @dataclass(frozen=True)
-class DispatchChoices(Operator):
+class DispatchChoices(Deals):
     """A value of each choice moved to a slot of its expert: (batch, seq, choices, hidden) to (experts, slots, hidden).
 
     The second input gives the slots. Gradients of its result are added on the ranks of the experts, as for `Dispatch`.
     """
 
-    kind: ClassVar[str] = "permute"
-    deals: ClassVar[bool] = True
     sum_region: ClassVar[str | None] = "experts"
     sum_tags: ClassVar[frozenset[Tag]] = frozenset({Tag.EXPERT})
 

@@ -8,6 +8,7 @@ ranks of the experts. Between them the collective matcher sends tokens to the ra
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
+from stagedb.ir.facts import DEALT
 from stagedb.ir.tags import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
@@ -324,16 +325,18 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     dp · cp = edp · ep. Tokens remain on their ranks in `router`, and slots follow the ranks that own the tokens. In
     `experts` the experts are partitioned over ep and the slots over edp. Tensor parallelism is inside each expert;
     without `expert_tp`, under sp, the ranks of tp, which have tokens of their own, are among those of edp and ep.
-    With `routes_whole` the ranks of tp have the same tokens in `router`.
+    Without sp they have the same tokens, and each deals them to its own experts (`experts_of_tp`), so that the results
+    of a token's choices are added over tp. With `routes_whole` the ranks of tp have the same tokens in `router`.
     """
-    width = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
+    width: Rule = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
+    experts: Rule = {"experts": ("ep", "tp") if choices.experts_of_tp else ("ep",), "slots": ("edp",), **width}
     tokens = table["between"]
     if choices.routes_whole:
         tokens = {axis: tuple(each for each in cut if each != "tp") for axis, cut in tokens.items()}
     rules: dict[str, Rule] = {
         **{region: with_shared_width(rule) for region, rule in table.items()},
-        "router": {**tokens, "slots": dealers(choices)},
-        "experts": {"experts": ("ep",), "slots": ("edp",), **width},
+        "router": {**tokens, "slots": dealers(choices), **({DEALT: ("tp",)} if choices.experts_of_tp else {})},
+        "experts": experts,
     }
     return token_copies.planned(rules, choices.dispatch, dealers(choices))
 

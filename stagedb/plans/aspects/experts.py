@@ -70,12 +70,13 @@ class ExpertOptions:
     expert_tp: Annotated[
         bool,
         WordSpec(
-            f"Tensor parallelism partitions each expert; or its ranks (with {Word('sp', True)}) have whole experts, "
-            f"among those of {Word('ep')}.",
+            f"Tensor parallelism partitions each expert; or its ranks have whole experts, among those of {Word('ep')}: "
+            f"with {Word('sp', True)} of tokens that are sent, or in a forward without it of the tokens that all have.",
             property="tensor parallelism partitions each expert",
         ),
     ] = True
-    """False: experts are whole, and under sp the ranks of tp are among those that share them (`experts_over_tp`)."""
+    """False: experts are whole, and the ranks of tp are among those that share them: under sp with tokens of their own
+    (`experts_over_tp`), without it with the same ones, of which each computes its experts' part (`experts_of_tp`)."""
     dispatch: Annotated[
         Literal["copies", "ranks", "nodes"],
         WordSpec(
