@@ -70,6 +70,8 @@ class GraphWords(TypedDict, total=False):
     expert_tp: bool
     """Tensor parallelism partitions each expert; or its ranks have whole experts, among those of ep: with sp=True of
     tokens that are sent, or in a forward without it of the tokens that all have. [expert-tp]"""
+    redundant_experts: int
+    """Copies of the experts with most choices, so many in each layer, on ranks of ep. [0]"""
     dispatch: Literal["copies", "ranks", "nodes"]
     """What a token is sent to its experts for: once for each expert, once for each rank with some of them (DeepEP,
     HybridEP), or once for each node with some and from there to its ranks. [copies]"""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stagedb.systems.system import Accelerator
 
 OF_STEP = (
-    *("ep", "expert_tp", "expert_load", "routing", "capacity_factor"),
+    *("ep", "expert_tp", "expert_load", "routing", "capacity_factor", "redundant_experts"),
     *("dispatch", "dispatch_dtype", "node_ranks", "overlap_experts", "requests", "global_batch_size"),
 )
 """Words of a plan on which the cache of a request does not depend, and that not every step can have."""

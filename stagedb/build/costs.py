@@ -22,11 +22,14 @@ CLASS_BYTES: Mapping[str, Expression] = {
 """Bytes an element of each dtype class."""
 
 
-def _filled(layout: Layout) -> Expression:
-    """The part of the slots of this rank's experts that has tokens: all, unless some experts are chosen more often."""
+def _filled(layout: Layout, experts: Expression) -> Expression:
+    """The part of the slots of this rank's experts that has tokens: all, unless some experts are chosen more often.
+
+    experts: how many there are, with copies.
+    """
     over = [axis for axis in ("ep", "tp") if layout.on(axis) == Partitioned("experts")]
     loads = {(): symbol("load_all"), ("tp",): symbol("load_dealt") - 1}
-    share = loads.get(tuple(over), symbol("load_here") - 1) / (symbol("E") * symbol("load_most"))
+    share = loads.get(tuple(over), symbol("load_here") - 1) / (experts * symbol("load_most"))
     for axis in over:
         share = share * symbol(axis)
     return share
@@ -91,7 +94,7 @@ class Sizes:
         if key not in self._elements:
             whole = product(self.local_shape(tensor, layout))
             if "slots" in tensor.axes:
-                whole = whole * _filled(layout)
+                whole = whole * _filled(layout, self.axes["experts"])
             elif TOKENS in tensor.axes:
                 whole = whole * _sent(layout, self.axes, tensor.axes)
             self._elements[key] = whole
@@ -127,7 +130,7 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
     inner = op.operator.inner_bytes(size)
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
-        op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
+        op.operator.flops(size) * (1 if slotted is None else _filled(slotted, sizes.axes["experts"])),
         _bytes_read(op, sizes, layouts) + inner[0],
         total(sizes.bytes(t, layouts[t.name]) for t in op.operator.writes(op.inputs, op.outputs)) + inner[1],
         _dims(op.operator, size, sizes),

@@ -90,6 +90,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         sinks=framework.sinks,
         loss_chunks=options.loss_chunks,
         dispatch=options.dispatch,
+        copied_experts=options.redundant_experts > 0,
         narrow_tokens=options.dispatch_dtype == "fp8",
         dealers=tuple(axis for axis in dealers(options) if axis != "edp"),
     )
@@ -116,6 +117,8 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     if options.loss_chunks > 1:
         texts[LOSS_TOKENS] = f"B*S/{options.loss_chunks}"
     texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
+    if options.redundant_experts and "experts" in texts:
+        texts["experts"] += f" + {options.redundant_experts}"
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
     axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}

@@ -21,6 +21,7 @@ class Style:
     of the matmul results that they are parts of. absorbs: queries of latent attention read the latents of a cache.
     latents: the region in which latents are made. sinks: the fused kernel knows sinks, or its result is rescaled for
     them. dispatch: what a token is sent to its experts for.
+    copied_experts: whether some experts have copies, so that there are more of them than a token chooses from.
     loss_chunks: parts of the tokens whose logits are made, and differentiated, in turn.
     serves: sequences are requests, which want the token after their last one, not a loss.
     one_token: a step adds one token to each request. drafts: it checks a draft, so that all its tokens have logits.
@@ -50,6 +51,7 @@ class Style:
     latent_views: bool = False
     absorbs: bool = False
     dispatch: Literal["copies", "ranks", "nodes"] = "copies"
+    copied_experts: bool = False
     narrow_tokens: bool = False
     dealers: tuple[str, ...] = ()
     latents: Literal["attention", "between"] = "attention"

@@ -9,6 +9,7 @@ from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.dispatch_checks import check_dispatch, check_routing, table
+from stagedb.plans.expert_copies import placed_loads
 from stagedb.plans.nearest_plans import Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.token_copies import COPY_SYMBOLS, copy_symbols, histogram, of_sizes
@@ -105,6 +106,38 @@ def _check_same_tokens(plan: PlanFields) -> None:
         )
 
 
+def _check_copied(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for copies of experts that tokens would not be spread over as stagedb counts them."""
+    copies = plan.options.redundant_experts
+    without = Way({"redundant_experts": 0}, f"leave {Word('redundant_experts')} out")
+    if plan.ep == 1:
+        near = nearest("ep", 1, plan.expert_ranks, lambda ep: ep > 1 and plan.expert_ranks % ep == 0)
+        raise Misfit(
+            "with ep 1 each rank has all experts, so that a copy of one takes no work off another", near, [without]
+        )
+    refused: dict[str, tuple[bool, Way]] = {
+        str(Word("dispatch", plan.options.dispatch)): (plan.options.dispatch != "copies", Way({"dispatch": "copies"})),
+        str(Word("routing")): (bool(plan.routing), Way({"routing": ()}, f"leave {Word('routing')} out")),
+        str(Word("capacity_factor", plan.capacity_factor)): (
+            plan.capacity_factor is not None,
+            Way({"capacity_factor": None}, f"leave {Word('capacity_factor')} out"),
+        ),
+    }
+    for word, (given, way) in refused.items():
+        if given:
+            raise Misfit(
+                f"copies of experts share the choices of each one evenly, which is not built with {word}",
+                ways=[way, without],
+            )
+    if (sizes["E"] + copies) % plan.ep:
+        experts = sizes["E"]
+        raise Misfit(
+            f"ep {plan.ep} does not divide the {experts} experts and their {copies} copies",
+            nearest("redundant_experts", copies, experts, lambda more: (experts + more) % plan.ep == 0),
+            [without],
+        )
+
+
 def _check_apart(plan: PlanFields) -> None:
     """Raise UsageError if the reductions that go over ep cannot be separated from others."""
     synced = Way({"ep_sync": True}, f"leave {Word('ep_sync', False)} out")
@@ -131,7 +164,9 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         return
     if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
         _check_same_tokens(plan)
-    experts, ranks = sizes["E"], plan.expert_ranks
+    experts, ranks = held_experts(plan, sizes), plan.expert_ranks
+    if plan.options.redundant_experts:
+        _check_copied(plan, sizes)
     if experts % plan.ep:
         raise Misfit(
             f"ep {plan.ep} does not divide the {experts} experts",
@@ -150,7 +185,7 @@ def expert_parts(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, int]:
     """
     if "E" not in sizes:
         return {}
-    shards, own = plan.edp // plan.hsdp, sizes["E"] // plan.ep
+    shards, own = plan.edp // plan.hsdp, held_experts(plan, sizes) // plan.ep
     divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1) > 1
     if divided and plan.options.framework.cuts_columns and shards > own:
         return {"kept": own, "cuts": shards}
@@ -238,6 +273,15 @@ def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
     Without a given load it is even. If a rank's choices do not divide among the experts, some experts have one more
     than the others. They are spread out, so that ranks of ep have as equal numbers as whole tokens allow.
     """
+    if plan.options.redundant_experts:
+        own, given = int(routed(plan, sizes)), chosen_loads(plan, sizes)
+        parts = tuple(each * own // sum(given) for each in given)
+        return smallest(placed_loads(parts, plan.options.redundant_experts, plan.ep))
+    return chosen_loads(plan, sizes)
+
+
+def chosen_loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The same by the experts that tokens choose, of which some may have copies."""
     experts = sizes["E"]
     if plan.routing:
         return smallest(histogram(table(plan), experts))
@@ -245,6 +289,11 @@ def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return plan.expert_load or (1,) * experts
     own = int(routed(plan, sizes))
     return smallest(tuple((expert + 1) * own // experts - expert * own // experts for expert in range(experts)))
+
+
+def held_experts(plan: PlanFields, sizes: Mapping[str, int]) -> int:
+    """The experts of a layer on all ranks of ep, with copies."""
+    return sizes["E"] + plan.options.redundant_experts
 
 
 def uneven(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -267,7 +316,7 @@ def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_ranks: Iterable[
     tokens deal them to a part of the experts each, of which the ranks that they exchange tokens with have some each.
     """
     given = loads(plan, sizes)
-    each = sizes["E"] // plan.ep
+    each = held_experts(plan, sizes) // plan.ep
     of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
     far = plan.exchanging
     parts = max(len(of_ranks) // far, 1)

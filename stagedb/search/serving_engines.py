@@ -110,7 +110,7 @@ def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> I
             raise UsageError(
                 f"a search of serving chooses {Word(word)}, or has no use for it: leave it out of {Word('fix')}"
             )
-    experts = sizes.get("E", 0)
+    experts = sizes["E"] + words.get("redundant_experts", 0) if "E" in sizes else 0
     pp = words.get("pp", 1)
     for tp in _given_or(words, "tp", divisors(sizes["A"])):
         for dp in _given_or(words, "dp", range(1, ranks // (tp * pp) + 1) if experts else [1]):

@@ -111,6 +111,12 @@ def test_options_of_the_command_line_win(tmp_path: Path) -> None:
         # Experts: whole ones over all ranks of dp.
         ("-dp 8 --enable-expert-parallel", DECODE, {"tp": 1, "dp": 8, "ep": 8}),
         # … or over those of tp, which have the same tokens; then none are sent, whichever way.
+        (
+            '-dp 8 -ep --enable-eplb --eplb-config \'{"num_redundant_experts": 32, "window_size": 100}\'',
+            DECODE,
+            {"ep": 8, "redundant_experts": 32},
+        ),
+        ("-dp 8 -ep --eplb-config '{\"num_redundant_experts\": 0}'", DECODE, {"ep": 8}),
         ("-tp 8 -ep", DECODE, {"tp": 8, "dp": 1, "ep": 8, "expert_tp": False}),
         ("-tp 4 -ep -pp 2 --all2all-backend deepep_low_latency", DECODE, {"tp": 4, "ep": 4, "expert_tp": False}),
         ("-dp 8 -ep --all2all-backend deepep_high_throughput", DECODE, {"dp": 8, "ep": 8, "dispatch": "ranks"}),
@@ -288,6 +294,7 @@ def test_a_table_is_whole(name: str) -> None:
         "model",
         "exchange",
         "exchange_mode",
+        "balancing",
         "memory_share",
     }
     assert {flag.sets for flag in engine.flags.values() if flag.sets} <= known
@@ -324,6 +331,11 @@ def test_a_command_line_of_sglang_is_a_plan(tmp_path: Path) -> None:
         ("--tp-size 8", DECODE, {"tp": 8, "dp": 1}),
         ("--tp-size 4 --dp-size 2", DECODE, {"tp": 4, "dp": 2}),
         ("--tp-size 4 --attn-dp-size 4 --ep-size 4", DECODE, {"tp": 1, "dp": 4, "ep": 4}),
+        (
+            "--tp 8 --attn-dp-size 8 --ep 8 --enable-eplb --ep-num-redundant-experts 16",
+            DECODE,
+            {"dp": 8, "ep": 8, "redundant_experts": 16},
+        ),
         ("--tp-size 8 --ep-size 8", DECODE, {"tp": 8, "dp": 1, "ep": 8, "expert_tp": False}),
         ("--tp-size 4 --ep-size 4 --dp-size 2", DECODE, {"tp": 4, "dp": 2, "ep": 4, "expert_tp": False}),
         ("--tp-size 4 --attn-dp-size 4 --ep-size 4 --dp-size 2", DECODE, {"tp": 1, "dp": 8, "ep": 4}),
@@ -360,6 +372,8 @@ def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, A
         ("--moe-a2a-backend mooncake", "what works: none or deepep"),
         ("--disable-custom-all-reduce", "or give a --system file without custom_all_reduce"),
         ("--tp 8 --ep 4", "2 ranks with the same requests would share each expert"),
+        ("--tp 8 --ep 8 --ep-num-redundant-experts 8", "without --enable-eplb the copies are of the first experts"),
+        ("--tp 8 --ep 8 --enable-eplb", "without copies it moves experts to other ranks"),
         ("--tp 8 --moe-a2a-backend deepep", "SGLang cuts their tokens before it sends them"),
         ("--tp 8 --ep 8 --dp 2 --enable-dp-attention", "4 ranks of tensor parallelism and 2 of data parallelism"),
         ("--tp 8 --ep 3", "--ep 3 does not divide the 8 ranks of --tp 8"),

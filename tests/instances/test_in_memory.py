@@ -68,8 +68,13 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "experts of tp": (
         "deepseek",
-        {"workflow": "decode", "cache_len": 4, "micro_batch_size": 4, "tp": 2, "dp": 2, "ep": 4, "expert_tp": False}
+        {"workflow": "prefill", "micro_batch_size": 4, "tp": 2, "dp": 2, "ep": 4, "expert_tp": False}
         | {"expert_load": (3, 1, 2, 2)},
+    ),
+    "copied experts": (
+        "deepseek",
+        {"workflow": "prefill", "micro_batch_size": 4, "tp": 2, "dp": 2, "ep": 2, "pp": 2}
+        | {"expert_load": (4, 2, 1, 1), "redundant_experts": 2, "global_batch_size": 16},
     ),
     "uneven experts": ("deepseek", {"dp": 4, "ep": 4, "expert_load": (3, 1, 2, 2)}),
     "overlapped experts": (

@@ -69,6 +69,7 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
         words |= {"ep": ranks.ep, "expert_tp": False}
     elif ranks.ep > 1:
         words |= {"ep": ranks.ep} | _exchange(settings, workflow)
+    words |= _copies(settings)
     words |= {each: settings.values[each] for each in FORMATS if each in settings.values}
     if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and workflow != "mixed":
         requests = _decoding if workflow in DECODING else _prompts
@@ -116,6 +117,24 @@ def _drafts(settings: EngineSettings, workflow: object, given: Mapping[str, Any]
             "more than the drafted tokens"
         )
     return {**words, "seq_len": checked.pop()}
+
+
+def _copies(settings: EngineSettings) -> dict[str, int]:
+    """The copies of experts. UsageError for experts that are placed in another way than stagedb places them."""
+    copies, balanced = settings.number("redundant", 0), bool(settings.values.get("balanced"))
+    flags = settings.engine.flags.values()
+    balances = next((f"--{flag.name}" for flag in flags if flag.sets == "balanced"), "")
+    if copies and not balanced:
+        raise UsageError(
+            f"{settings.place}: {settings.flag('redundant')}: without {balances} the copies are of the first experts, "
+            f"which stagedb does not build; what works: {balances}, with which they are of those with most choices"
+        )
+    if balanced and not copies:
+        raise UsageError(
+            f"{settings.place}: {settings.flag('balanced')}: without copies it moves experts to other ranks by their "
+            "choices, which stagedb does not build; what works: a number of redundant experts, or leave it out"
+        )
+    return {"redundant_experts": copies} if copies else {}
 
 
 FORMATS = ("dtype", "cache_dtype", "matmul_dtype")

@@ -21,11 +21,11 @@ NUMBERS = (
     *("tp", "pp", "dp", "inner_dp", "ep", "moe_tp"),
     *("requests", "group_requests", "prefill_requests", "step_tokens", "prefill_tokens", "longest"),
     *("block_size", "blocks", "cache_tokens", "cache_bytes", "cache_most"),
-    *("draft_tokens", "checked_tokens", "draft_steps"),
+    *("draft_tokens", "checked_tokens", "draft_steps", "redundant"),
 )
 """Settings that are whole numbers."""
 
-SWITCHES = ("all_ep", "attention_dp", "dp_inside", "overlap")
+SWITCHES = ("all_ep", "attention_dp", "dp_inside", "overlap", "balanced")
 """Settings that are on or off."""
 
 BYTES = ("cache_bytes", "cache_most")
@@ -167,8 +167,8 @@ def _setting(given: Given, where: str) -> Setting | None:
     if value.lower() in UNSET:
         return None
     if flag.sets in NUMBERS:
-        if flag.sets == "cache_most" and value == "0":
-            return None  # no limit
+        if flag.sets in ("cache_most", "redundant") and value == "0":
+            return None  # no limit, or none
         return _whole(value, flag, where)
     if flag.sets == "memory_share":
         share = read_share(value)

@@ -31,7 +31,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("between")
     read = shared.norm(t, card, style, "ffn.router.input", x)
     read = shared.scaled(t, "ffn.router.scaled", read, card.hidden**-0.5)
-    weights, chosen = chosen_experts(t, values, read, scaled=True)
+    weights, chosen = chosen_experts(t, style, values, read, scaled=True)
     t.enter("between")
     normal = shared.norm(t, card, style, "ffn.experts_norm", x)
     t.enter("router")

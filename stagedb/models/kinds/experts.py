@@ -50,19 +50,22 @@ INNER = ("experts", "slots", "expert_ffn")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
-    weights, chosen = chosen_experts(t, values, x)
+    weights, chosen = chosen_experts(t, style, values, x)
     y = routed(t, card, style, values, x, weights, chosen)
     return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
 
 
-def chosen_experts(t: "Tracer", values: Values, x: "Tensor", scaled: bool = False) -> "tuple[Tensor, Tensor]":
+def chosen_experts(
+    t: "Tracer", style: "Style", values: Values, x: "Tensor", scaled: bool = False
+) -> "tuple[Tensor, Tensor]":
     """The weights of a token's experts, and which they are, from what the router reads.
 
     scaled: each expert has a learned factor of its weights.
     """
     t.enter("router")
     router_bias = bool(values["router_bias"])
-    logits = shared.linear(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"), router_bias)
+    experts = "routed_experts" if style.copied_experts else "experts"
+    logits = shared.linear(t, "ffn.router", x, (experts, "hidden"), ("batch", "seq", experts), router_bias)
     return _chosen(t, values, logits, scaled)
 
 
@@ -171,14 +174,14 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
             t.emit("ffn.shares", ops.Normalise(), (best,), shares, t.activation("ffn.total", ("batch", "seq"), "fp32"))
             best = shares
         best = shared.scaled(t, "ffn.routing_scale", best, float(values["routing_scale"]))
-        best = _by_expert(t, best, chosen) if scaled else best
+        best = _by_expert(t, best, chosen, logits.axes[-1]) if scaled else best
         t.emit("ffn.weights", ops.Cast(), (best,), weights)
         return weights, chosen
     best, wide = t.activation("ffn.topk", CHOICE_AXES), t.activation("ffn.wide", CHOICE_AXES, "fp32")
     t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
     t.emit("ffn.wide", ops.Cast(), (best,), wide)
     t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
-    t.emit("ffn.weights", ops.Cast(), (_by_expert(t, shares, chosen) if scaled else shares,), weights)
+    t.emit("ffn.weights", ops.Cast(), (_by_expert(t, shares, chosen, logits.axes[-1]) if scaled else shares,), weights)
     return weights, chosen
 
 
@@ -200,10 +203,11 @@ def _choice(values: Values) -> "ops.TopK | ops.GroupedTopK":
     return ops.GroupedTopK(groups, int(values["chosen_groups"]), 1 if values["scores"] == "softmax" else 2)
 
 
-def _by_expert(t: "Tracer", best: "Tensor", chosen: "Tensor") -> "Tensor":
-    """Weights of choices times the learned factors of their experts."""
+def _by_expert(t: "Tracer", best: "Tensor", chosen: "Tensor", experts: str) -> "Tensor":
+    """Weights of choices times the learned factors of their experts. experts: the axis that a token chooses from."""
     y = t.activation("ffn.by_expert", CHOICE_AXES, "fp32")
-    t.emit("ffn.by_expert", ops.ExpertScale(), (best, t.weight("ffn.router.expert_scale", ("experts",)), chosen), y)
+    factors = t.weight("ffn.router.expert_scale", (experts,))
+    t.emit("ffn.by_expert", ops.ExpertScale(), (best, factors, chosen), y)
     return y
 
 
@@ -395,6 +399,7 @@ EXPERTS = LayerPart(
     },
     axes={
         "experts": "E",
+        "routed_experts": "E",
         "choices": "K",
         "expert_ffn": "FE",
         "expert_latent": "EL",

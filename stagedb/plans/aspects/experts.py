@@ -77,6 +77,16 @@ class ExpertOptions:
     ] = True
     """False: experts are whole, and the ranks of tp are among those that share them: under sp with tokens of their own
     (`experts_over_tp`), without it with the same ones, of which each computes its experts' part (`experts_of_tp`)."""
+    redundant_experts: Annotated[
+        int,
+        WordSpec(
+            f"Copies of the experts with most choices, so many in each layer, on ranks of {Word('ep')}.",
+            property="copies of experts in each layer",
+            least=0,
+            needs="cache",
+        ),
+    ] = 0
+    """DeepSeek's EPLB: `ep-num-redundant-experts` of SGLang, `num_redundant_experts` of vLLM."""
     dispatch: Annotated[
         Literal["copies", "ranks", "nodes"],
         WordSpec(
