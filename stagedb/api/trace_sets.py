@@ -22,6 +22,7 @@ from stagedb.systems.system import System
 from stagedb.traces import Report, Request, Summary, unpack_traces, validate_traces
 from stagedb.traces.rank_sets import shard_ranks
 from stagedb.traces.simulators import SimulatedJob
+from stagedb.workload.cache_shares import ServedStep, check_steps
 from stagedb.workload.engine_pairs import check_chunks, pair_degrees
 from stagedb.workload.windows import LONGEST, check_window
 
@@ -227,6 +228,8 @@ def _following(
         (received or after).append(Wanted(last.source, longer, None))
     if received:
         check_chunks([(each.model, each.plan) for each in (wanted, *after)])
+        before = [wanted, *after][-1]
+        check_steps(*(ServedStep(each.label, each.plan) for each in (before, received[0])))
     for window in ([wanted, *after], received):
         if len(window) > 1:
             check_window([(each.model, each.plan.to_dict()) for each in window])

@@ -56,6 +56,11 @@ class Wanted:
         """The model's name."""
         return self.source.origin.name
 
+    @property
+    def label(self) -> str:
+        """The name of the instance, if it has one; else that of its model."""
+        return self.name or (self.there.name if self.there is not None else None) or self.model
+
     def make(self, store: Store, clock: StageClock, *, asks: bool = True) -> InstanceInfo:
         """The instance. It and its graph are written to the store if they are not there.
 

@@ -29,12 +29,18 @@ Part = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class CacheSide:
-    """One of the two instances: its graph, its plan, and its columns. name: for people."""
+class ServedStep:
+    """A step of one of the two engines. name: for people."""
 
     name: str
-    graph: SymGraph
     plan: Plan
+
+
+@dataclass(frozen=True)
+class CacheSide(ServedStep):
+    """The same as an instance: its graph, and its columns."""
+
+    graph: SymGraph
     workload: Workload
 
     @cached_property
@@ -139,7 +145,8 @@ def _same(
     return kept
 
 
-def _check_sides(sender: CacheSide, receiver: CacheSide) -> None:
+def check_steps(sender: ServedStep, receiver: ServedStep) -> None:
+    """Raise UsageError for steps between which no caches go: of other kinds, or with requests of other lengths."""
     first, second = sender.plan.workflow, receiver.plan.workflow
     if not first.caches or first.decodes or first.mixes:
         raise UsageError(
@@ -152,6 +159,11 @@ def _check_sides(sender: CacheSide, receiver: CacheSide) -> None:
             f"{Word('send_to')} takes an instance with {Word('workflow', 'decode')} or "
             f"{Word('workflow', 'speculative')}"
         )
+    deal(sender, receiver)
+
+
+def _check_sides(sender: CacheSide, receiver: CacheSide) -> None:
+    check_steps(sender, receiver)
     if sender.workload.model != receiver.workload.model:
         raise UsageError(
             f"{sender.name} is of {sender.workload.model} and {receiver.name} of {receiver.workload.model}: a cache "
@@ -159,7 +171,7 @@ def _check_sides(sender: CacheSide, receiver: CacheSide) -> None:
         )
 
 
-def deal(sender: CacheSide, receiver: CacheSide) -> Counter[tuple[int, int, int]]:
+def deal(sender: ServedStep, receiver: ServedStep) -> Counter[tuple[int, int, int]]:
     """How many requests go from a place on dp of the sender to one of the receiver, by both and their tokens.
 
     The requests of a length are in the order of the sender's dp. They are dealt to the receiver's places in equal runs:
@@ -181,7 +193,7 @@ def deal(sender: CacheSide, receiver: CacheSide) -> Counter[tuple[int, int, int]
     return found
 
 
-def requests_of(side: CacheSide) -> Counter[int]:
+def requests_of(side: ServedStep) -> Counter[int]:
     """How many requests a place on dp has in all micro-batches of a step, by the tokens of their caches: those that a
     prefill leaves, or that another step finds."""
     plan = side.plan

@@ -157,6 +157,22 @@ def test_export_makes_what_is_missing_and_validate_finds_it_sound(run: Run, tiny
     assert checked.out.startswith("traces: sound")
 
 
+def test_a_prefill_is_exported_with_the_decode_that_gets_its_caches(run: Run, tiny: str, tmp_path: Path) -> None:
+    step = ("--micro-batch-size", "2", "--seq-len")
+    prompt = run("instantiate", tiny, "--workflow", "prefill", *step, "4", "--tp", "2", "--name", "prompt")
+    answer = run("instantiate", tiny, "--workflow", "decode", *step, "1", "--cache-len", "4", "--name", "answer")
+    assert (prompt.status, answer.status) == (0, 0), prompt.err + answer.err
+    ran = run("export", "prompt", "--send-to", "answer", "--steps", "2", "--out", "engines")
+    assert ran.status == 0, ran.err
+    assert "engines: 3 traces of prompt (2 ranks, instance " in ran.out
+    assert "; caches sent to 1 rank of answer, instance " in ran.out
+    assert " and 1 more, one after another), " in ran.out
+    assert run("validate", "engines").out.startswith("engines: sound")
+    refused = run("export", "answer", "--send-to", "prompt", "--out", "no")
+    assert "answer is a step of decode, and a prefill is what sends caches" in refused.err
+    assert not (tmp_path / "no").exists()
+
+
 def test_validate_prints_faults_as_rows(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("export", "--model", tiny, *PLAN, "--out", "traces").status == 0
     (tmp_path / "traces" / "tiny.3.et").unlink()

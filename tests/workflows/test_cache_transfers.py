@@ -74,7 +74,7 @@ LAYOUTS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
 
 def side(model: Card, /, **words: Any) -> CacheSide:
     program = lowered.program(model, **words)
-    return CacheSide(str(words["workflow"]), program.graph, program.plan, program.workload)
+    return CacheSide(str(words["workflow"]), program.plan, program.graph, program.workload)
 
 
 def sides(model: Card, first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[CacheSide, CacheSide]:
@@ -227,6 +227,46 @@ def test_traces_have_both_ends_of_each_message(layout: Any, granularity: str, tm
     assert sent == received == {(*ends, 0): size for ends, size in expected.items()}
 
 
+SPARSE = dataclasses.replace(card("deepseek", layers=LAYERS), kv_heads=4, max_positions=64)
+DRAFTING = dataclasses.replace(SPARSE, multi_token_prediction=1)
+OVERLAPPED: dict[str, Any] = {"dp": 2, "ep": 2, "micro_batch_size": 2, "global_batch_size": 8, "overlap_experts": True}
+CHECKED: dict[str, Any] = {"workflow": "speculative", "draft": "other", "seq_len": 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "second"),
+    [
+        (SPARSE, {"tp": 4, "ep": 4, "expert_tp": False, "micro_batch_size": 2}, OVERLAPPED),
+        (SPARSE, OVERLAPPED, {"micro_batch_size": 8}),
+        (
+            SPARSE,
+            {"tp": 2, "dp": 2, "ep": 2, "micro_batch_size": 2},
+            {**CHECKED, "dp": 4, "ep": 4, "micro_batch_size": 2, "redundant_experts": 4},
+        ),
+        (
+            SPARSE,
+            {"tp": 2, "dp": 2, "ep": 2, "micro_batch_size": 2, "expert_load": (4, 2, 1, 1)},
+            {"tp": 2, "pp": 2, "micro_batch_size": 2, "global_batch_size": 4},
+        ),
+        # Layers that draft have caches of their own, which no prefill fills.
+        (DRAFTING, {"micro_batch_size": 2}, {**CHECKED, "draft": "own", "seq_len": 2, "micro_batch_size": 2}),
+    ],
+    ids=["experts of tp", "overlapped", "drafts and copies", "uneven loads", "own drafts"],
+)
+def test_steps_of_every_kind_send_and_get_caches(
+    model: Card, first: dict[str, Any], second: dict[str, Any], tmp_path: Path
+) -> None:
+    sender = side(model, workflow="prefill", seq_len=TOKENS, **first)
+    receiver = side(model, **{"workflow": "decode", "cache_len": TOKENS, **second})
+    pair = engine_pair(sender, receiver, (sender.workload, receiver.workload))
+    export_workload(pair.workload, tmp_path / "out", replay=True)
+    assert validate_traces(tmp_path / "out").faults == ()
+    requests = sender.plan.dp * sender.plan.microbatches * sender.plan.micro_batch_size
+    sent, received = ends_of(tmp_path / "out", len(pair.workload.ranks))
+    assert sent == received
+    assert sum(sent.values()) == requests * TOKENS * LAYERS * 2 * 4 * 4 * 2  # keys and values, heads, their size, bytes
+
+
 def ends_of(directory: Path, world: int) -> tuple[dict[tuple[int, int, int], int], ...]:
     """The messages of caches in the traces, as their senders and as their receivers have them: ends, tag and bytes."""
     found: tuple[dict[tuple[int, int, int], int], ...] = ({}, {})
@@ -347,6 +387,10 @@ def test_parts_of_prompts_are_computed_before_their_caches_are_sent(embedded_sto
     with pytest.raises(UsageError, match="does not go on with the prompts of"):
         db.export(first.id, then=[first.id], send_to=answer.id, out=tmp_path / "again")
     assert not (tmp_path / "again").exists()
+    made = len(db.instances())
+    with pytest.raises(UsageError, match="has 2 with 24 in the cache: give it at least as many of that length"):
+        db.export(first.id, send_to=answer.id, steps=9, out=tmp_path / "again")
+    assert len(db.instances()) == made, "nothing is made for what is refused"
 
 
 @pytest.mark.parametrize(

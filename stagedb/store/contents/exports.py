@@ -111,7 +111,7 @@ def _window(store: Store, steps: Sequence[Timed]) -> tuple[Workload, NodeTiming 
 
 
 def _side(store: Store, workload: Workload) -> CacheSide:
-    return CacheSide(workload.name, read_graph(store, workload.graph), Plan.from_mapping(workload.plan), workload)
+    return CacheSide(workload.name, Plan.from_mapping(workload.plan), read_graph(store, workload.graph), workload)
 
 
 def _check_counts(store: Store, instance: str, request: Request, world: int) -> None:
