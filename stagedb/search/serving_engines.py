@@ -121,7 +121,8 @@ def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> I
             if dp == 1 or given or not experts:
                 yield EngineLayout({**words, "tp": tp, "dp": dp}, world)
             elif experts % dp == 0:
-                own = {"ep": dp, "dispatch": words.get("dispatch", "ranks")}
+                usual = "copies" if words.get("redundant_experts") else "ranks"
+                own = {"ep": dp, "dispatch": words.get("dispatch", usual)}
                 yield EngineLayout({**words, "tp": tp, "dp": dp, **own}, world)
 
 

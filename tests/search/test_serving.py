@@ -19,7 +19,7 @@ from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.search.serving import EnginePoint, Role, ServingPlan, engines_on, latencies, most_at_once
-from stagedb.search.serving_engines import ServingLoad, most_within
+from stagedb.search.serving_engines import ServingLoad, layouts, most_within
 from stagedb.systems import load_system
 
 PROMPT, OUTPUT = 900, 60
@@ -255,6 +255,13 @@ def test_experts_are_on_the_ranks_of_dp() -> None:
     assert {"tp": 1, "dp": 4, "ep": 4, "dispatch": "ranks"} in words
     assert {"tp": 2, "dp": 2, "ep": 2, "dispatch": "ranks"} in words
     assert found.result.best_on(4) is not None
+
+
+def test_copies_of_experts_divide_with_them_and_go_one_by_one() -> None:
+    sizes = {"A": 1, "E": 12}
+    found = [dict(each.words) for each in layouts(sizes, 8, {"redundant_experts": 4})]
+    own = {"redundant_experts": 4, "tp": 1, "dispatch": "copies"}
+    assert found == [{"redundant_experts": 4, "tp": 1, "dp": 1}, *({**own, "dp": dp, "ep": dp} for dp in (2, 4, 8))]
 
 
 def test_limits_that_nothing_holds_come_with_what_is_nearest() -> None:
