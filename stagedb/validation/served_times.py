@@ -186,9 +186,9 @@ def _layout(row: ServedRow, card: Card) -> EngineLayout:
     tp, pp, dp, ep = (row.count(name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_ep_size"))
     words: dict[str, Any] = {"tp": tp, "dp": dp, **({"pp": pp} if pp > 1 else {})}
     if card.experts and ep > 1:
-        if ep != dp:
-            raise UsageError("experts on all ranks of tp are not built")
-        words |= {"ep": ep, "dispatch": "ranks"}
+        if ep not in (dp, tp * dp) or tp > 1 < dp < ep:
+            raise UsageError("experts on ranks of tp and dp together, or spread and cut, are not built")
+        words |= {"ep": ep, "dispatch": "ranks"} if ep == dp else {"ep": ep, "expert_tp": False}
     elif dp > 1:
         raise UsageError("experts that ranks of dp share by tp are not built")
     return EngineLayout({**words, **({"matmul_dtype": "fp8"} if formats else {})}, tp * dp * pp)

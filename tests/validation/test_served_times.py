@@ -61,6 +61,13 @@ def test_a_time_is_the_mean_of_the_steps_of_a_profile(tmp_path: Path) -> None:
     assert found.error == pytest.approx(found.ms / 14.5 - 1)
 
 
+def test_experts_over_the_ranks_of_tp_are_predicted(tmp_path: Path) -> None:
+    cells = {"model_path": "mixtral-8x7b", "moe_ep_size": "2", "precision": "bf16", "gemm_quant_mode": "bf16"}
+    spread, cut = predicted(tmp_path, cells, {**cells, "moe_ep_size": "1"})
+    assert (spread.reason, cut.reason) == ("", "")
+    assert spread.ms != cut.ms and spread.ms == pytest.approx(cut.ms, rel=0.3)
+
+
 def test_the_errors_that_ship_are_those_of_the_rows() -> None:
     known = known_served()
     text = (Path(expected_errors.__file__).parent / "served_errors.yaml").read_text(encoding="utf-8")
@@ -87,7 +94,14 @@ def test_the_predictions_that_ship_are_made_again() -> None:
         ({"mode": "disagg"}, "prefill and of decode apart"),
         ({"model_path": "a/b"}, "no card of the library is 'a/b'"),
         ({"system": "tpu"}, "no preset is 'tpu'"),
-        ({"model_path": "MiniMaxAI/MiniMax-M2.5", "moe_ep_size": "2"}, "experts on all ranks of tp"),
+        (
+            {"model_path": "MiniMaxAI/MiniMax-M2.5", "tp_size": "4", "moe_ep_size": "2"},
+            "experts on ranks of tp and dp together, or spread and cut",
+        ),
+        (
+            {"model_path": "MiniMaxAI/MiniMax-M2.5", "attention_dp_size": "2", "moe_ep_size": "4"},
+            "experts on ranks of tp and dp together",
+        ),
         ({"attention_dp_size": "2"}, "ranks of dp share by tp"),
         ({"osl": "8", "batch_size": "9"}, "wait for the prompts of others"),
         ({"isl": "8192", "tp_size": "1", "batch_size": "64"}, "do not fit at once"),
