@@ -19,14 +19,16 @@ from stagedb.build.strategy_support import axes_by_region, check_named, check_sy
 from stagedb.build.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
 from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
-from stagedb.expressions import ceiling, parse, symbol
+from stagedb.expressions import Expression, ceiling, largest, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.facts import LOSS_TOKENS
 from stagedb.ir.operators import (
     BEFORE,
+    COPIES,
     KEYS,
+    KV_HEADS,
     QUERIES,
     PartAttention,
     Passing,
@@ -121,8 +123,15 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         texts["experts"] += f" + {options.redundant_experts}"
     texts |= rotary_axes(card, card.kinds)
     dealing = f"({'*'.join(dealers(options))})"
-    axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
+    axes = _with_copies({axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()})
     return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in card.parts for axis in part.replicable))
+
+
+def _with_copies(axes: Mapping[str, Expression]) -> dict[str, Expression]:
+    """The sizes of axes, with that of copies of key/value heads: one for each rank of tp and cp, if these are more."""
+    if KV_HEADS not in axes:
+        return dict(axes)
+    return {**axes, COPIES: largest(axes[KV_HEADS], symbol("tp") * symbol("cp"))}
 
 
 def _own_sizes(card: Card, usual: Sizes, layers: Iterable[LayerBlock]) -> dict[str, Sizes]:
@@ -133,7 +142,7 @@ def _own_sizes(card: Card, usual: Sizes, layers: Iterable[LayerBlock]) -> dict[s
     for name, kind in {**parts, **({"head": last} if card.multi_token_prediction else {})}.items():
         if axes := own_axes(card, kind):
             without = frozenset() if repeats_heads(card, kind) else frozenset({"kv_heads"})
-            made = {axis: parse(text) for axis, text in axes.items()}
+            made = _with_copies({axis: parse(text) for axis, text in axes.items()})
             found[name] = Sizes({**usual.axes, **made}, usual.replicable - without)
     return found
 
@@ -249,6 +258,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, layers: Iterable[LayerBlo
         framework.regather,
         framework.whole_backward,
         joins_shares=framework.joins_shares,
+        copies_heads=options.cp_kind == "ulysses" and framework.copies_heads,
         late=frozenset({"router", *EXCHANGES} if options.routes_whole or options.experts_of_tp else ()),
     )
 

@@ -10,7 +10,22 @@ from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number, smallest, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import SHARE, SLICE, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, Update, dump
+from stagedb.ir.operators import (
+    COPIES,
+    KV_HEADS,
+    SHARE,
+    SLICE,
+    Cast,
+    Contiguous,
+    CopyHeads,
+    Exchange,
+    Redistribution,
+    Rotate,
+    Send,
+    SumCopies,
+    Update,
+    dump,
+)
 from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation, Tensor
@@ -140,6 +155,8 @@ def _compute(
         # The rows of a single head are in the same order with heads first or tokens first.
         heads = sizes.local("heads", layouts[op.outputs[0].name].cuts("heads"))
         present = smallest(present, heads - 1)
+    if isinstance(move, CopyHeads | SumCopies):
+        present = _present_if_copied(op, sizes, layouts)
     return SymOp(
         kind=LOCAL[move.move] if isinstance(move, Redistribution) else move.kind,
         work=Compute(
@@ -162,6 +179,12 @@ def _computed_in(operand: Tensor) -> str:
 
 def _text(condition: Expression | None) -> str | None:
     return None if condition is None else str(condition)
+
+
+def _present_if_copied(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """Above 0 where a rank has more copies of key/value heads than heads."""
+    counts = {axis: sizes.local(axis, layouts[t.name].cuts(axis)) for t in (*op.inputs, *op.outputs) for axis in t.axes}
+    return counts[COPIES] - counts[KV_HEADS]
 
 
 def _present_if_wider(source: str, target: str) -> Expression:

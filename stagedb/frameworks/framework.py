@@ -142,6 +142,8 @@ class Framework:
     reduces_halves: the second half of a split backward makes all gradients, also those of units that were freed, and
         those that ranks of dp copy are reduced.
     cp_kinds: the kinds of context parallelism that the framework has (`cp_kind`), the default first.
+    copies_heads: Ulysses may spread attention over more ranks than a rank of tp has key/value heads: each is sent to
+        several ranks, as copies; else their number must divide the heads.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
     scatter_gather: pipeline messages may go in parts, one a rank of tp (`scatter_gather`).
@@ -195,6 +197,7 @@ class Framework:
     reduces_halves: bool
 
     cp_kinds: tuple[str, ...]
+    copies_heads: bool
     explicit_mask: bool
     scatter_gather: bool
 

@@ -68,6 +68,8 @@ MEGATRON = Framework(
     reduces_halves=True,
     # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.
     cp_kinds=("ring-p2p", "allgather-kv", "ulysses", "ulysses-ring"),
+    # `a2a` of Transformer Engine's `AttnFuncWithCPAndQKVOA2A` divides the key/value heads by cp.
+    copies_heads=False,
     # Transformer Engine's `all_gather` has a kernel call for each chunk of a rank's queries.
     explicit_mask=False,
     # `scatter_gather_tensors_in_pipeline` (Narayanan et al. 2021, section 4.1).

@@ -84,6 +84,8 @@ TORCH = Framework(
     reduces_halves=False,
     # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
     cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),
+    # `kv_replication_factor` of `UlyssesSPAttentionHF` in DeepSpeed's runtime/sequence_parallel/ulysses_sp.py.
+    copies_heads=True,
     # `scaled_dot_product_attention(attn_mask=...)`.
     explicit_mask=True,
     scatter_gather=False,

@@ -9,14 +9,31 @@ first consumer.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from stagedb.collectives import HeldAs, kind_between
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
-from stagedb.ir.operators import SHARE, SLICE, Add, Einsum, JoinLast, Quantize, Redistribution, Rotary
+from stagedb.ir.operators import (
+    COPIES,
+    KV_HEADS,
+    SHARE,
+    SLICE,
+    Add,
+    CopyHeads,
+    Einsum,
+    JoinLast,
+    Operator,
+    Quantize,
+    Redistribution,
+    Rotary,
+    SumCopies,
+)
 from stagedb.ir.redistribution_order import by_way_of, next_move
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import Template
+
+_SEQUENCE, _HEADS, _COPIES = Partitioned("seq"), Partitioned(KV_HEADS), Partitioned(COPIES)
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 """A sharding strategy: region of the model → logical axis → the mesh axes that partition it."""
@@ -33,6 +50,8 @@ class Matching:
         False: at once.
     joins_shares: a partial gradient is joined with a whole one without being reduced: of that each rank takes a share.
         The linear layer that made what was split has partial gradients then, and so have the sums of them with others.
+    copies_heads: the K/V heads that all-to-alls move from parts of the sequence go to all ranks that compute with
+        them, as copies where these are more than the heads.
     late: regions in which results and gradients that are partial over tp are passed on; they are reduced behind them.
     """
 
@@ -40,6 +59,7 @@ class Matching:
     regather: bool = False
     whole_backward: bool = False
     joins_shares: bool = False
+    copies_heads: bool = False
     late: frozenset[str] = frozenset()
 
 
@@ -203,27 +223,64 @@ class _Matcher:
             if way is not None:
                 mesh_axis, goal = "tp", way
             have = self.layouts[current.name].on(mesh_axis)
-            operator = redistribution(mesh_axis, have, goal)
-            name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
-            moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
-            reduces = isinstance(have, Partial)
-            at = self.after(current.name) if reduces else len(self.issued)
-            made_by = self.issued[at - 1] if reduces else consumer
-            op = Operation(
-                name,
-                operator,
-                (current,),
-                (moved,),
-                consumer.region,
-                made_by.template,
-                consumer.origin,
-                marks=self.marks.get(current.name, frozenset()),
-            )
-            self.issued.insert(at, op)
-            self.layouts[name] = self.layouts[current.name].with_(mesh_axis, goal)
-            self.marks[name] = op.marks
-            current = moved
+            if self.choices.copies_heads and {have, goal} == {_SEQUENCE, _HEADS}:
+                current = self.exchange_copies(current, mesh_axis, consumer)
+            else:
+                current = self.moved(current, redistribution(mesh_axis, have, goal), goal, consumer)
         return current
+
+    def moved(self, tensor: Tensor, operator: Redistribution, goal: Placement | None, consumer: Operation) -> Tensor:
+        """The tensor behind its move on one mesh axis. goal: its placement there."""
+        have = self.layouts[tensor.name]
+        reduces = isinstance(have.on(operator.mesh_axis), Partial)
+        at = self.after(tensor.name) if reduces else len(self.issued)
+        made_by = self.issued[at - 1] if reduces else consumer
+        word = f"{operator.move}.{operator.mesh_axis}"
+        return self.put(at, made_by, tensor, operator, word, have.with_(operator.mesh_axis, goal), consumer)
+
+    def exchange_copies(self, tensor: Tensor, mesh_axis: str, consumer: Operation) -> Tensor:
+        """The tensor behind an all-to-all of parts of its sequence for K/V heads, or back: the axis that it has on the
+        side of the sequence are copies of the heads, made before it or summed behind it."""
+        end, copies, heads = len(self.issued), {KV_HEADS: COPIES}, {COPIES: KV_HEADS}
+        there = self.layouts[tensor.name].on(mesh_axis) == _SEQUENCE
+        if there:
+            layout = self.layouts[tensor.name].renamed(copies)
+            tensor = self.put(end, consumer, tensor, CopyHeads(), "copies", layout, consumer, copies)
+        operator = redistribution(mesh_axis, *((_SEQUENCE, _COPIES) if there else (_HEADS, _SEQUENCE)))
+        layout = self.layouts[tensor.name].renamed(heads if there else copies)
+        layout = layout.with_(mesh_axis, _HEADS if there else _SEQUENCE)
+        word, names = f"{operator.move}.{mesh_axis}", heads if there else copies
+        tensor = self.put(len(self.issued), consumer, tensor, operator, word, layout, consumer, names)
+        if there:
+            return tensor
+        layout = layout.renamed(heads)
+        return self.put(len(self.issued), consumer, tensor, SumCopies(), "sum", layout, consumer, heads)
+
+    def put(
+        self,
+        at: int,
+        made_by: Operation,
+        tensor: Tensor,
+        operator: Operator,
+        word: str,
+        layout: Layout,
+        consumer: Operation,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> Tensor:
+        """The result, in this layout, of an operator on a tensor, which is issued at a place for a consumer.
+
+        made_by: the operation whose task it is in. names: of axes that have another name in the result.
+        """
+        name = self.unique(f"{tensor.name}.{word}")
+        axes = tuple(names.get(axis, axis) for axis in tensor.axes)
+        made = Tensor(name, axes, tensor.dtype, "activation" if tensor.role == "weight" else tensor.role)
+        marks = self.marks.get(tensor.name, frozenset())
+        op = Operation(
+            name, operator, (tensor,), (made,), consumer.region, made_by.template, consumer.origin, marks=marks
+        )
+        self.issued.insert(at, op)
+        self.layouts[name], self.marks[name] = layout, marks
+        return made
 
     def after(self, name: str) -> int:
         """The place after the operation that makes a tensor (the end, if the tensor comes from outside the block)."""

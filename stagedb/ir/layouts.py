@@ -20,7 +20,7 @@ neighbours that exchange heads. In the same way the ranks of ep are the nodes `e
 tokens are sent once for each node.
 """
 
-INNERMOST_FIRST = ("heads", "kv_heads", "experts")
+INNERMOST_FIRST = ("heads", "kv_heads", "kv_copies", "experts")
 """Tensor axes that are cut in the reverse order of the mesh.
 
 Tensor parallelism deals heads, and context parallelism deals the heads of one tensor-parallel rank. Experts are dealt

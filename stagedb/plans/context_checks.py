@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
+from stagedb.frameworks import FRAMEWORKS
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.graph_options import CpKind, GraphOptions
@@ -12,6 +13,7 @@ from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.written_words import RANK_ORDER
 
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, f"{Word('cp_kind', 'ring-p2p')} without {Word('ulysses')}")
+COPYING = tuple(Way({"recipe": name}) for name, each in FRAMEWORKS.items() if each.copies_heads)
 
 
 def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
@@ -114,30 +116,43 @@ def _check_ulysses(plan: PlanFields) -> None:
 
 
 def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError if the ranks that exchange a model's heads cannot share them equally."""
+    """Raise UsageError if the ranks that exchange a model's heads cannot share them equally.
+
+    Key/value heads may be fewer than the ranks of Ulysses, in frameworks that send copies: equally many of each head.
+    """
     kind = plan.options.cp_kind
     if kind not in ("ulysses", "ulysses-ring"):
         return
-    numbers = [(heads, kv_heads) for heads, kv_heads, _ in numbers_of_heads(sizes)]
+    numbers = [*numbers_of_heads(sizes)]
     inner = kind == "ulysses-ring"
+    copies = plan.options.framework.copies_heads and not inner
     word, degree = ("ulysses", plan.ulysses) if inner else ("cp", plan.cp)
 
     def shares(heads: int, over: int) -> bool:
         return heads // plan.tp % over == 0 and heads >= plan.tp
 
+    def shares_keys(kv_heads: int, own: bool, over: int) -> bool:
+        # A rank of tp has copies of a head, or some of its own; layers with a number of their own have no copies.
+        return shares(kv_heads, over) or (copies and not own and over % max(kv_heads // plan.tp, 1) == 0)
+
+    def suits(heads: int, kv_heads: int, own: bool, over: int) -> bool:
+        return shares(heads, over) and shares_keys(kv_heads, own, over)
+
     def fits(over: int) -> bool:
         divides = not inner or (plan.cp % over == 0 and over < plan.cp)
-        return divides and all(shares(heads, over) and shares(kv_heads, over) for heads, kv_heads in numbers)
+        return divides and all(suits(*each, over) for each in numbers)
 
     if not fits(degree):
-        heads, kv_heads = next(
-            (each for each in numbers if not all(shares(count, degree) for count in each)), numbers[0]
+        heads, kv_heads, own = next((each for each in numbers if not suits(*each, degree)), numbers[0])
+        uneven = copies and not own and shares(heads, degree)
+        reason = (
+            f"which neither divides nor is a multiple of the {kv_heads}" if uneven else "which does not divide both"
         )
         raise Misfit(
             f"{kind} spreads the {heads} attention heads and {kv_heads} key/value heads over tp {plan.tp} x "
-            f"{word} {degree} = {plan.tp * degree}, which does not divide both",
+            f"{word} {degree} = {plan.tp * degree}, {reason}",
             nearest(word, degree, heads // plan.tp, fits, least=2),
-            [RING if inner else Way({"cp_kind": "allgather-kv"})],
+            [RING if inner else Way({"cp_kind": "allgather-kv"}), *([] if copies or inner else [COPYING])],
         )
 
 

@@ -50,6 +50,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a ring": ("llama", {"cp": 4, "dp": 2, "cp_kind": "ring-p2p", "recipe": "megatron", "zero": 1}),
     "a ring of gathers": ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_kind": "ring-allgather"}),
+    "copies of heads": ("llama", {"cp": 4, "cp_kind": "ulysses"}),
     "heads in a ring": ("llama", {"cp": 4, "ulysses": 2, "cp_kind": "ulysses-ring"}),
     "experts": ("moe", {"dp": 4, "ep": 2, "pp": 2, "tp": 2, "global_batch_size": 8, "zero": 1, "recipe": "megatron"}),
     "units of experts": (

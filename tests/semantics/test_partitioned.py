@@ -91,7 +91,8 @@ def context(chosen: GraphOptions, kv_heads: int, cp: int, tp: int) -> tuple[int,
     if chosen.cp_kind == "none":
         cp = 1
     elif chosen.cp_kind == "ulysses":
-        cp = min(cp, max(kv_heads // tp, 1))
+        # PyTorch's takes as many ranks as query heads: it sends copies of key/value heads.
+        cp = min(cp, max((4 if chosen.recipe == "torch" else kv_heads) // tp, 1))
     elif chosen.cp_kind == "ulysses-ring":
         # A head that cannot be dealt leaves a ring alone.
         cp, cpa, tp = 4, min(kv_heads, 2), min(tp, max(kv_heads // 2, 1))

@@ -69,7 +69,17 @@ from stagedb.ir.operators.experts import (
     WeightedSum,
     WeightedSumGradient,
 )
-from stagedb.ir.operators.heads import FoldHeads, PackHeads, RepeatHeads, SplitHeads, SplitViews
+from stagedb.ir.operators.heads import (
+    COPIES,
+    KV_HEADS,
+    CopyHeads,
+    FoldHeads,
+    PackHeads,
+    RepeatHeads,
+    SplitHeads,
+    SplitViews,
+    SumCopies,
+)
 from stagedb.ir.operators.latent import (
     JoinLast,
     LatentAttention,
@@ -249,6 +259,7 @@ OPERATORS: dict[str, type[Operator]] = {
         PositionEmbedding,
         PositionEmbeddingGradient,
         CopyGathered,
+        CopyHeads,
         Quantize,
         Receive,
         RMSNorm,
@@ -256,6 +267,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Redistribution,
         ReduceSum,
         RepeatHeads,
+        SumCopies,
         RingAttention,
         RingAttentionGradient,
         RingStep,
@@ -337,9 +349,11 @@ def load(text: str) -> Operator:
 
 __all__ = [
     "BEFORE",
+    "COPIES",
     "E4M3",
     "GATES",
     "KEYS",
+    "KV_HEADS",
     "OPERATORS",
     "QUERIES",
     "SGD",
@@ -373,6 +387,7 @@ __all__ = [
     "CombineGradient",
     "Contiguous",
     "CopyGathered",
+    "CopyHeads",
     "CrossEntropy",
     "CrossEntropyGradient",
     "DetachedEinsum",
@@ -469,6 +484,7 @@ __all__ = [
     "SplitLastViews",
     "SplitRows",
     "SplitViews",
+    "SumCopies",
     "SumExp",
     "SumProduct",
     "TableChoice",

@@ -17,6 +17,9 @@ from stagedb.workflows.training import INPUT_GRADIENT
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
 
+KV_HEADS, COPIES = "kv_heads", "kv_copies"
+"""The heads of keys and values, and their copies: as many as ranks of tp and cp together, or one each."""
+
 
 def unpack(inputs: list[Array]) -> tuple[Array, Array, Array]:
     """q, k, v from three arrays or from a packed one."""
@@ -134,3 +137,27 @@ class FoldHeads(_AsDealt):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [fold_heads(inputs[0], place.lengths["kv_heads"])]
+
+
+@dataclass(frozen=True)
+class CopyHeads(Operator):
+    """A rank's K/V heads, each as often in a row as there are ranks that compute with it.
+
+    Ulysses over more ranks than K/V heads sends them then: `repeat_interleave` with `kv_replication_factor` in
+    DeepSpeed's `UlyssesSPAttentionHF` (runtime/sequence_parallel/ulysses_sp.py).
+    """
+
+    kind: ClassVar[str] = "copy"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [repeat_heads(inputs[0], place.lengths[COPIES])]
+
+
+@dataclass(frozen=True)
+class SumCopies(Operator):
+    """The gradient of a rank's K/V heads, from those of their copies: the sum over the ranks that compute with each."""
+
+    kind: ClassVar[str] = "reduce"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [fold_heads(inputs[0], place.lengths[KV_HEADS])]
