@@ -45,15 +45,18 @@ class Sensitivity:
 def sensitivity(trials: Trials, plan: Plan, tried: Callable[[int, int], None] = lambda done, of: None) -> Sensitivity:
     """Time a plan with each number of its system lower and higher: rates, capacities, the launch and latencies.
 
-    Shares, such as what matmuls sustain, and curves are left out: nobody sells them. The sum of the elasticities of
-    rates less those of times is -1, because a system that is faster in all of them runs the step faster by as much.
+    Those of the host are tried where the plan keeps something there. Shares, such as what matmuls sustain, and curves
+    are left out: nobody sells them. The sum of the elasticities of rates less those of times is -1, because a system
+    that is faster in all of them runs the step faster by as much.
     tried: called with how many numbers are tried, of how many. Raises UsageError if the plan or the system does not
     suit the model.
     """
     runs = PointTrials(trials)
     copied, peak = runs.lowered(plan)
     step = runs.step(copied.workload, trials.system)
-    numbers = [each for each in system_numbers(trials.system).values() if each.bought]
+    hostless = plan.options.offload == "none"
+    bought = (each for each in system_numbers(trials.system).values() if each.bought)
+    numbers = [each for each in bought if not (hostless and each.keys[0] == "host")]
 
     def work(at: int) -> Answer:
         return {

@@ -8,6 +8,7 @@ from pathlib import Path
 from stagedb.api.results import Rows
 from stagedb.api.simulated import Simulated
 from stagedb.errors import UsageError
+from stagedb.mentions import Word
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.profile_reading import read_profile
@@ -38,6 +39,11 @@ def simulate(store: Store, directory: Path | str, binary: str | Path | None, *, 
     workload = read_workload(store, found.instance)
     if len(workload.ranks) != found.job.world:
         raise UsageError(f"instance {found.instance} has {len(workload.ranks)} ranks, the set {found.job.world}")
+    if not found.job.timed and workload.plan.get("offload", "none") != "none":
+        raise UsageError(
+            "without durations a simulator times copies to the host, and the optimizer there, as kernels of the "
+            f"accelerator: export the set with {Word('durations_in_traces', True)}"
+        )
     job = profile_job(workload, inputs.system, inputs.measured, inputs.scalings, inputs.blocking)
     finishes = simulate_set(found, program, timeout)
     makespan = max(each.finish for each in finishes.values())

@@ -15,6 +15,7 @@ from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import largest, parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import KEYS, SLICE, Redistribution, dump
+from stagedb.ir.operators.optimizer import ON_HOST
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -150,9 +151,11 @@ def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | No
     """
     if tensor.name in block.repeats:
         return str(AGAIN)
+    parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
+    if parted and tensor.role in ON_HOST:
+        return str(symbol("pp") - 1)
     if not is_master(tensor):
         return None
-    parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
     return str(smallest(MASTER, symbol("pp") - 1) if parted else MASTER)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from stagedb.inputs.stored_values import json_list, json_mapping
 from stagedb.ir.facts import OpFacts, TensorFacts
 from stagedb.ir.operators import Momentum, Orthogonalisation
+from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES, ToHost
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -61,8 +62,8 @@ def blocks_of(text: str) -> tuple[BlockSpec, ...]:
     return tuple(BlockSpec(**_values(block, _BLOCK)) for block in json_list(text, "blocks"))
 
 
-_OF_MUON = (Momentum.kind, Orthogonalisation.kind)
-"""The kinds of operators that make matrices of gradients."""
+_ON_THE_WAY = (Momentum.kind, Orthogonalisation.kind, ToHost.kind)
+"""The kinds of operators that make something of gradients for the optimizer: matrices, and copies on the host."""
 
 
 def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
@@ -73,15 +74,15 @@ def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
 
 def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
     """Pairs of a gradient and its weight: what an optimizer reads, and what it was made of: each reduction's operand,
-    and the matrices of Muon."""
+    the matrices of Muon, and copies on the host."""
     roles = {tensor.name: tensor.role for tensor in graph.tensors}
-    makers = [op for op in graph.ops if op.type is OpType.COLLECTIVE or op.kind in _OF_MUON]
-    reductions = {name: op for op in makers for name in op.writes if roles[name] == "gradient"}
+    makers = [op for op in graph.ops if op.type is OpType.COLLECTIVE or op.kind in _ON_THE_WAY]
+    reductions = {name: op for op in makers for name in op.writes if roles[name] in GRADIENTS}
     for op in graph.ops:
-        if op.kind != "optimizer":
+        if op.kind not in UPDATES:
             continue
         weights = [name for name in op.reads if roles[name] == "weight"]
-        gradients = [name for name in op.reads if roles[name] == "gradient"]
+        gradients = [name for name in op.reads if roles[name] in GRADIENTS]
         for weight, gradient in zip(weights, gradients, strict=True):
             yield gradient, weight
             while gradient in reductions:

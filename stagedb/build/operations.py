@@ -8,7 +8,7 @@ from stagedb.build.costs import CLASS_BYTES, Sizes, cost
 from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
 from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
-from stagedb.expressions import Expression, largest, number, smallest, total
+from stagedb.expressions import Expression, largest, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     COPIES,
@@ -26,6 +26,7 @@ from stagedb.ir.operators import (
     Update,
     dump,
 )
+from stagedb.ir.operators.optimizer import OFFLOADED
 from stagedb.ir.operators.token_copies import ExchangeTokens
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation, Tensor
@@ -55,7 +56,11 @@ def sym_op(
         "semantics": dump(move),
         "loop": _loop(block, op),
     }
-    if reduction_rules.optimizer and (reduction_rules.sharded or isinstance(move, Update)) and op.template.once:
+    if (
+        reduction_rules.optimizer
+        and (reduction_rules.sharded or isinstance(move, (Update, *OFFLOADED)))
+        and op.template.once
+    ):
         rows = {**block.rows, **{grad.name: block.rows[name] for name, grad in block.gradients.items()}}
         sizes = OfShards(sizes.axes, sizes.replicable, rows, reduction_rules.columns)
     if isinstance(move, Exchange):
@@ -155,6 +160,8 @@ def _compute(
         # The rows of a single head are in the same order with heads first or tokens first.
         heads = sizes.local("heads", layouts[op.outputs[0].name].cuts("heads"))
         present = smallest(present, heads - 1)
+    if isinstance(move, OFFLOADED) and tie is not None and op.name.startswith(f"{tie.second}."):
+        present = symbol("pp") - 1
     if isinstance(move, CopyHeads | SumCopies):
         present = _present_if_copied(op, sizes, layouts)
     return SymOp(

@@ -1,6 +1,6 @@
 """The operations of a block that run once a step: reductions of single gradients, then the optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stagedb.build.block import LaidOut, cut
@@ -10,7 +10,16 @@ from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, sh
 from stagedb.collectives import ALL_REDUCE
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import SGD, SLICE, AdamW, MomentumSGD, Redistribution, Update
+from stagedb.ir.operators import SGD, SLICE, AdamW, MomentumSGD, Operator, Redistribution, Update
+from stagedb.ir.operators.optimizer import (
+    GRADIENTS,
+    HOST_GRADIENT,
+    HOST_WEIGHT,
+    FromHost,
+    HostAdamW,
+    ToHost,
+    WriteWeight,
+)
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.workflows.training import STEP
@@ -20,19 +29,22 @@ from stagedb.workflows.training import STEP
 class UpdateRule:
     """What updates weights. operator: all weights of a block at once; muon: the matrices of layers, in its place.
 
-    like_gradients: states are made like gradients, and not like weights (`torch.optim.SGD`).
+    like_gradients: states are made like gradients, and not like weights (`torch.optim.SGD`). offloaded: it runs on the
+    host, which has the states.
     """
 
     operator: Update = field(default_factory=AdamW)
     muon: Muon | None = None
     like_gradients: bool = False
+    offloaded: bool = False
 
     @classmethod
     def of(cls, options: GraphOptions) -> "UpdateRule":
         """What a graph's options name."""
         if options.optimizer == "muon":
             return cls(AdamW(), Muon(options.gathers_for_muon, options.framework.splits_packed))
-        return cls(OPTIMIZERS[options.optimizer](), like_gradients=options.optimizer == "sgd-momentum")
+        usual = OPTIMIZERS[options.optimizer]()
+        return cls(usual, like_gradients=options.optimizer == "sgd-momentum", offloaded=options.offload == "optimizer")
 
 
 OPTIMIZERS: Mapping[str, type[Update]] = {"adamw": AdamW, "sgd": SGD, "sgd-momentum": MomentumSGD}
@@ -88,13 +100,42 @@ def step(
             together.append((weight, grad))
         states += own
     step += alone
-    if together:
+    if together and rule.offloaded:
+        step += _on_host(f"{block.plan.name}.optimizer", together, states, layouts)
+    elif together:
         weights, ready = [weight for weight, _ in together], [grad for _, grad in together]
         kept = [state for state in states if state.name.rpartition(".")[0] in {weight.name for weight in weights}]
         name = f"{block.plan.name}.optimizer"
         inputs, outputs = (*weights, *ready, *kept), (*weights, *kept)
         step.append(Operation(name, rule.operator, inputs, outputs, "step", STEP, name))
     return step, states, layouts, buckets
+
+
+def _on_host(
+    name: str, together: list[tuple[Tensor, Tensor]], states: list[Tensor], layouts: dict[str, Layout]
+) -> Iterator[Operation]:
+    """The operations of an optimizer on the host: a copy of each gradient, one update, and a copy of each weight back.
+
+    name: of the update. together: weights and their gradients. layouts: those of new tensors are added.
+    """
+
+    def made(weight: Tensor, word: str, role: str) -> Tensor:
+        layouts[f"{weight.name}.{word}"] = layouts[weight.name]
+        return Tensor(f"{weight.name}.{word}", weight.axes, "fp32", role)
+
+    def issued(name: str, operator: Operator, inputs: tuple[Tensor, ...], *outputs: Tensor) -> Operation:
+        return Operation(name, operator, inputs, outputs, "step", STEP, name)
+
+    weights = [weight for weight, _ in together]
+    there = [made(weight, "host_gradient", HOST_GRADIENT) for weight in weights]
+    back = [made(weight, "updated", HOST_WEIGHT) for weight in weights]
+    for (weight, grad), copy in zip(together, there, strict=True):
+        yield issued(f"{weight.name}.to_host", ToHost(), (grad,), copy)
+    yield issued(name, HostAdamW(), (*weights, *there, *states), *states, *back)
+    for weight, master in zip(weights, back, strict=True):
+        came = made(weight, "returned", "gradient")
+        yield issued(f"{weight.name}.from_host", FromHost(), (master,), came)
+        yield issued(f"{weight.name}.write", WriteWeight(), (weight, came), weight)
 
 
 def _reduced(
@@ -186,7 +227,7 @@ def absent_bytes(
 
     return (
         total(share(t, unread(t)) for t in op.inputs),
-        total(share(t, unwritten(t)) for t in op.outputs),
+        total(share(t, unwritten(t)) for t in op.operator.writes(op.inputs, op.outputs)),
     )
 
 
@@ -199,4 +240,4 @@ def _weights_of(op: Operation) -> list[Tensor]:
 
 
 def _gradients(op: Operation) -> list[Tensor]:
-    return [t for t in op.inputs if t.role == "gradient"]
+    return [t for t in op.inputs if t.role in GRADIENTS]

@@ -34,6 +34,7 @@ MOMENTS = (
     "optimizer_peak",
     "step_end",
     "peak",
+    "host",
 )
 BIGGEST = 12
 """Tensors in a table on a terminal."""

@@ -131,6 +131,8 @@ class Framework:
         None: a plan must name it.
     splits_packed: Muon takes fused queries, keys and values as three matrices.
 
+    offloads: the optimizer may run on the host, behind the backward (`offload`).
+
     posts_ahead: with several chunks a stage, or another schedule than `single_schedules`, a runtime posts receives
         ahead of the tasks that read them (`stagedb.schedules.posted`). A trace has a receive with its task: it waits
         for nothing there.
@@ -190,6 +192,7 @@ class Framework:
     clips: bool
     muon_tp: Literal["blockwise", "duplicated"] | None
     splits_packed: bool
+    offloads: bool
     posts_ahead: bool
     single_schedules: tuple[str, ...]
     whole_first_backward: bool

@@ -61,6 +61,8 @@ MEGATRON = Framework(
     # `TensorParallelMuon` in `emerging_optimizers.py`: `muon_tp_mode`, `muon_split_qkv`.
     muon_tp="blockwise",
     splits_packed=True,
+    # `HybridDeviceOptimizer` in `core/optimizer/cpu_offloading`, without `--overlap-cpu-optimizer-d2h-h2d`.
+    offloads=True,
     posts_ahead=False,
     single_schedules=(),
     whole_first_backward=False,

@@ -133,6 +133,14 @@ MEGATRON_LM = SettingNames(
             "sgd-momentum": ("optimizer sgd",),
         },
         "muon_tp": {"usual": (), "duplicated": ("muon-tp-mode duplicated",)},
+        "offload": {
+            "none": (),
+            "optimizer": (
+                "optimizer-cpu-offload",
+                "optimizer-offload-fraction 1.0",
+                "use-precision-aware-optimizer",
+            ),
+        },
         "recompute_every": {1: ()},
         "schedule": _IN_ORDER,
         "cp_kind": {

@@ -70,6 +70,9 @@ TORCH = Framework(
     # `torch.optim.Muon` on DTensors has messages in each of its matmuls, as DTensor chooses them.
     muon_tp=None,
     splits_packed=False,
+    # torchao's `CPUOffloadOptimizer` copies gradients while the backward runs, and FSDP2's `CPUOffloadPolicy` has
+    # parameters on the host too.
+    offloads=False,
     # `_PipelineScheduleRuntime`.
     posts_ahead=True,
     # `Schedule1F1B` and `ScheduleGPipe`.

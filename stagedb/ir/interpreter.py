@@ -17,6 +17,7 @@ from stagedb.inputs import shown
 from stagedb.ir.key_lengths import NO_SEMANTICS, check_lengths
 from stagedb.ir.layouts import MESH_AXES
 from stagedb.ir.operators import QUERIES, Array, HandOver, Momentum, Operator, RankPlace, Redistribution, load
+from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.ir.tensors import Tensor
 from stagedb.workflows import Template
@@ -145,13 +146,13 @@ class Interpreter:
     def paths(self, block: str) -> dict[str, GradientPath]:
         """The path of each weight's gradient in a block to the optimizer, by the weight's name."""
         step = self.ops(block, {op.template for op in self.graph.ops if op.template.once})
-        writers = {name: op for op in step for name in op.writes if op.kind != "optimizer"}
+        writers = {name: op for op in step for name in op.writes if op.kind not in UPDATES}
         found = {}
         for op in step:
-            if op.kind != "optimizer":
+            if op.kind not in UPDATES:
                 continue
             rows = [self.tensors[name] for name in op.reads]
-            weights, finals = ([row.name for row in rows if row.role == role] for role in ("weight", "gradient"))
+            weights, finals = ([row.name for row in rows if row.role in roles] for roles in (("weight",), GRADIENTS))
             for weight, name in zip(weights, finals, strict=True):
                 reductions: list[SymOp] = []
                 while name in writers:

@@ -10,6 +10,7 @@ from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.facts import LOSS_TOKENS
 from stagedb.ir.operators import AdamW, HandOver
+from stagedb.ir.operators.optimizer import FromHost
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
 from stagedb.memory.held_arguments import held_arguments
@@ -166,6 +167,14 @@ class Chunk:
     def owned(self, name: str, sharded: bool) -> int:
         """Bytes of a weight, or of the optimizer's state of it, that a rank keeps."""
         return self.program.parts[name] if sharded else self.program.sizes[name]
+
+    def returned_size(self, item: Item) -> int:
+        """Bytes of the fp32 copy of a weight, or of a rank's part of it, that an operator takes from the host; 0 for
+        others."""
+        if item.op.kind != FromHost.kind:
+            return 0
+        weight = item.op.writes[0].removesuffix(".returned")
+        return self.owned(weight, self.plan.options.zero >= 1) // self.width("param") * FORMAT_BYTES["fp32"]
 
     @cached_property
     def trained(self) -> frozenset[Key]:

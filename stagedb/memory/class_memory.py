@@ -45,11 +45,13 @@ class ClassMemory:
         return tuple(kind for kind in TASK_KINDS.values() if kind in found)
 
     def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """Bytes by category before the step, and after the last task of each phase."""
+        """Bytes by category before the step, and after the last task of each phase; `host`: in its host's memory."""
         yield "start", {str(category): size for category, size in self.usage.before().items()}
         for phase in dict.fromkeys(kind.phase for kind in self.kinds if not kind.once):
             last = max(i for i, task in enumerate(self.usage.tasks) if task.kind.phase == phase)
             yield f"{phase}_end", {str(category): size for category, size in self.usage.after(last).items()}
+        if host := self.usage.on_host():
+            yield "host", {str(category): size for category, size in host.items()}
         yield "step_end", {str(c): size for c, size in self.usage.after(len(self.usage.tasks) - 1).items()}
 
     def peaks(self) -> Iterator[tuple[str, dict[str, int]]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from stagedb.collectives import gathers, resizes
 from stagedb.ir.facts import InExperts, OpFacts
+from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.copies import is_at_end
 from stagedb.lowering.stage_blocks import BUCKET, CUT
@@ -364,10 +365,10 @@ class _Making:
             step = [op for op in self.by_block[place.block] if op.template.once]
             makers = {name: op for op in step for name in op.writes}
             for op in step:
-                if op.kind != "optimizer":
+                if op.kind not in UPDATES:
                     continue
                 weights = [name for name in op.reads if self.tensors[name].role == "weight"]
-                finals = [name for name in op.reads if self.tensors[name].role == "gradient"]
+                finals = [name for name in op.reads if self.tensors[name].role in GRADIENTS]
                 for weight, gradient in zip(weights, finals, strict=True):
                     while gradient in makers:
                         gradient = makers[gradient].reads[0]

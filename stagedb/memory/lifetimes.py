@@ -147,10 +147,11 @@ class Changes:
 
 @dataclass(frozen=True)
 class Lives:
-    """All states and lives of a rank of a class in a step."""
+    """All states and lives of a rank of a class in a step. host: what is in the memory of its host all the time."""
 
     states: tuple[State, ...]
     lives: tuple[Life, ...]
+    host: tuple[State, ...] = ()
 
     @cached_property
     def changes(self) -> Mapping[tuple[TaskKind, int, TaskSelector], Changes]:

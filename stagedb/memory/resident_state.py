@@ -1,12 +1,13 @@
 """Memory that a rank holds before and after a step: parameters, optimizer states, inputs, permanent buffers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stagedb.frameworks import bucket_policy
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import Key
 from stagedb.memory.lifetimes import Category, State
+from stagedb.plans import Plan
 
 STAGE = "stage"
 """The block of buffers that a stage has once; others are those of their layer."""
@@ -27,6 +28,25 @@ def states_at(chunk: Chunk, position: int, block: str) -> Iterator[State]:
         key = (tensor.name, position)
         if tensor.name in chunk.program.sizes and chunk.program.resolve(key) == key:
             yield from _state_of(chunk, key)
+
+
+def offloaded(found: Iterable[State], plan: Plan) -> tuple[tuple[State, ...], tuple[State, ...]]:
+    """What a rank holds of some states, and what its host holds.
+
+    With the optimizer on the host these are its states, the master copies, and a gradient of each of these, which is as
+    wide (`cpu_copy_map_grad` of Megatron-Core's `HybridDeviceOptimizer`).
+    """
+    if plan.options.offload == "none":
+        return tuple(found), ()
+    here, host = list[State](), list[State]()
+    for state in found:
+        (host if state.category in (Category.OPTIMIZER, Category.MASTER) else here).append(state)
+    copies = (each for each in host if each.category is Category.MASTER)
+    gradients = [
+        State(f"{each.name.removesuffix('master')}host_gradient", each.layer, each.bytes, Category.GRADIENTS)
+        for each in copies
+    ]
+    return tuple(here), (*host, *gradients)
 
 
 def _shared_states(chunk: Chunk) -> Iterator[State]:

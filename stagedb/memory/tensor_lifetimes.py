@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from stagedb.ir.operators import Momentum, Orthogonalisation
+from stagedb.ir.operators.optimizer import FromHost
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, in_parts, means_of
 from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, TaskSelector, between, brief
-from stagedb.memory.resident_state import states
+from stagedb.memory.resident_state import offloaded, states
 from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import Plan
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -61,7 +62,8 @@ def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
             ends = tuple(map(on_stage, life.ends))
             found.append(Life(life.name, life.layer, life.bytes, life.category, on_stage(life.begin), ends))
         before += own
-    return Lives(tuple(resident), tuple(found))
+    here, host = offloaded(resident, plan)
+    return Lives(here, tuple(found), host)
 
 
 def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterator[Life]:
@@ -299,10 +301,11 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
         if item.temporary and item.op.kind == Orthogonalisation.kind:
             layer = chunk.program.layers.get(item.position)
             yield brief(f"{item.op.name}.temporary", layer, item.temporary, Category.TEMPORARIES, kind, index)
-        alone = item.op.kind == Momentum.kind or not made.isdisjoint(item.reads)
+        alone = item.op.kind in (Momentum.kind, FromHost.kind) or not made.isdisjoint(item.reads)
         for key in item.writes:
             if chunk.program.tensors[key[0]].role == "gradient":
-                size, begin = chunk.program.sizes[key[0]], Moment(kind, index)
+                size = chunk.returned_size(item) or chunk.program.sizes[key[0]]
+                begin = Moment(kind, index)
                 end = last[key] if alone else chunk.step_end
                 made |= {key} if alone else set()
                 yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, begin, (end,))

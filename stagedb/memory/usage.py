@@ -194,6 +194,13 @@ class Usage:
         """Bytes by category before the step."""
         return _by_category(self.states)
 
+    def on_host(self) -> dict[Category, int]:
+        """Bytes by category in the memory of the host, all the time."""
+        found: dict[Category, int] = {}
+        for state in self.held.host:
+            found[state.category] = found.get(state.category, 0) + state.bytes
+        return found
+
     def after(self, task: int) -> dict[Category, int]:
         """Bytes by category when a task is over."""
         found, number, items = self._places(task)

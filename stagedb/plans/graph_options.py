@@ -43,6 +43,7 @@ class GraphOptions(GraphAspects):
         self._check_recompute()
         self._check_trained()
         self._settle_muon()
+        self._check_offload()
         self._settle_latents()
         self._check_workflow()
         self._check_sharding()
@@ -117,6 +118,27 @@ class GraphOptions(GraphAspects):
             raise UsageError(
                 f"Muon needs whole matrices, and zero {self.zero} shards {SHARDED[self.zero]} over dp: "
                 f"{Word('optimizer', 'muon')} needs {Word('zero', 0)}"
+            )
+
+    def _check_offload(self) -> None:
+        """Raise UsageError for an optimizer that no framework runs on the host."""
+        if self.offload == "none":
+            return
+        offload = Word("offload", self.offload)
+        if not self.framework.offloads:
+            raise UsageError(
+                f"an optimizer on the host, which runs behind the backward, exists only in "
+                f"{titles_with(lambda other: other.offloads)}: {offload} needs "
+                f"{recipes_with(lambda other: other.offloads)}, or leave it out"
+            )
+        if self.optimizer != "adamw":
+            raise UsageError(
+                f"{self.framework.title} runs AdamW on the host: {offload} needs {Word('optimizer', 'adamw')}"
+            )
+        if self.zero != 1:
+            raise UsageError(
+                f"{self.framework.title} runs its distributed optimizer on the host: {offload} needs "
+                f"{Word('zero', 1)}, not {self.zero}"
             )
 
     def _settle_latents(self) -> None:

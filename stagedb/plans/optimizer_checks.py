@@ -18,6 +18,27 @@ def check_optimizer(plan: PlanFields) -> None:
         )
 
 
+def check_offload(plan: PlanFields) -> None:
+    """Raise UsageError for formats other than fp32, in which Megatron-Core's host keeps and updates everything."""
+    if plan.options.offload == "none":
+        return
+    wanted = {"grad": "fp32", "reduce": "fp32", "opt": "fp32", "master": "fp32"}
+    words = {"grad": "grad_dtype", "reduce": "reduce_dtype", "opt": "opt_dtype", "master": "master_dtype"}
+    for field, format in wanted.items():
+        given = getattr(plan.dtypes, field)
+        if given == format:
+            continue
+        if field == "master" and plan.dtypes.param == "fp32":
+            raise UsageError(
+                f"the host keeps fp32 copies of narrower weights, and these are fp32: {Word('offload', 'optimizer')} "
+                f"needs {Word('dtype', 'bf16')}, or leave it out"
+            )
+        raise UsageError(
+            f"the host updates fp32 weights by fp32 gradients and moments: {Word('offload', 'optimizer')} needs "
+            f"{Word(words[field], format)}, not {given}"
+        )
+
+
 def check_gathered(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError for matrices of keys and values of which ranks of tp have copies. sizes: those of the model."""
     if plan.options.gathers_for_muon and plan.tp > sizes.get("KV", plan.tp):

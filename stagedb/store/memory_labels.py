@@ -31,7 +31,8 @@ MEMORY_LABELS = (
             Property(
                 "moment",
                 "string",
-                "start, forward_end, backward_end, step_end, forward_peak, backward_peak, optimizer_peak or peak",
+                "start, forward_end, backward_end, step_end, forward_peak, backward_peak, optimizer_peak, peak, or "
+                "host: all the time, in the memory of the host",
             ),
             Property("category", "string", "parameters, gradients, optimizer_state, activations …"),
             Property("bytes", "integer", "held at that moment", "B"),

@@ -15,6 +15,7 @@ import numpy as np
 from stagedb.collectives import ALL_REDUCE, KINDS, CollectiveKind
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
 from stagedb.systems.astra_sim import SimulatedCollective
 from stagedb.systems.group_placement import Placement, crossed, place
@@ -70,7 +71,8 @@ class Transfer:
 @dataclass(frozen=True)
 class Timed:
     """A duration. rule: where it comes from: `roofline:compute`, `roofline:memory`, the name of a collective algorithm,
-    `p2p`, `measured`, or `table:` and the operator of a system's table. dimension: the slowest network dimension that
+    `p2p`, `measured`, `host:link`,
+    `host:memory`, or `table:` and the operator of a system's table. dimension: the slowest network dimension that
     it spans; None without a network.
 
     wires: the dimensions that it crosses, innermost first, each with the bytes that a rank sends into it (mean of the
@@ -114,7 +116,9 @@ class Costs:
             for work, kernels in several.items():
                 times = [(count * self._known[kernel].ns, self._known[kernel].rule) for kernel, count in kernels]
                 self._known[work] = Timed(sum(ns for ns, _ in times), max(times, key=itemgetter(0))[1])
-        new = [work for work in asked if work not in several]
+        on_host = [work for work in asked if work.kind in HOST_KINDS]
+        self._known |= {work: time_on_host(self.system, work) for work in on_host}
+        new = [work for work in asked if work not in several and work not in self._known]
         shaped = [
             Shaped(each.kind, each.dtype, each.dims, each.flops, each.bytes, each.grouped, each.weights, each.causal)
             for each in new
@@ -250,6 +254,27 @@ def split_attention(work: Work) -> tuple[Work, Work]:
     own = ((flops, read), (work.flops - flops, work.bytes - read))
     first, second = (replace(work, dims=dims, flops=f, bytes=b) for dims, (f, b) in zip(kinds, own, strict=True))
     return first, second
+
+
+HOST_COPIES, HOST_UPDATE = ("copy_to_host", "copy_from_host"), "host_optimizer"
+"""The kinds of copies between an accelerator and its host, and of an optimizer on the host's processor."""
+
+HOST_KINDS = (*HOST_COPIES, HOST_UPDATE)
+
+
+def time_on_host(system: System, work: Work) -> Timed:
+    """The time of a copy over the link to the host, or of an update by its processor, while the accelerator waits.
+
+    UsageError for a system without a host.
+    """
+    if system.host is None:
+        raise UsageError(
+            f"{system.name} has no host to which the optimizer's states could go: add host (link, latency and "
+            f"bandwidth) to its file, name another {Word('system')}, or take {Word('offload', 'none')}"
+        )
+    if work.kind == HOST_UPDATE:
+        return Timed(_whole(system.host.updated(work.bytes)), "host:memory")
+    return Timed(_whole(system.host.copied(work.bytes)), "host:link")
 
 
 def time_work(accelerator: Accelerator, work: Work) -> Timed:

@@ -129,6 +129,34 @@ GRAPH_LAUNCH = Fraction(500)
 
 
 @dataclass(frozen=True)
+class Host:
+    """What an accelerator has of its host: a link to its memory, and a share of its processors.
+
+    link: GB/s of the accelerator's link in one direction. latency: ns that a copy takes in addition. bandwidth: GB/s
+    of the share of the host's memory at which its processors read and write the states of an optimizer. efficiency: of
+    the link, by the bytes of a copy.
+    """
+
+    link: Number
+    latency: Fraction
+    bandwidth: Number
+    efficiency: Curve = FLAT
+
+    def copied(self, size: int) -> Fraction:
+        """ns of a copy of so many bytes."""
+        return self.latency + size / self.efficiency.at(max(size, 1)) * inverse(self.link)
+
+    def updated(self, size: int) -> Fraction:
+        """ns of an update that reads and writes so many bytes."""
+        return size * inverse(self.bandwidth)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of a file, ready for JSON."""
+        numbers = {"link": plain(self.link), "latency": plain(self.latency), "bandwidth": plain(self.bandwidth)}
+        return {**numbers, **({} if self.efficiency == FLAT else {"efficiency": _points(self.efficiency)})}
+
+
+@dataclass(frozen=True)
 class Accelerator:
     """What one rank computes on.
 
@@ -304,6 +332,8 @@ class Collectives:
 class System:
     """A system. sources: where its numbers come from. The size of the outermost of its `dimensions` may be open.
 
+    host: that of an accelerator; None: not known, so that no plan may keep anything there.
+
     tables: measured times, which replace the formulas for their operators. At most one an operator and format.
     """
 
@@ -314,6 +344,7 @@ class System:
     overlap: Overlap = Overlap()
     collectives: Collectives = Collectives()
     tables: tuple[TableFile, ...] = ()
+    host: Host | None = None
 
     def network(self, world: int) -> Network:
         """The dimensions with a size for a job of so many ranks. UsageError if they have too few places.
@@ -373,6 +404,7 @@ class System:
                 }
                 for each in self.dimensions
             ],
+            **({} if self.host is None else {"host": self.host.to_dict()}),
             "overlap": self.overlap.to_dict(),
             **({} if self.collectives == Collectives() else {"collectives": asdict(self.collectives)}),
             **({"tables": [each.to_dict() for each in self.tables]} if self.tables else {}),

@@ -33,6 +33,7 @@ from stagedb.systems.system import (
     Collectives,
     Curve,
     Dimension,
+    Host,
     Number,
     Overlap,
     PowerLimit,
@@ -83,7 +84,7 @@ def parse_system(text: str, where: str = "the system", folder: Path | None = Non
     folder: where its tables are, if they have no absolute paths. The tables themselves are read when they are used.
     """
     fields = read_value(text, where).mapping(
-        ("name", "sources", "accelerator", "network"), ("overlap", "collectives", "tables")
+        ("name", "sources", "accelerator", "network"), ("host", "overlap", "collectives", "tables")
     )
     return System(
         name=_name(fields["name"]),
@@ -96,6 +97,7 @@ def parse_system(text: str, where: str = "the system", folder: Path | None = Non
         overlap=_overlap(fields["overlap"]) if "overlap" in fields else Overlap(),
         collectives=_collectives(fields["collectives"]) if "collectives" in fields else Collectives(),
         tables=_tables(fields["tables"], folder) if "tables" in fields else (),
+        host=_host(fields["host"]) if "host" in fields else None,
     )
 
 
@@ -151,6 +153,16 @@ def _accelerator(value: Value) -> Accelerator:
         sustained=_share(fields["sustained"]) if "sustained" in fields else Fraction(1),
         power=_power(fields["power"]) if "power" in fields else None,
         reserve=_reserve(memory["reserve"], capacity) if "reserve" in memory else (),
+    )
+
+
+def _host(value: Value) -> Host:
+    fields = value.mapping(("link", "latency", "bandwidth"), ("efficiency",))
+    return Host(
+        link=_rate(fields["link"], "GB/s"),
+        latency=_exact(fields["latency"], "a number of ns, 0 or more", 10**9),
+        bandwidth=_rate(fields["bandwidth"], "GB/s"),
+        efficiency=_curve(fields, "efficiency"),
     )
 
 

@@ -17,6 +17,7 @@ from stagedb.systems.system_files import parse_system
 UNITS: Mapping[str, str] = {
     "peak": "TFLOP/s",
     "bandwidth": "GB/s",
+    "link": "GB/s",
     "capacity": "GB",
     "reserve": "GB",
     "launch": "ns",
@@ -38,7 +39,7 @@ UNITS: Mapping[str, str] = {
 }
 """Units of numbers, by the key that has them, or that has the mapping with them."""
 
-BOUGHT = ("peak", "bandwidth", "capacity", "launch", "latency")
+BOUGHT = ("peak", "bandwidth", "link", "capacity", "launch", "latency")
 """Keys of numbers that other hardware may have better: rates, sizes of memories, and times."""
 
 TIMES = ("launch", "latency")

@@ -88,6 +88,10 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"dp": 2, "ep": 2, "pp": 2, "virtual_stages": 2, "schedule": "dualpipev", "global_batch_size": 10, "zero": 2}
         | {"overlap_experts": True},
     ),
+    "an optimizer on the host": (
+        "llama",
+        {"dp": 2, "pp": 2, "zero": 1, "recipe": "megatron", "offload": "optimizer", "tied": True},
+    ),
     "repeated key heads": ("llama", {"tp": 4, "dp": 2, "zero": 1}),
     "forward only": ("llama", {"workflow": "forward-only", "pp": 2, "global_batch_size": 4}),
     "tied": ("qwen3", {"pp": 2, "tp": 2, "tied": True}),

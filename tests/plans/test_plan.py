@@ -295,7 +295,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             {"cp": 3, "cp_kind": "ulysses", "seq_len": 1536},
             "which does not divide both: the nearest is --cp 2 or --cp 4",
         ),
-        ({"cp": 2, "tp": 8, "cp_kind": "ulysses"}, "which does not divide both: take --cp-kind allgather-kv"),
+        ({"cp": 2, "tp": 32, "cp_kind": "ulysses"}, "which does not divide both: take --cp-kind allgather-kv"),
+        (
+            {"cp": 2, "tp": 8, "cp_kind": "ulysses", "recipe": "megatron"},
+            "which does not divide both: take --cp-kind allgather-kv",
+        ),
         ({"cp": 2, "zero": 3, "dp": 2, "cp_grad_sync": False}, "--no-cp-grad-sync needs --zero 0"),
         (
             {"cp": 2, "dp": 2, "rank_order": "cp,tp,dp,pp"},

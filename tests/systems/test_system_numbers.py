@@ -63,7 +63,8 @@ def test_what_hardware_has_better_is_a_rate_a_size_of_memory_or_a_time() -> None
         for key in ("bandwidth", "latency")
     }
     memory = {"accelerator.memory.bandwidth": False, "accelerator.memory.capacity": False, "accelerator.launch": True}
-    assert bought == {**peaks, **memory, **network}
+    host = {"host.link": False, "host.latency": True, "host.bandwidth": False}
+    assert bought == {**peaks, **memory, **host, **network}
     free = with_numbers(H100, {"accelerator.memory.bandwidth": math.inf, "accelerator.launch": Fraction(0)})
     kept = {each.path for each in system_numbers(free).values() if each.bought}
     assert kept == bought.keys() - {"accelerator.memory.bandwidth", "accelerator.launch"}
@@ -72,10 +73,10 @@ def test_what_hardware_has_better_is_a_rate_a_size_of_memory_or_a_time() -> None
 @pytest.mark.parametrize(
     ("path", "near"),
     [
-        ("memory.bandwidth", "accelerator.memory.bandwidth"),
+        ("memory.bandwidth", "host.bandwidth or accelerator.memory.bandwidth"),
         ("network.nvlnk.bandwidth", "network.nvlink.bandwidth"),
         ("network.nvlink.bandwith", "network.nvlink.bandwidth"),
-        ("latency", "network.nvlink.latency or network.infiniband.latency"),
+        ("latency", "host.latency or network.nvlink.latency or network.infiniband.latency"),
         ("accelerator.peak.fp4", "accelerator.peak.fp8"),
     ],
 )

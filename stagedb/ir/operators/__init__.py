@@ -121,7 +121,16 @@ from stagedb.ir.operators.norm import (
     UnitRMS,
     UnitRMSGradient,
 )
-from stagedb.ir.operators.optimizer import SGD, AdamW, Momentum, MomentumSGD, MuonUpdate, Orthogonalisation, Update
+from stagedb.ir.operators.optimizer import (
+    OFFLOADED,
+    SGD,
+    AdamW,
+    Momentum,
+    MomentumSGD,
+    MuonUpdate,
+    Orthogonalisation,
+    Update,
+)
 from stagedb.ir.operators.packed_rows import PackRows, SplitRows
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
@@ -184,6 +193,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Momentum,
         Orthogonalisation,
         MuonUpdate,
+        *OFFLOADED,
         Add,
         AddReceived,
         AdditiveMask,

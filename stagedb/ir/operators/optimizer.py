@@ -1,10 +1,13 @@
 """The optimizer's step, represented by its costs: it reads gradients and its state and writes weights and its state."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from stagedb.expressions import Expression, number, product, smallest, total
 from stagedb.ir.operators._base import Labels, Operator, Size
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,67 @@ class AdamW(Update):
     """One fused step over all weights of a block (Loshchilov and Hutter 2019): two moments a weight."""
 
     states: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+
+HOST_GRADIENT, HOST_WEIGHT = "host_gradient", "host_weight"
+"""The roles of tensors in the memory of the host: gradients from the accelerator, and weights that go back to it."""
+
+ON_HOST = frozenset({HOST_GRADIENT, HOST_WEIGHT})
+GRADIENTS = ("gradient", HOST_GRADIENT)
+
+
+@dataclass(frozen=True)
+class HostAdamW(AdamW):
+    """AdamW on the processor of the host, which has the states and master copies of a block (`HybridDeviceOptimizer`).
+
+    Operands: the weights, which it does not touch, their gradients on the host, and the states. Results: the states,
+    and the new weights, which are the master copies.
+    """
+
+    kind: ClassVar[str] = "host_optimizer"
+
+    def writes(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return tuple(tensor for tensor in outputs if tensor.role not in ON_HOST)
+
+
+@dataclass(frozen=True)
+class ToHost(Operator):
+    """A copy of a gradient to the memory of the host, in fp32. Its bytes are those on the link."""
+
+    kind: ClassVar[str] = "copy_to_host"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class FromHost(Operator):
+    """A copy of a master weight to the accelerator, in fp32. Its bytes are those on the link.
+
+    PyTorch copies first, and casts on the accelerator (`copy_kernel_cuda` with `non_blocking`).
+    """
+
+    kind: ClassVar[str] = "copy_from_host"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class WriteWeight(Operator):
+    """The cast of what came back into the weight. Operands: the weight, which it does not read, and the copy."""
+
+    kind: ClassVar[str] = "cast"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return inputs[1:]
+
+
+UPDATES = (Update.kind, HostAdamW.kind)
+"""The kinds of operators that update weights."""
+
+OFFLOADED = (HostAdamW, ToHost, FromHost, WriteWeight)
+"""The operators of a step whose optimizer is on the host."""
 
 
 @dataclass(frozen=True)

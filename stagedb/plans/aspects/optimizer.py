@@ -29,3 +29,14 @@ class OptimizerOptions:
         ),
     ] = "usual"
     """Megatron-LM's `muon_tp_mode`."""
+    offload: Annotated[
+        Literal["none", "optimizer"],
+        WordSpec(
+            "What a rank keeps in its host's memory: the optimizer's states, which the host's processor updates.",
+            property="what is in the host's memory: none, or the optimizer's states",
+            needs="optimizer",
+        ),
+    ] = "none"
+    """Megatron-Core's `HybridDeviceOptimizer` with all parameters (`optimizer_cpu_offload`, and 1 as the
+    `optimizer_offload_fraction`): gradients go to the host, its processor updates master weights and moments, and the
+    weights come back, one after the other."""
