@@ -87,8 +87,9 @@ class GraphWords(TypedDict, total=False):
     sends the whole. [no-scatter-gather]"""
     matmul_dtype: Literal["same", "fp8"]
     """Operands of linear layers: in dtype, or cast to fp8. [same]"""
-    optimizer: Literal["adamw", "muon", "sgd", "sgd-momentum"]
-    """What updates the weights. Muon updates the matrices of layers, and AdamW the rest. [adamw]"""
+    optimizer: Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "sgd", "sgd-momentum"]
+    """What updates the weights. Muon updates the matrices of layers, and AdamW the rest; adamw-8bit is that of
+    bitsandbytes, adamw-8bit-ao that of torchao. [adamw]"""
     muon_tp: Literal["usual", "blockwise", "duplicated"]
     """Matrices that tp partitions in Muon: each rank's part alone, or gathered, so that each has the whole.
     [megatron: blockwise]"""

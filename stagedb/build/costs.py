@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from stagedb.expressions import Expression, largest, number, product, symbol, total
+from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Operator
+from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Adafactor, Operator
 from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import Workflow
@@ -20,6 +20,32 @@ CLASS_BYTES: Mapping[str, Expression] = {
     "bool": number(1),
 }
 """Bytes an element of each dtype class."""
+
+BLOCK, LEAST = 256, 4096
+"""Numbers of a block that share a scale, and of the smallest tensor that has blocks."""
+
+
+def _blocks(numbers: Expression) -> Expression:
+    """Bytes of a state of `bitsandbytes.optim.AdamW8bit` (`Optimizer2State.init_state`): a byte a number and an fp32
+    scale a block, the last one of which may be smaller; fp32 where it is small."""
+    return 4 * numbers + smallest(_times_least(numbers), 1) * (4 * ceiling(numbers / BLOCK) - 3 * numbers)
+
+
+def _even_blocks(numbers: Expression) -> Expression:
+    """Bytes of a state of `torchao.optim.AdamW8bit` (`_AdamBase._new_buffer`): a byte a number, an fp32 scale a block
+    and a table of 256 values; as the weight where it is small, or its blocks would not be full."""
+    plain, blocks = numbers * CLASS_BYTES["param"], numbers / BLOCK
+    full = 1 - smallest(BLOCK * (ceiling(blocks) - blocks), 1)
+    return plain + smallest(_times_least(numbers), full) * (numbers + 4 * blocks + 4 * 256 - plain)
+
+
+def _times_least(numbers: Expression) -> Expression:
+    """How many times the smallest tensor that has blocks fits into so many numbers."""
+    return ceiling((numbers + 1) / LEAST) - 1
+
+
+BLOCKED: Mapping[str, Callable[[Expression], Expression]] = {"blocks": _blocks, "even_blocks": _even_blocks}
+"""Bytes of a tensor of a class whose numbers are kept in blocks, by how many it has."""
 
 
 def _filled(layout: Layout, experts: Expression) -> Expression:
@@ -102,6 +128,8 @@ class Sizes:
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Expression:
         """This rank's bytes."""
+        if tensor.dtype in BLOCKED:
+            return BLOCKED[tensor.dtype](self.elements(tensor, layout))
         return self.elements(tensor, layout) * CLASS_BYTES[tensor.dtype]
 
 
@@ -127,7 +155,7 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
 
     if op.operator.inside:
         return Cost(number(0), number(0), number(0), ())
-    inner = op.operator.inner_bytes(size)
+    inner = _inner_bytes(op, size, sizes, layouts)
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted, sizes.axes["experts"])),
@@ -135,6 +163,17 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
         total(sizes.bytes(t, layouts[t.name]) for t in op.operator.writes(op.inputs, op.outputs)) + inner[1],
         _dims(op.operator, size, sizes),
     )
+
+
+def _inner_bytes(
+    op: Operation, size: Callable[[str], Expression], sizes: Sizes, layouts: Mapping[str, Layout]
+) -> tuple[Expression, Expression]:
+    """Bytes that kernels of an operation pass to each other."""
+    if not isinstance(op.operator, Adafactor):
+        return op.operator.inner_bytes(size)
+    weight, width = op.inputs[0], CLASS_BYTES["grad"]
+    read, written = op.operator.passes(sizes.elements(weight, layouts[weight.name]), size)
+    return width * read, width * written
 
 
 MEANS: Mapping[str, str] = {"batch": "mean_batch", QUERIES: "mean_queries", KEYS: "mean_keys"}

@@ -5,18 +5,31 @@ from dataclasses import dataclass, field
 
 from stagedb.build.block import LaidOut, cut
 from stagedb.build.costs import Sizes
+from stagedb.build.factors import check_whole, factored
 from stagedb.build.muon import Muon, matrices, muon_step
 from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
 from stagedb.collectives import ALL_REDUCE
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import SGD, SLICE, AdamW, MomentumSGD, Operator, Redistribution, Update
+from stagedb.ir.operators import (
+    SGD,
+    SLICE,
+    Adafactor,
+    AdamW,
+    BlockwiseAdamW,
+    EvenBlockwiseAdamW,
+    MomentumSGD,
+    Operator,
+    Redistribution,
+    Update,
+)
 from stagedb.ir.operators.optimizer import (
     GRADIENTS,
     HOST_GRADIENT,
     HOST_WEIGHT,
     FromHost,
     HostAdamW,
+    KeptState,
     ToHost,
     WriteWeight,
 )
@@ -30,13 +43,14 @@ class UpdateRule:
     """What updates weights. operator: all weights of a block at once; muon: the matrices of layers, in its place.
 
     like_gradients: states are made like gradients, and not like weights (`torch.optim.SGD`). offloaded: it runs on the
-    host, which has the states.
+    host, which has the states. factors: it updates weights one by one, matrices by means of rows and columns.
     """
 
     operator: Update = field(default_factory=AdamW)
     muon: Muon | None = None
     like_gradients: bool = False
     offloaded: bool = False
+    factors: bool = False
 
     @classmethod
     def of(cls, options: GraphOptions) -> "UpdateRule":
@@ -44,10 +58,22 @@ class UpdateRule:
         if options.optimizer == "muon":
             return cls(AdamW(), Muon(options.gathers_for_muon, options.framework.splits_packed))
         usual = OPTIMIZERS[options.optimizer]()
-        return cls(usual, like_gradients=options.optimizer == "sgd-momentum", offloaded=options.offload == "optimizer")
+        return cls(
+            usual,
+            like_gradients=options.optimizer == "sgd-momentum",
+            offloaded=options.offload == "optimizer",
+            factors=options.optimizer == "adafactor",
+        )
 
 
-OPTIMIZERS: Mapping[str, type[Update]] = {"adamw": AdamW, "sgd": SGD, "sgd-momentum": MomentumSGD}
+OPTIMIZERS: Mapping[str, type[Update]] = {
+    "adamw": AdamW,
+    "adamw-8bit": BlockwiseAdamW,
+    "adamw-8bit-ao": EvenBlockwiseAdamW,
+    "adafactor": Adafactor,
+    "sgd": SGD,
+    "sgd-momentum": MomentumSGD,
+}
 """The operator of each optimizer that updates all weights alike."""
 
 
@@ -85,17 +111,23 @@ def step(
         if weight.name not in block.gradients:
             continue
         grad, whole = _reduced(step, layouts, block, weight, (reduction_rules, tie, repeats), buckets[weight.name])
-        words = [(word, "opt") for word in rule.operator.states] if weight.name not in apart else []
+        operator = factored(block, weight) if rule.factors else rule.operator
+        if isinstance(operator, BlockwiseAdamW):
+            check_whole(block, weight, "AdamW of bitsandbytes")
+        kept = operator.kept(weight.axes) if weight.name not in apart else ()
         own = [
-            Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
-            for word, dtype in (*words, ("master", "fp32"))
+            Tensor(f"{weight.name}.{state.word}", state.axes, state.dtype, "optimizer_state")
+            for state in (*kept, KeptState("master", weight.axes, "fp32"))
         ]
         made = whole if rule.like_gradients else layouts[weight.name]
-        layouts |= {state.name: layouts[weight.name] if is_master(state) else made for state in own}
+        layouts |= {state.name: layouts[weight.name] if is_master(state) else made.along(state.axes) for state in own}
         if rule.muon is not None and weight.name in apart:
             chain, state = muon_step(rule.muon, block, weight, grad, layouts, own[-1])
             alone += chain
             own.insert(0, state)
+        elif rule.factors:
+            name = f"{weight.name}.optimizer"
+            alone.append(Operation(name, operator, (weight, grad, *own), (weight, *own), "step", STEP, name))
         else:
             together.append((weight, grad))
         states += own
@@ -104,9 +136,9 @@ def step(
         step += _on_host(f"{block.plan.name}.optimizer", together, states, layouts)
     elif together:
         weights, ready = [weight for weight, _ in together], [grad for _, grad in together]
-        kept = [state for state in states if state.name.rpartition(".")[0] in {weight.name for weight in weights}]
+        held = [state for state in states if state.name.rpartition(".")[0] in {weight.name for weight in weights}]
         name = f"{block.plan.name}.optimizer"
-        inputs, outputs = (*weights, *ready, *kept), (*weights, *kept)
+        inputs, outputs = (*weights, *ready, *held), (*weights, *held)
         step.append(Operation(name, rule.operator, inputs, outputs, "step", STEP, name))
     return step, states, layouts, buckets
 

@@ -131,6 +131,7 @@ class Framework:
         None: a plan must name it.
     splits_packed: Muon takes fused queries, keys and values as three matrices.
 
+    any_optimizer: weights may be updated by any optimizer of PyTorch.
     offloads: the optimizer may run on the host, behind the backward (`offload`).
 
     posts_ahead: with several chunks a stage, or another schedule than `single_schedules`, a runtime posts receives
@@ -192,6 +193,7 @@ class Framework:
     clips: bool
     muon_tp: Literal["blockwise", "duplicated"] | None
     splits_packed: bool
+    any_optimizer: bool
     offloads: bool
     posts_ahead: bool
     single_schedules: tuple[str, ...]

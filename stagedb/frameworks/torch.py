@@ -70,6 +70,7 @@ TORCH = Framework(
     # `torch.optim.Muon` on DTensors has messages in each of its matmuls, as DTensor chooses them.
     muon_tp=None,
     splits_packed=False,
+    any_optimizer=True,
     # torchao's `CPUOffloadOptimizer` copies gradients while the backward runs, and FSDP2's `CPUOffloadPolicy` has
     # parameters on the host too.
     offloads=False,

@@ -70,6 +70,11 @@ class Layout:
             changed[mesh_axis] = placement
         return Layout.of(changed)
 
+    def along(self, axes: Iterable[str]) -> "Layout":
+        """The layout of a tensor that has only these of the axes."""
+        own = {*axes}
+        return Layout(tuple((m, p) for m, p in self.placements if not isinstance(p, Partitioned) or p.axis in own))
+
     def renamed(self, names: Mapping[str, str]) -> "Layout":
         """The same layout of a tensor whose axes have other names."""
         return Layout(

@@ -9,7 +9,7 @@ from functools import cached_property
 from stagedb.collectives import scatters
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.facts import LOSS_TOKENS
-from stagedb.ir.operators import AdamW, HandOver
+from stagedb.ir.operators import Adafactor, AdamW, HandOver
 from stagedb.ir.operators.optimizer import FromHost
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, ChunkProgram, Item, Key, PlacedWeight, forward_of
@@ -182,8 +182,9 @@ class Chunk:
         return frozenset(self.program.gradients.values())
 
     def counts_steps(self, weight: str) -> bool:
-        """Whether AdamW updates a weight, which counts its own steps for each."""
-        return f"{weight}.{AdamW.states[0]}" in self.program.tensors
+        """Whether AdamW or Adafactor updates a weight, which counts its own steps for each."""
+        words = AdamW.states[0], Adafactor.OF_MATRIX[0], Adafactor.OF_VECTOR
+        return any(f"{weight}.{word}" in self.program.tensors for word in words)
 
     @cached_property
     def begins(self) -> Mapping[Key, tuple[TaskKind, int, Item]]:

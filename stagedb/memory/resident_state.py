@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from stagedb.build.costs import LEAST
 from stagedb.frameworks import bucket_policy
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk
@@ -18,6 +19,7 @@ def states(chunk: Chunk) -> Iterator[State]:
     for position, block in chunk.program.places:
         yield from states_at(chunk, position, block)
     yield from _shared_states(chunk)
+    yield from _tables(chunk)
     yield from _inputs(chunk)
     yield from _buffers(chunk)
 
@@ -47,6 +49,15 @@ def offloaded(found: Iterable[State], plan: Plan) -> tuple[tuple[State, ...], tu
         for each in copies
     ]
     return tuple(here), (*host, *gradients)
+
+
+def _tables(chunk: Chunk) -> Iterator[State]:
+    """The fp32 values of bytes in bitsandbytes' AdamW: 256 for each moment, which all weights share."""
+    if not chunk.first or chunk.plan.options.optimizer != "adamw-8bit":
+        return
+    weights = (chunk.program.sizes[name] // chunk.width("param") for name, _ in chunk.trained)
+    if any(numbers >= LEAST for numbers in weights):
+        yield State("optimizer.tables", None, 2 * 256 * 4, Category.OPTIMIZER)
 
 
 def _shared_states(chunk: Chunk) -> Iterator[State]:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from stagedb.ir.operators import Momentum, Orthogonalisation
+from stagedb.ir.operators import Adafactor, Momentum, Orthogonalisation
 from stagedb.ir.operators.optimizer import FromHost
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, in_parts, means_of
@@ -295,6 +295,7 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
     """What the step makes: reduced gradients, until the optimizer has read all of them, and matrices that it makes of
     one, until it has read these."""
     step = [*chunk.program.once_a_step()]
+    yield from _factored(chunk, step)
     last = {key: Moment(kind, index + 1) for kind, index, item in step for key in item.reads}
     made = set[Key]()
     for kind, index, item in step:
@@ -309,6 +310,33 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
                 end = last[key] if alone else chunk.step_end
                 made |= {key} if alone else set()
                 yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, begin, (end,))
+
+
+def _factored(chunk: Chunk, step: Sequence[tuple[TaskKind, int, Item]]) -> Iterator[Life]:
+    """What `torch.optim.Adafactor` holds while it updates each weight: its function's variables.
+
+    Those of the weight before live until they are assigned again: the means of rows and of columns, the estimate of the
+    variance, and the squares of a vector's gradient.
+    """
+    held: dict[str, int] = {}
+    for kind, index, item in step if chunk.plan.options.optimizer == "adafactor" else ():
+        states = {
+            chunk.program.tensors[name].facts.word: chunk.program.sizes[name]
+            for name, _ in item.reads
+            if chunk.program.tensors[name].role == "optimizer_state" and name in chunk.program.sizes
+        }
+        vector = Adafactor.OF_VECTOR in states
+        if not vector and Adafactor.OF_MATRIX[0] not in states:
+            continue
+        (size,) = (
+            chunk.program.sizes[name] for name, _ in item.reads if chunk.program.tensors[name].role == "gradient"
+        )
+        made = [("squares", size)] if vector else [(word, states[word]) for word in Adafactor.OF_MATRIX]
+        most = 0
+        for word, each in (*made, ("estimate", size)):
+            most = max(most, sum(held.values()) + each)
+            held[word] = each
+        yield brief(f"{item.op.name}.temporary", chunk.layer(item.writes[0]), most, Category.TEMPORARIES, kind, index)
 
 
 def _differentiated(chunk: Chunk, place: int) -> int:

@@ -19,14 +19,19 @@ FORMAT_BYTES: Mapping[str, int] = {
     "fp8_e5m2": 1,
     "int64": 8,
     "bool": 1,
+    "uint8": 1,
 }
 """Bytes of one element, by name."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {word.field: tuple(map(str, word.choices)) for word in FORMAT_WORDS.values()}
 """The formats that each field of `Dtypes` may have."""
 
-FIXED: Mapping[str, str] = {name: name for name in ("fp32", "bf16", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
-"""Classes with a format that no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks."""
+FIXED: Mapping[str, str] = {
+    **{name: name for name in ("fp32", "bf16", "fp8_e4m3", "fp8_e5m2", "int64", "bool")},
+    **dict.fromkeys(("blocks", "even_blocks"), "uint8"),
+}
+"""Classes with a format that no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks, and
+states of an optimizer in blocks, which have scales in addition."""
 
 HALVES = frozenset({"bf16", "fp16"})
 

@@ -23,6 +23,8 @@ RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "uly
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
 MOST_PARTS = 512
 """The most parts of a loss. Each is operators of its own, some twenty of them."""
+PYTORCH_OPTIMIZERS = ("adamw-8bit", "adamw-8bit-ao", "adafactor")
+"""Optimizers of PyTorch, or of its libraries, that update each weight by states of another shape or format."""
 SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
 """What each ZeRO stage shards, as errors name it."""
 
@@ -43,6 +45,7 @@ class GraphOptions(GraphAspects):
         self._check_recompute()
         self._check_trained()
         self._settle_muon()
+        self._check_own_optimizer()
         self._check_offload()
         self._settle_latents()
         self._check_workflow()
@@ -118,6 +121,22 @@ class GraphOptions(GraphAspects):
             raise UsageError(
                 f"Muon needs whole matrices, and zero {self.zero} shards {SHARDED[self.zero]} over dp: "
                 f"{Word('optimizer', 'muon')} needs {Word('zero', 0)}"
+            )
+
+    def _check_own_optimizer(self) -> None:
+        """Raise UsageError for an optimizer of PyTorch's where another framework, or ZeRO, needs one of its own."""
+        if self.optimizer not in PYTORCH_OPTIMIZERS:
+            return
+        optimizer = Word("optimizer", self.optimizer)
+        if not self.framework.any_optimizer:
+            raise UsageError(
+                f"{self.framework.title} has no {self.optimizer}: {optimizer} needs "
+                f"{recipes_with(lambda other: other.any_optimizer)}, or take {Word('optimizer', 'adamw')}"
+            )
+        if self.zero:
+            raise UsageError(
+                f"{self.optimizer} has states of whole weights, and zero {self.zero} shards {SHARDED[self.zero]} over "
+                f"dp: {optimizer} needs {Word('zero', 0)}"
             )
 
     def _check_offload(self) -> None:

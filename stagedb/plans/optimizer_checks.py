@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, one_of
+from stagedb.plans.graph_options import PYTORCH_OPTIMIZERS
 from stagedb.plans.plan_fields import PlanFields
 
 
@@ -15,6 +16,33 @@ def check_optimizer(plan: PlanFields) -> None:
         raise UsageError(
             f"{options.framework.title} has no usual way for Muon over matrices that {Word('tp', plan.tp)} partitions: "
             f"name {one_of('muon_tp', ('blockwise', 'duplicated'))}, or take {Word('tp', 1)}"
+        )
+
+
+WHOLE = ("adamw-8bit", "adafactor")
+"""Optimizers that would take a DTensor by its whole shape."""
+
+
+def check_states(plan: PlanFields) -> None:
+    """Raise UsageError for states that an optimizer with its own formats, or of whole weights, does not have."""
+    name, dtypes = plan.options.optimizer, plan.dtypes
+    if name not in PYTORCH_OPTIMIZERS:
+        return
+    for word, degree in (("tp", plan.tp), ("ep", plan.ep)):
+        if degree > 1 and name in WHOLE:
+            raise UsageError(
+                f"{name} knows no DTensor, and ranks of {word} {degree} have parts of weights: "
+                f"{Word('optimizer', name)} needs {Word(word, 1)}, or take {Word('optimizer', 'adamw')}"
+            )
+    if dtypes.master != "none":
+        raise UsageError(
+            f"{name} updates the weights themselves: {Word('optimizer', name)} needs {Word('master_dtype', 'none')}, "
+            f"not {dtypes.master}"
+        )
+    if dtypes.opt != dtypes.param or dtypes.grad != dtypes.param:
+        raise UsageError(
+            f"{name} decides the formats of its states by the weights: {Word('optimizer', name)} needs "
+            f"{Word('opt_dtype', dtypes.param)} and {Word('grad_dtype', dtypes.param)}, or leave both out"
         )
 
 

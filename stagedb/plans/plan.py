@@ -32,7 +32,7 @@ from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.layer_split import check_shared_layers, check_split, chunk_layers, stage_layers
 from stagedb.plans.loss_checks import check_loss
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
-from stagedb.plans.optimizer_checks import check_gathered, check_offload, check_optimizer
+from stagedb.plans.optimizer_checks import check_gathered, check_offload, check_optimizer, check_states
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
 from stagedb.plans.overlap_checks import check_overlap
 from stagedb.plans.placement_checks import placed
@@ -98,6 +98,7 @@ class Plan(PlanFields):
         check_recomputed_layers(self)
         check_adapters(self)
         check_optimizer(self)
+        check_states(self)
         check_offload(self)
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(

@@ -92,6 +92,8 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         "llama",
         {"dp": 2, "pp": 2, "zero": 1, "recipe": "megatron", "offload": "optimizer", "tied": True},
     ),
+    "means of rows and columns": ("moe", {"dp": 2, "pp": 2, "optimizer": "adafactor"}),
+    "states in blocks": ("llama", {"tp": 2, "dp": 2, "optimizer": "adamw-8bit-ao"}),
     "repeated key heads": ("llama", {"tp": 4, "dp": 2, "zero": 1}),
     "forward only": ("llama", {"workflow": "forward-only", "pp": 2, "global_batch_size": 4}),
     "tied": ("qwen3", {"pp": 2, "tp": 2, "tied": True}),

@@ -11,16 +11,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class KeptState:
+    """A state that an optimizer keeps of a weight: its word, its axes, and its dtype class."""
+
+    word: str
+    axes: Labels
+    dtype: str = "opt"
+
+
+@dataclass(frozen=True)
 class Update(Operator):
     """It updates weights, or master copies from which the weights are written.
 
-    states: the words of the states that it keeps for each weight, in the weight's shape. reads_gradients: its gradients
-    are those of the backward; else an operator before has made something else of them.
+    states: the words of the states that it keeps for each weight, in the weight's shape. state_dtype: their dtype
+    class. reads_gradients: its gradients are those of the backward; else an operator before has made something else of
+    them.
     """
 
     kind: ClassVar[str] = "optimizer"
     states: ClassVar[tuple[str, ...]] = ()
+    state_dtype: ClassVar[str] = "opt"
     reads_gradients: ClassVar[bool] = True
+
+    def kept(self, axes: Labels) -> tuple[KeptState, ...]:
+        """The states of a weight with these axes."""
+        return tuple(KeptState(word, axes, self.state_dtype) for word in self.states)
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,64 @@ class MomentumSGD(SGD):
     """The same, with an average of gradients."""
 
     states: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+
+@dataclass(frozen=True)
+class BlockwiseAdamW(Update):
+    """AdamW with moments in blocks of one byte a number (Dettmers et al. 2022): `bitsandbytes.optim.AdamW8bit`."""
+
+    states: ClassVar[tuple[str, ...]] = ("state1", "state2")
+    state_dtype: ClassVar[str] = "blocks"
+
+
+@dataclass(frozen=True)
+class EvenBlockwiseAdamW(Update):
+    """The same with `torchao.optim.AdamW8bit`, which has blocks only of weights that they fill."""
+
+    states: ClassVar[tuple[str, ...]] = AdamW.states
+    state_dtype: ClassVar[str] = "even_blocks"
+
+
+@dataclass(frozen=True)
+class Adafactor(Update):
+    """`torch.optim.Adafactor` on one weight (Shazeer and Stern 2018), kernel by kernel, without weight decay.
+
+    rows, columns: the axes of a matrix, whose means of squares over columns and over rows it keeps; without them a
+    vector, of which it keeps the mean of squares. batch: the axes of many matrices.
+    """
+
+    rows: Labels = ()
+    columns: Labels = ()
+    batch: Labels = ()
+
+    OF_MATRIX: ClassVar[tuple[str, str]] = ("row_var", "col_var")
+    OF_VECTOR: ClassVar[str] = "variance"
+
+    def kept(self, axes: Labels) -> tuple[KeptState, ...]:
+        if not self.rows:
+            return (KeptState(self.OF_VECTOR, axes, "grad"),)
+        means = zip(self.OF_MATRIX, (self.rows, self.columns), strict=True)
+        return tuple(KeptState(word, (*self.batch, *of), "grad") for word, of in means)
+
+    def flops(self, size: Size) -> Expression:
+        """Those of the matmul of a column of means with a row of them."""
+        return 2 * self._numbers(size, self.rows, self.columns) if self.rows else number(0)
+
+    def passes(self, numbers: Expression, size: Size) -> tuple[Expression, Expression]:
+        """Numbers that its kernels read and write in addition to operands and results.
+
+        numbers: how many the weight has. A matrix has these kernels: the weight's norm, the norms of rows and of
+        columns, their squares, divided and averaged, a matmul of both, divided by the mean of rows, its least value,
+        its root, the product with the gradient, the norm of that, and its sum with the weight. A vector has the squares
+        of the gradient instead, their average, and a copy of it.
+        """
+        if not self.rows:
+            return 10 * numbers, 5 * numbers
+        many, rows, columns = (self._numbers(size, axes) for axes in ((), self.rows, self.columns))
+        return 9 * numbers + 5 * rows + 4 * columns + 2 * many, 5 * numbers + 3 * rows + 3 * columns + 2 * many
+
+    def _numbers(self, size: Size, *axes: Labels) -> Expression:
+        return product(size(axis) for axis in (*self.batch, *(each for of in axes for each in of)))
 
 
 @dataclass(frozen=True)
