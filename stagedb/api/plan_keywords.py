@@ -93,8 +93,9 @@ class GraphWords(TypedDict, total=False):
     muon_tp: Literal["usual", "blockwise", "duplicated"]
     """Matrices that tp partitions in Muon: each rank's part alone, or gathered, so that each has the whole.
     [megatron: blockwise]"""
-    offload: Literal["none", "optimizer"]
-    """What a rank keeps in its host's memory: the optimizer's states, which the host's processor updates. [none]"""
+    offload: Literal["none", "optimizer", "activations"]
+    """What a rank keeps in its host's memory: the optimizer's states, which the host's processor updates, or the
+    inputs of layers that recompute. [none]"""
     lora: Sequence[str] | str
     """Linear layers with low-rank adapters (LoRA), such as q_proj,v_proj or all. Nothing else is trained."""
     frozen: Sequence[str] | str

@@ -15,7 +15,7 @@ from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import largest, parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import KEYS, SLICE, Redistribution, dump
-from stagedb.ir.operators.optimizer import ON_HOST
+from stagedb.ir.operators.optimizer import HOST_ACTIVATION, ON_HOST, ToHost
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -90,7 +90,7 @@ def assemble(
     if again:
         once = without_repeats(ops, again)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
-        ops = [_if_again(op) if op.phase == RECOMPUTE and op.block != "bucket" else op for op in ops]
+        ops = [_if_again(op) if _recomputes(op) else op for op in ops]
     typed = (dataclasses.replace(each, facts=tensor_facts(each.name, each.role)) for each in tensors.values())
     ops = [dataclasses.replace(op, facts=op_facts(op.name)) for op in ops]
     return Assembled(specs, tuple(typed), tuple(ops), edges)
@@ -124,6 +124,12 @@ def _tensors(
         yield dataclasses.replace(row, present=parted)
 
 
+def _recomputes(op: SymOp) -> bool:
+    """Whether an operation is there only in layers that recompute."""
+    kept = op.kind == ToHost.kind and not op.template.once
+    return kept or (op.phase == RECOMPUTE and op.block != "bucket")
+
+
 def _if_again(op: SymOp) -> SymOp:
     present = AGAIN if op.present is None else smallest(parse(op.present), AGAIN)
     return dataclasses.replace(op, present=str(present))
@@ -149,7 +155,7 @@ def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | No
 
     A tied copy has a master copy where stages part it.
     """
-    if tensor.name in block.repeats:
+    if tensor.name in block.repeats or tensor.role == HOST_ACTIVATION:
         return str(AGAIN)
     parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
     if parted and tensor.role in ON_HOST:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from stagedb.build.offloaded_inputs import offload_input
 from stagedb.build.recomputation import RecomputedPart, cached, recompute
 from stagedb.build.ring_turns import spell_out, with_both_ends
 from stagedb.errors import UsageError
@@ -109,11 +110,7 @@ def lay_out(
     gradients, layouts = {w.name: grads[w.name] for w in tracer.weights if w.name in grads}, dict(matched.layouts)
     operations = spell_out(matched.operations, layouts)
     operations = _led_to_parts(operations, tracer.weights, gradients, layouts, plan.cut_gradients)
-    kept, repeats = frozenset[str](), dict[str, str]()
-    for part in plan.recomputed:
-        kept |= cached(operations, part)
-        operations, again = recompute(operations, part)
-        repeats |= again
+    operations, repeats, kept = _recomputed(operations, plan.recomputed, layouts, x)
     return LaidOut(
         plan=plan,
         operations=with_both_ends(operations),
@@ -129,6 +126,28 @@ def lay_out(
         input_gradient=handed[grads[x.name].name] if x is not None and x.name in grads else None,
         kept=kept,
     )
+
+
+def _recomputed(
+    operations: tuple[Operation, ...],
+    parts: Iterable[RecomputedPart],
+    layouts: dict[str, Layout],
+    x: Tensor | None,
+) -> tuple[tuple[Operation, ...], dict[str, str], frozenset[str]]:
+    """The operations with those that run again, for each of their tensors the one that it repeats, and tensors that are
+    kept for the backward, even if nothing reads them there.
+
+    x: the block's input; on the host, if a part keeps it there. Its layout is added.
+    """
+    repeats, kept = dict[str, str](), frozenset[str]()
+    for part in parts:
+        kept |= cached(operations, part)
+        operations, again = recompute(operations, part)
+        repeats |= again
+        if part.offloads and again and x is not None:
+            operations, there, back = offload_input(operations, x, PORT_REGION)
+            layouts[there.name], repeats[back.name] = layouts[x.name], x.name
+    return operations, repeats, kept
 
 
 def _given(tracer: Tracer) -> dict[str, Tensor]:

@@ -158,7 +158,7 @@ def _recomputed(card: Card, kind: LayerKind, options: GraphOptions, framework: F
         return tuple(module_parts(card, kind, options.recompute_modules, early_stop))
     parts = {
         "none": None,
-        "full": RecomputedPart(lambda op: True, True, early_stop),
+        "full": RecomputedPart(lambda op: True, True, early_stop, offloads=options.offload == "activations"),
         "core": RecomputedPart(lambda op: Tag.ATTENTION_CORE in op.tags, True, early_stop),
         "pointwise": RecomputedPart(lambda op: Tag.SAVED not in op.tags, False, early_stop, caches=True),
         "operators": RecomputedPart(
@@ -353,7 +353,12 @@ def _check_latents(card: Card, options: GraphOptions) -> None:
 
 
 def _check_loss(card: Card, options: GraphOptions) -> None:
-    """Raise UsageError for a loss in parts of a model that predicts further tokens."""
+    """Raise UsageError for a loss in parts, or inputs on the host, of a model that predicts further tokens."""
+    if options.offload == "activations" and card.multi_token_prediction:
+        raise UsageError(
+            f"{card.name} predicts further tokens by layers whose inputs are kept on the accelerator: "
+            f"{Word('offload', options.offload)} needs a card with multi_token_prediction: 0, or leave it out"
+        )
     if options.loss_chunks > 1 and card.multi_token_prediction:
         raise UsageError(
             f"{card.name} predicts further tokens, whose losses stagedb makes of all tokens at once: "

@@ -24,6 +24,7 @@ class RecomputedPart:
     otherwise each operation is recomputed on its own, even if others read its results. early_stop: only as far as the
     backward reads. caches: every result of the other operations is kept until the block's backward, even if nothing
     there reads it. inside: what belongs to the layer, where a block has several; others are neither run again nor kept.
+    offloads: the block's input is kept on the host.
     """
 
     again: Callable[[Operation], bool]
@@ -31,6 +32,7 @@ class RecomputedPart:
     early_stop: bool
     caches: bool = False
     inside: Callable[[Operation], bool] = lambda op: True
+    offloads: bool = False
 
     def chooses(self, op: Operation) -> bool:
         """Whether a forward operation runs again."""

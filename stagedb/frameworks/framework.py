@@ -132,7 +132,7 @@ class Framework:
     splits_packed: Muon takes fused queries, keys and values as three matrices.
 
     any_optimizer: weights may be updated by any optimizer of PyTorch.
-    offloads: the optimizer may run on the host, behind the backward (`offload`).
+    offloads: what may be on the host, with copies in the order of kernels (`offload`).
 
     posts_ahead: with several chunks a stage, or another schedule than `single_schedules`, a runtime posts receives
         ahead of the tasks that read them (`stagedb.schedules.posted`). A trace has a receive with its task: it waits
@@ -194,7 +194,7 @@ class Framework:
     muon_tp: Literal["blockwise", "duplicated"] | None
     splits_packed: bool
     any_optimizer: bool
-    offloads: bool
+    offloads: tuple[str, ...]
     posts_ahead: bool
     single_schedules: tuple[str, ...]
     whole_first_backward: bool

@@ -63,7 +63,7 @@ MEGATRON = Framework(
     splits_packed=True,
     any_optimizer=False,
     # `HybridDeviceOptimizer` in `core/optimizer/cpu_offloading`, without `--overlap-cpu-optimizer-d2h-h2d`.
-    offloads=True,
+    offloads=("optimizer",),
     posts_ahead=False,
     single_schedules=(),
     whole_first_backward=False,

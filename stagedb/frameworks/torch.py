@@ -71,9 +71,9 @@ TORCH = Framework(
     muon_tp=None,
     splits_packed=False,
     any_optimizer=True,
-    # torchao's `CPUOffloadOptimizer` copies gradients while the backward runs, and FSDP2's `CPUOffloadPolicy` has
-    # parameters on the host too.
-    offloads=False,
+    # `offload_wrapper` of torch.distributed.algorithms._checkpoint.checkpoint_wrapper. torchao's `CPUOffloadOptimizer`
+    # copies gradients while the backward runs, and FSDP2's `CPUOffloadPolicy` has parameters on the host too.
+    offloads=("activations",),
     # `_PipelineScheduleRuntime`.
     posts_ahead=True,
     # `Schedule1F1B` and `ScheduleGPipe`.

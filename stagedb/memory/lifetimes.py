@@ -147,11 +147,13 @@ class Changes:
 
 @dataclass(frozen=True)
 class Lives:
-    """All states and lives of a rank of a class in a step. host: what is in the memory of its host all the time."""
+    """All states and lives of a rank of a class in a step. host: what is in the memory of its host all the
+    time. host_lives: what lives there meanwhile."""
 
     states: tuple[State, ...]
     lives: tuple[Life, ...]
     host: tuple[State, ...] = ()
+    host_lives: tuple[Life, ...] = ()
 
     @cached_property
     def changes(self) -> Mapping[tuple[TaskKind, int, TaskSelector], Changes]:

@@ -38,7 +38,7 @@ def offloaded(found: Iterable[State], plan: Plan) -> tuple[tuple[State, ...], tu
     With the optimizer on the host these are its states, the master copies, and a gradient of each of these, which is as
     wide (`cpu_copy_map_grad` of Megatron-Core's `HybridDeviceOptimizer`).
     """
-    if plan.options.offload == "none":
+    if plan.options.offload != "optimizer":
         return tuple(found), ()
     here, host = list[State](), list[State]()
     for state in found:

@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from stagedb.ir.operators import Adafactor, Momentum, Orthogonalisation
-from stagedb.ir.operators.optimizer import FromHost
+from stagedb.ir.operators.optimizer import FromHost, ToHost
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, in_parts, means_of
 from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, TaskSelector, between, brief
 from stagedb.memory.resident_state import offloaded, states
+from stagedb.memory.sharded_unit import Unit
 from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import Plan
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -42,6 +43,7 @@ def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
     held = plan.options.framework.memory
     resident: list[State] = []
     found: list[Life] = []
+    there: list[Life] = []
     total, before = sum(1 for program in programs for _ in program.once_a_step()), 0
     chunks = [Chunk(program, plan, held) for program in programs]
     for chunk in chunks:
@@ -58,12 +60,13 @@ def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
             index = total if moment.index == own else before + moment.index
             return Moment(moment.kind, index, moment.which, 0, moment.prepared)
 
-        for life in _lives_of(chunk, handed_over(chunk, chunks)):
-            ends = tuple(map(on_stage, life.ends))
-            found.append(Life(life.name, life.layer, life.bytes, life.category, on_stage(life.begin), ends))
+        for lived, lives in ((found, _lives_of(chunk, handed_over(chunk, chunks))), (there, _on_host(chunk))):
+            for life in lives:
+                ends = tuple(map(on_stage, life.ends))
+                lived.append(Life(life.name, life.layer, life.bytes, life.category, on_stage(life.begin), ends))
         before += own
     here, host = offloaded(resident, plan)
-    return Lives(here, tuple(found), host)
+    return Lives(here, tuple(found), host, tuple(there))
 
 
 def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterator[Life]:
@@ -92,6 +95,16 @@ def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterato
     yield from _reduced(chunk)
     yield from _loss(chunk)
     yield from collected(chunk)
+
+
+def _on_host(chunk: Chunk) -> Iterator[Life]:
+    """What layers keep on the host, from the copy until their backward is over, which frees what autograd has saved."""
+    for kind, index, item in chunk.running:
+        if item.op.kind == ToHost.kind:
+            (key,) = item.writes
+            end = Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, Unit(item.position)))
+            size = chunk.program.sizes[key[0]]
+            yield Life(key[0], chunk.layer(key), size, Category.ACTIVATIONS, Moment(kind, index), (end,))
 
 
 def _run_again(chunk: Chunk, graph: SplitGraph) -> Iterator[Life]:

@@ -1,7 +1,7 @@
 """Live bytes over a step: the sum of all lives by task and category, the peak, and the tensors that live there."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -195,11 +195,9 @@ class Usage:
         return _by_category(self.states)
 
     def on_host(self) -> dict[Category, int]:
-        """Bytes by category in the memory of the host, all the time."""
-        found: dict[Category, int] = {}
-        for state in self.held.host:
-            found[state.category] = found.get(state.category, 0) + state.bytes
-        return found
+        """Bytes by category in the memory of the host, where it holds the most."""
+        there = replace(self, held=Lives(self.held.host, self.held.host_lives))
+        return there.at(there.peak()) if there.held.states or there.held.lives else {}
 
     def after(self, task: int) -> dict[Category, int]:
         """Bytes by category when a task is over."""

@@ -140,24 +140,28 @@ class GraphOptions(GraphAspects):
             )
 
     def _check_offload(self) -> None:
-        """Raise UsageError for an optimizer that no framework runs on the host."""
+        """Raise UsageError for what no framework keeps on the host."""
         if self.offload == "none":
             return
-        offload = Word("offload", self.offload)
-        if not self.framework.offloads:
+        offload, has = Word("offload", self.offload), f"{self.framework.title} keeps"
+        if self.offload not in self.framework.offloads:
             raise UsageError(
-                f"an optimizer on the host, which runs behind the backward, exists only in "
-                f"{titles_with(lambda other: other.offloads)}: {offload} needs "
-                f"{recipes_with(lambda other: other.offloads)}, or leave it out"
+                f"{self.offload} on the host, with copies in the order of kernels, exist only in "
+                f"{titles_with(lambda other: self.offload in other.offloads)}: {offload} needs "
+                f"{recipes_with(lambda other: self.offload in other.offloads)}, or leave it out"
             )
+        if self.offload == "activations":
+            if self.recompute != "full":
+                raise UsageError(
+                    f"{has} nothing but inputs of layers on the host: {offload} needs {Word('recompute', 'full')}"
+                )
+            return
         if self.optimizer != "adamw":
-            raise UsageError(
-                f"{self.framework.title} runs AdamW on the host: {offload} needs {Word('optimizer', 'adamw')}"
-            )
+            raise UsageError(f"{has} states of AdamW on the host: {offload} needs {Word('optimizer', 'adamw')}")
         if self.zero != 1:
             raise UsageError(
-                f"{self.framework.title} runs its distributed optimizer on the host: {offload} needs "
-                f"{Word('zero', 1)}, not {self.zero}"
+                f"{has} states of its distributed optimizer on the host: {offload} needs {Word('zero', 1)}, not "
+                f"{self.zero}"
             )
 
     def _settle_latents(self) -> None:

@@ -48,7 +48,7 @@ def check_states(plan: PlanFields) -> None:
 
 def check_offload(plan: PlanFields) -> None:
     """Raise UsageError for formats other than fp32, in which Megatron-Core's host keeps and updates everything."""
-    if plan.options.offload == "none":
+    if plan.options.offload != "optimizer":
         return
     wanted = {"grad": "fp32", "reduce": "fp32", "opt": "fp32", "master": "fp32"}
     words = {"grad": "grad_dtype", "reduce": "reduce_dtype", "opt": "opt_dtype", "master": "master_dtype"}

@@ -269,8 +269,8 @@ def time_on_host(system: System, work: Work) -> Timed:
     """
     if system.host is None:
         raise UsageError(
-            f"{system.name} has no host to which the optimizer's states could go: add host (link, latency and "
-            f"bandwidth) to its file, name another {Word('system')}, or take {Word('offload', 'none')}"
+            f"{system.name} has no host that could keep something of a rank: add host (link, latency and bandwidth) "
+            f"to its file, name another {Word('system')}, or take {Word('offload', 'none')}"
         )
     if work.kind == HOST_UPDATE:
         return Timed(_whole(system.host.updated(work.bytes)), "host:memory")

@@ -93,6 +93,10 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"dp": 2, "pp": 2, "zero": 1, "recipe": "megatron", "offload": "optimizer", "tied": True},
     ),
     "means of rows and columns": ("moe", {"dp": 2, "pp": 2, "optimizer": "adafactor"}),
+    "inputs of layers on the host": (
+        "llama",
+        {"dp": 2, "pp": 2, "recompute": "full", "recompute_every": 2, "offload": "activations", "global_batch_size": 8},
+    ),
     "states in blocks": ("llama", {"tp": 2, "dp": 2, "optimizer": "adamw-8bit-ao"}),
     "repeated key heads": ("llama", {"tp": 4, "dp": 2, "zero": 1}),
     "forward only": ("llama", {"workflow": "forward-only", "pp": 2, "global_batch_size": 4}),

@@ -142,7 +142,7 @@ def test_a_step_waits_for_the_link_and_the_processor() -> None:
 
 
 def test_a_system_without_a_host_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"has no host to which .* add host .* or take --offload none"):
+    with pytest.raises(UsageError, match=r"has no host that could .* add host .* or take --offload none"):
         profile_job(made(dp=2).workload, dataclasses.replace(load_system("h100"), host=None))
     profile_job(made(dp=2, offload="none").workload, dataclasses.replace(load_system("h100"), host=None))
 
@@ -166,14 +166,14 @@ def test_a_file_has_the_host_of_its_system() -> None:
 @pytest.mark.parametrize(
     ("words", "way"),
     [
-        ({"recipe": "torch", "dp": 2}, "exists only in Megatron: --offload optimizer needs --recipe megatron"),
+        ({"recipe": "torch", "dp": 2}, "exist only in Megatron: --offload optimizer needs --recipe megatron"),
         ({"zero": 0}, "needs --zero 1, not 0"),
         ({"zero": 3, "dp": 2}, "needs --zero 1, not 3"),
         ({"dp": 2, "optimizer": "sgd"}, "needs --optimizer adamw"),
         ({"dp": 2, "dtype": "fp32"}, "needs --dtype bf16"),
         ({"dp": 2, "grad_dtype": "bf16"}, "needs --grad-dtype fp32, not bf16"),
         ({"dp": 2, "opt_dtype": "bf16"}, "needs --opt-dtype fp32, not bf16"),
-        ({"dp": 2, "offload": "weights"}, "--offload is none or optimizer"),
+        ({"dp": 2, "offload": "weights"}, "--offload is none, optimizer or activations"),
     ],
 )
 def test_what_no_framework_offloads_is_refused(words: dict[str, Any], way: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from stagedb.expressions import Expression, number, product, smallest, total
-from stagedb.ir.operators._base import Labels, Operator, Size
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor
@@ -45,10 +45,11 @@ class AdamW(Update):
     states: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
 
-HOST_GRADIENT, HOST_WEIGHT = "host_gradient", "host_weight"
-"""The roles of tensors in the memory of the host: gradients from the accelerator, and weights that go back to it."""
+HOST_GRADIENT, HOST_WEIGHT, HOST_ACTIVATION = "host_gradient", "host_weight", "host_activation"
+"""The roles of tensors in the memory of the host: gradients from the accelerator, weights that go back to it, and what
+a layer keeps there for its backward."""
 
-ON_HOST = frozenset({HOST_GRADIENT, HOST_WEIGHT})
+ON_HOST = frozenset({HOST_GRADIENT, HOST_WEIGHT, HOST_ACTIVATION})
 GRADIENTS = ("gradient", HOST_GRADIENT)
 
 
@@ -68,9 +69,12 @@ class HostAdamW(AdamW):
 
 @dataclass(frozen=True)
 class ToHost(Operator):
-    """A copy of a gradient to the memory of the host, in fp32. Its bytes are those on the link."""
+    """A copy of a gradient, in fp32, or of an activation, to the host. Its bytes are those on the link."""
 
     kind: ClassVar[str] = "copy_to_host"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return inputs
 
     def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
         return ()
@@ -78,12 +82,15 @@ class ToHost(Operator):
 
 @dataclass(frozen=True)
 class FromHost(Operator):
-    """A copy of a master weight to the accelerator, in fp32. Its bytes are those on the link.
+    """A copy of a master weight, in fp32, or of an activation, to the accelerator. Its bytes are those on the link.
 
-    PyTorch copies first, and casts on the accelerator (`copy_kernel_cuda` with `non_blocking`).
+    PyTorch copies a weight first, and casts it on the accelerator (`copy_kernel_cuda` with `non_blocking`).
     """
 
     kind: ClassVar[str] = "copy_from_host"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return inputs
 
     def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
         return ()

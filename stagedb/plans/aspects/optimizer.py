@@ -35,13 +35,15 @@ class OptimizerOptions:
     ] = "usual"
     """Megatron-LM's `muon_tp_mode`."""
     offload: Annotated[
-        Literal["none", "optimizer"],
+        Literal["none", "optimizer", "activations"],
         WordSpec(
-            "What a rank keeps in its host's memory: the optimizer's states, which the host's processor updates.",
-            property="what is in the host's memory: none, or the optimizer's states",
+            "What a rank keeps in its host's memory: the optimizer's states, which the host's processor updates, or "
+            "the inputs of layers that recompute.",
+            property="what is in the host's memory: none, optimizer (its states) or activations (inputs of layers)",
             needs="optimizer",
         ),
     ] = "none"
     """Megatron-Core's `HybridDeviceOptimizer` with all parameters (`optimizer_cpu_offload`, and 1 as the
     `optimizer_offload_fraction`): gradients go to the host, its processor updates master weights and moments, and the
-    weights come back, one after the other."""
+    weights come back, one after the other. Activations: with full recomputation, PyTorch's `offload_wrapper` around
+    `checkpoint_wrapper`."""
