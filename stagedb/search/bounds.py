@@ -8,7 +8,7 @@ forwards under way have saved.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -683,16 +683,22 @@ def micro_batch_plan(plan: Plan) -> Plan:
 
     What dp shards changes neither what a layer computes nor what it saves.
     """
-    words = {word: value for word, value in _of_layers(plan).items() if word not in _SHARDING}
+    words = _without(_of_layers(plan), _SHARDING, "optimizer")
     inner = plan.cp * (plan.tp if plan.options.experts_over_tp else 1)
     return Plan.from_mapping({**words, "dp": math.lcm(plan.ep, inner) // inner})
 
 
 def state_plan(plan: Plan) -> Plan:
     """The plan of the miniature with a plan's states: one stage, the ranks that share them, and few sequences."""
-    words = {word: value for word, value in _of_layers(plan).items() if word not in _RECOMPUTING}
+    words = _without(_of_layers(plan), _RECOMPUTING, "activations")
     # A strategy may deal whole sequences to the ranks of tp and cp.
     return Plan.from_mapping({**words, "micro_batch_size": plan.tp * plan.cp if plan.options.strategy else 1})
+
+
+def _without(words: Mapping[str, Any], left_out: Container[str], kept: str) -> dict[str, Any]:
+    """The words without some, and without what is kept on the host because of these."""
+    others = {word: value for word, value in words.items() if word not in left_out}
+    return {**others, "offload": "none"} if others["offload"] == kept else others
 
 
 def _of_layers(plan: Plan) -> dict[str, Any]:

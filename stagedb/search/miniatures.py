@@ -32,7 +32,7 @@ from stagedb.lowering.program import Program, lower
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS, Block, lay_out
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import ChunkProgram, PlacedWeight, programs
-from stagedb.memory.resident_state import states_at
+from stagedb.memory.resident_state import offloaded, states_at
 from stagedb.memory.tensor_lifetimes import saved
 from stagedb.plans import Plan
 from stagedb.search.transfers import STREAMS, ClockMap, LayerPlace, Part, transfers
@@ -264,15 +264,16 @@ def _saved(made: ChunkProgram, parts: Mapping[int, Part]) -> Iterator[tuple[Part
 
 
 def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
-    program, shares = chunk.program, chunk.buffered
+    program, shares, offload = chunk.program, chunk.buffered, chunk.plan.options.offload
     words = {
         t.facts.word: t.dtype
         for t in program.tensors.values()
-        if t.role == "optimizer_state" and t.name in program.sizes
+        if t.role == "optimizer_state" and t.name in program.sizes and offload != "optimizer"
     }
     width = sum(chunk.width(dtype) for dtype in words.values())
     for position, block in program.places:
-        size = sum(state.bytes for state in states_at(chunk, position, block))
+        here, _ = offloaded(states_at(chunk, position, block), chunk.plan)
+        size = sum(state.bytes for state in here)
         # The optimizer's states of a buffer are those of a part of it; its padding is left out here.
         mine = [(program.sizes[name], share) for (name, at), share in shares.items() if at == position]
         elements = sum(size // chunk.width("param") * share for size, share in mine)

@@ -222,6 +222,24 @@ def test_no_plan_that_trains_some_weights_is_better_than_its_bounds(
     check_bounds(card, space, H100, f"{model} {recipe}")
 
 
+ELSEWHERE: Mapping[str, dict[str, Any]] = {
+    "optimizer on the host": {"recipe": "megatron", "zero": 1, "offload": "optimizer"},
+    "inputs on the host": {"recipe": "torch", "recompute": "full", "offload": "activations"},
+    "means of rows": {"recipe": "torch", "optimizer": "adafactor"},
+    "blocks": {"recipe": "torch", "optimizer": "adamw-8bit"},
+    "blocks of parts": {"recipe": "torch", "optimizer": "adamw-8bit-ao"},
+    "copies of heads": {"recipe": "torch", "cp": 16, "cp_kind": "ulysses"},
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_no_plan_with_other_states_is_better_than_its_bounds(case: str) -> None:
+    card = small("llama3-8b", 4)
+    words = {"global_batch_size": 16, "seq_len": 1024, **ELSEWHERE[case]}
+    space = spaces_of(asked(card, 16, ("sp", "schedule"), words=words), card)[0]
+    check_bounds(card, space, H100, case)
+
+
 def test_no_plan_with_a_loss_in_parts_is_better_than_its_bounds() -> None:
     card = small("llama3-8b", 4)
     words = {"global_batch_size": 8, "seq_len": 1024, "recipe": "torch", "loss_chunks": 8}
