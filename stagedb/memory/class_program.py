@@ -226,7 +226,8 @@ class _Making:
             for op in self.by_block[block]:
                 here = is_at_end(self.ends.get(position), op.type, op.template)
                 if here and (op.name, position) not in present and op.reads:
-                    self.storage |= {(made, position): (op.reads[0], position) for made in op.writes}
+                    new = (made for made in op.writes if made not in op.reads)  # what it updates is there without it
+                    self.storage |= {(made, position): (op.reads[0], position) for made in new}
             for tensor in graph.tensors:
                 if tensor.block == block and tensor.storage is not None:
                     # The tokens of a micro-batch are one tensor of the stage, wherever layers read them.

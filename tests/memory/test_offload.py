@@ -28,6 +28,7 @@ from tests.semantics.test_experts import assert_same
 
 WORDS: dict[str, Any] = {"recipe": "megatron", "zero": 1, "seq_len": 8}
 DEGREES: list[dict[str, Any]] = [{"dp": 2}, {"dp": 4, "tp": 2, "sp": True}, {"dp": 2, "pp": 2}, {"dp": 2, "cp": 2}]
+TIES = [{}, {"tied": True}]
 
 
 def tiny(**words: Any) -> Card:
@@ -44,9 +45,11 @@ def moved(program: Program, number: int, kind: str) -> int:
     return sum(int(size) for size, each in zip(ops.bytes, ops.kind, strict=True) if each == kind)
 
 
+@pytest.mark.parametrize("ties", TIES, ids=str)
 @pytest.mark.parametrize("degrees", DEGREES, ids=str)
-def test_the_host_holds_what_the_accelerator_does_not(degrees: dict[str, Any]) -> None:
-    usual, offloaded = memory_of(made(offload="none", **degrees)), memory_of(made(**degrees))
+def test_the_host_holds_what_the_accelerator_does_not(degrees: dict[str, Any], ties: dict[str, Any]) -> None:
+    model = tiny(**ties)
+    usual, offloaded = memory_of(made(model, offload="none", **degrees)), memory_of(made(model, **degrees))
     for before, after in zip(usual, offloaded, strict=True):
         there, here, host = before.usage.before(), after.usage.before(), after.usage.on_host()
         states = {Category.OPTIMIZER, Category.MASTER}

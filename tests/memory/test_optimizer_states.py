@@ -25,7 +25,7 @@ from tests.ir.environments import environment
 from tests.ir.tiny import card
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "optimizer_states.json").read_text())
-NAMES = [name for name in RECORDED if name != "torch"]
+NAMES = [name for name in RECORDED if name != "version"]
 PLACES = {"ffn.gate": "ffn.w1", "ffn.up": "ffn.w3", "ffn.down": "ffn.w2"}
 """The names of weights here, by those of the record."""
 

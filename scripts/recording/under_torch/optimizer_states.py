@@ -136,7 +136,7 @@ def recorded(name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]
 
 def main() -> None:
     """Write the file that the command line names."""
-    found: dict[str, Any] = {"torch": str(torch.__version__)}
+    found: dict[str, Any] = {"version": str(torch.__version__)}
     for name in ("adafactor", "adamw-8bit", "adamw-8bit-ao"):
         found[name] = {title: recorded(name, shapes) for title, shapes in SHAPES.items()}
     Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
