@@ -170,7 +170,12 @@ def _recomputed(card: Card, kind: LayerKind, options: GraphOptions, framework: F
 
 
 def _recomputed_stack(card: Card, options: GraphOptions, framework: Framework) -> tuple[RecomputedPart, ...]:
-    """Those of each layer of a block that has all layers."""
+    """Those of each layer of a block that has all layers. UsageError if the host keeps their inputs."""
+    if options.offload == "activations":
+        raise UsageError(
+            f"{card.name} has blocks whose weights several layers share, and these layers are one block, whose input "
+            f"alone would be on the host: leave {Word('offload', 'activations')} out"
+        )
     return tuple(
         replace(part, inside=in_stack(number))
         for number, name in enumerate(card.sequence)

@@ -144,6 +144,10 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"frozen": ("embedding",)},
         "several layers share, which stagedb trains with all others: leave .*frozen",
     ),
+    "inputs on the host": (
+        {"recompute": "full", "offload": "activations"},
+        "alone would be on the host: leave .*offload",
+    ),
 }
 
 
