@@ -235,26 +235,27 @@ class _Matcher:
         reduces = isinstance(have.on(operator.mesh_axis), Partial)
         at = self.after(tensor.name) if reduces else len(self.issued)
         made_by = self.issued[at - 1] if reduces else consumer
-        word = f"{operator.move}.{operator.mesh_axis}"
-        return self.put(at, made_by, tensor, operator, word, have.with_(operator.mesh_axis, goal), consumer)
+        name = f"{tensor.name}.{operator.move}.{operator.mesh_axis}"
+        return self.put(at, made_by, tensor, operator, name, have.with_(operator.mesh_axis, goal), consumer)
 
     def exchange_copies(self, tensor: Tensor, mesh_axis: str, consumer: Operation) -> Tensor:
         """The tensor behind an all-to-all of parts of its sequence for K/V heads, or back: the axis that it has on the
         side of the sequence are copies of the heads, made before it or summed behind it."""
-        end, copies, heads = len(self.issued), {KV_HEADS: COPIES}, {COPIES: KV_HEADS}
+        source, end, copies, heads = tensor.name, len(self.issued), {KV_HEADS: COPIES}, {COPIES: KV_HEADS}
         there = self.layouts[tensor.name].on(mesh_axis) == _SEQUENCE
         if there:
             layout = self.layouts[tensor.name].renamed(copies)
-            tensor = self.put(end, consumer, tensor, CopyHeads(), "copies", layout, consumer, copies)
+            name = f"{source}.copies"
+            tensor = self.put(end, consumer, tensor, CopyHeads(), name, layout, consumer, copies)
         operator = redistribution(mesh_axis, *((_SEQUENCE, _COPIES) if there else (_HEADS, _SEQUENCE)))
         layout = self.layouts[tensor.name].renamed(heads if there else copies)
         layout = layout.with_(mesh_axis, _HEADS if there else _SEQUENCE)
-        word, names = f"{operator.move}.{mesh_axis}", heads if there else copies
-        tensor = self.put(len(self.issued), consumer, tensor, operator, word, layout, consumer, names)
+        name, names = f"{source}.{operator.move}.{mesh_axis}", heads if there else copies
+        tensor = self.put(len(self.issued), consumer, tensor, operator, name, layout, consumer, names)
         if there:
             return tensor
         layout = layout.renamed(heads)
-        return self.put(len(self.issued), consumer, tensor, SumCopies(), "sum", layout, consumer, heads)
+        return self.put(len(self.issued), consumer, tensor, SumCopies(), f"{tensor.name}.sum", layout, consumer, heads)
 
     def put(
         self,
@@ -262,7 +263,7 @@ class _Matcher:
         made_by: Operation,
         tensor: Tensor,
         operator: Operator,
-        word: str,
+        name: str,
         layout: Layout,
         consumer: Operation,
         names: Mapping[str, str] = MappingProxyType({}),
@@ -271,7 +272,7 @@ class _Matcher:
 
         made_by: the operation whose task it is in. names: of axes that have another name in the result.
         """
-        name = self.unique(f"{tensor.name}.{word}")
+        name = self.unique(name)
         axes = tuple(names.get(axis, axis) for axis in tensor.axes)
         made = Tensor(name, axes, tensor.dtype, "activation" if tensor.role == "weight" else tensor.role)
         marks = self.marks.get(tensor.name, frozenset())
