@@ -43,12 +43,13 @@ from stagedb.search.miniatures import (
 )
 from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
 from stagedb.search.space import Words
-from stagedb.search.stage_moments import StageMoment, moments
+from stagedb.search.stage_moments import figures_of, moments
 from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
 from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.workflows import TASK_KINDS
+from stagedb.workload.instance_columns import Ints
 
 F = TypeVar("F", MicroBatchFigures, StateFigures)
 
@@ -323,7 +324,15 @@ class Bounds:
         for stage, found in enumerate(self._flights(plan).moments):
             numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             sizes = [size[chunks[number]] for number in numbers]
-            own = max(sum(one.at(each, at) for at, one in enumerate(sizes)) for each in found)
+            # In the order of the fields of a moment, each by chunk.
+            under_way = [
+                *(each.saved for each in sizes),
+                *(each.gathered for each in sizes),
+                *(each.scattered for each in sizes),
+                *(each.regathered for each in sizes),
+                *(each.kept for each in sizes),
+            ]
+            own = sum(each.held for each in sizes) + int((found @ np.array(under_way, np.int64)).max())
             peak = max(peak, own + self.received(plan, numbers))
         return peak
 
@@ -484,16 +493,18 @@ def _degrees(plan: Plan) -> tuple[int, ...]:
 class _Orders:
     """What bounds follow from the order of tasks.
 
-    moments: by stage, those at which it may hold most. splits: whether some stage computes gradients of weights apart.
+    moments: by stage, the `figures_of` those at which it may hold most. splits: whether some stage computes gradients
+    of weights apart.
     """
 
-    moments: tuple[tuple[StageMoment, ...], ...]
+    moments: tuple[Ints, ...]
     splits: bool
 
     @classmethod
     def of(cls, plan: Plan) -> "_Orders":
         orders = plan.tasks()
-        return cls(tuple(moments(order, plan.virtual_stages) for order in orders), any(map(splits, orders)))
+        found = tuple(figures_of(moments(order, plan.virtual_stages)) for order in orders)
+        return cls(found, any(map(splits, orders)))
 
 
 @dataclass(frozen=True)
@@ -511,12 +522,6 @@ class _ChunkBytes:
     regathered: int
     scattered: int
     kept: int
-
-    def at(self, moment: StageMoment, chunk: int) -> int:
-        """The bytes at a moment of its stage. chunk: its number there."""
-        whole = moment.opened[chunk] * self.gathered + moment.returned[chunk] * self.regathered
-        whole += moment.summing[chunk] * self.scattered + moment.summed[chunk] * self.kept
-        return self.held + moment.flying[chunk] * self.saved + whole
 
 
 @dataclass(frozen=True)

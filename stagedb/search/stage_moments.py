@@ -1,11 +1,13 @@
 """What a stage has under way between its tasks: micro-batches in flight, and units that a pipeline leaves whole."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from stagedb.schedules import Order, splits
+from stagedb.workload.instance_columns import Ints
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,12 @@ def _most(found: list[StageMoment]) -> tuple[StageMoment, ...]:
     """The moments without those of which another one has as much of everything."""
     if not found:
         return ()
-    figures = np.array([np.concatenate([*vars(each).values()]) for each in found], np.int64)
+    figures = figures_of(found)
     exceeded: npt.NDArray[np.bool_] = np.all(figures[:, None, :] <= figures[None, :, :], axis=2)
     np.fill_diagonal(exceeded, False)
     return tuple(each for each, others in zip(found, list(exceeded), strict=True) if not np.any(others))
+
+
+def figures_of(found: Sequence[StageMoment]) -> Ints:
+    """The moments as rows of integers: their fields in order, each by chunk."""
+    return np.array([[int(value) for field in vars(each).values() for value in field] for each in found], np.int64)
