@@ -267,6 +267,7 @@ class _Reading:
             left_out.append(f"{len(stream.left_out) - _MOST_SHOWN} further events")
         if stream.repaired:
             left_out.append("characters and numbers that JSON does not have were replaced")
+        left_out += self.memory.failures()
         rank, world = integer(job.get("rank"), NONE), integer(job.get("world_size"), NONE)
         self.rank.background = background_ops(self.asked)
         if self.rank.background:

@@ -22,6 +22,11 @@ from stagedb.runs.rank_trace import NONE, Integers
 NAME = "[memory]"
 """The name of such an event."""
 
+FAILED = "[OutOfMemory]"
+"""The name of an event of an allocation for which a device had no room."""
+
+_NAMES = frozenset((NAME, FAILED))
+
 HOST_PLACE = "host"
 _HOST_TYPE = 0
 """The number of the host among PyTorch's types of devices."""
@@ -35,21 +40,28 @@ _COLUMNS = ("time", "bytes", "total", "reserved", "thread", "place")
 
 def is_memory(event: Event) -> bool:
     """Whether an event is one of an allocator."""
-    return event.ph == "i" and event.name == NAME
+    return event.ph == "i" and event.name in _NAMES
 
 
 @dataclass
 class MemoryEvents:
-    """Events of allocators, as they are read. threads: as the file numbers them. places: device or host, each once."""
+    """Events of allocators, as they are read. threads: as the file numbers them. places: device or host, each once.
+    failed: by place, allocations that failed, with the bytes of the largest.
+    """
 
     columns: "dict[str, array[int]]" = field(default_factory=lambda: {name: array("q") for name in _COLUMNS})
     threads: Numbering[Hashable] = field(default_factory=Numbering)
     places: Numbering[str] = field(default_factory=Numbering)
+    failed: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, events: Sequence[Event | None], in_ns: Callable[[list[Any]], Integers | None]) -> bool:
         """Keep those of some events that are of allocators; False, and none is kept, if `in_ns` returns None."""
         # A call for each event of a file would take as long as the rest.
-        kept: list[Any] = [each for each in events if each is not None and each.ph == "i" and each.name == NAME]
+        found = [each for each in events if each is not None and each.ph == "i" and each.name in _NAMES]
+        kept: list[Any] = [each for each in found if each.name == NAME]
+        for each in found:
+            if each.name == FAILED and each.args is not None:
+                self._fail(each.args)
         if not kept:
             return True
         times = in_ns([event.ts for event in kept])
@@ -74,10 +86,20 @@ class MemoryEvents:
 
     def _place(self, kind: Scalar, number: Scalar) -> int:
         """The place of a kind of devices, by PyTorch's number of it, and a device's number; `NONE` without a kind."""
-        device = integer(kind, NONE)
-        if device < 0:
-            return NONE
-        return self.places[HOST_PLACE if device == _HOST_TYPE else f"device {max(integer(number, 0), 0)}"]
+        place = _place_of(kind, number)
+        return NONE if place is None else self.places[place]
+
+    def _fail(self, args: Arguments) -> None:
+        place, size = _place_of(args.device_type, args.device_id), integer(args.size_changed, 0)
+        if place is not None:
+            count, most = self.failed.get(place, (0, 0))
+            self.failed[place] = count + 1, max(most, size)
+
+    def failures(self) -> Iterator[str]:
+        """A sentence for each place where allocations failed."""
+        for place, (count, most) in sorted(self.failed.items()):
+            times = "once" if count == 1 else f"{count:,} times"
+            yield f"{place} ran out of memory {times}, for an allocation of at most {most:,} bytes ({FAILED})"
 
     def over(self, rank: RankSpans) -> tuple[AllocatedMemory, ...]:
         """The memory of each device and of the host over the recording. rank: its spans, which name what ran when."""
@@ -92,6 +114,13 @@ class MemoryEvents:
             for name, place in sorted(self.places.items())
             if (columns["place"] == place).any()
         )
+
+
+def _place_of(kind: Scalar, number: Scalar) -> str | None:
+    device = integer(kind, NONE)
+    if device < 0:
+        return None
+    return HOST_PLACE if device == _HOST_TYPE else f"device {max(integer(number, 0), 0)}"
 
 
 def _over(name: str, columns: "dict[str, npt.NDArray[Any]]", rank: RankSpans, phases: MemoryPhases) -> AllocatedMemory:

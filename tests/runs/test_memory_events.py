@@ -135,6 +135,20 @@ def test_a_trace_without_allocations_has_no_memory(compress: bool, tmp_path: Pat
     assert read_kineto(path, file_digest(path)).memory == ()
 
 
+def test_allocations_that_failed_are_named(tmp_path: Path) -> None:
+    found = training(0, 600)
+    whole = read(found, tmp_path)
+    for size in (5_000, 7_000):
+        found.allocated(60_000, size, 2_200)
+        found.events[-1]["name"] = "[OutOfMemory]"
+    trace = read(found, tmp_path)
+    assert trace.left_out == (
+        "device 0 ran out of memory 2 times, for an allocation of at most 7,000 bytes ([OutOfMemory])",
+    )
+    # They allocated nothing.
+    assert trace.memory[0].peak.bytes == whole.memory[0].peak.bytes and trace.memory[0].events == whole.memory[0].events
+
+
 def test_an_allocation_without_a_time_is_left_out(tmp_path: Path) -> None:
     found = training(0, 600)
     found.allocated(60_000, 7, 9_999)
