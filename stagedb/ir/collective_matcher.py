@@ -339,12 +339,13 @@ def _held(placement: Placement | None) -> HeldAs:
 
 
 def _gradient_templates(operations: list[Operation]) -> list[Operation]:
-    """A backward redistribution is an input gradient's if one of them needs it, else a weight gradient's."""
+    """A backward redistribution, copies of heads and their sums among them, is an input gradient's if one of them needs
+    it, else a weight gradient's."""
     needed: dict[str, Template] = {}
     settled = []
     for op in reversed(operations):
         template = op.template
-        if isinstance(op.operator, Redistribution) and template.differentiates:
+        if isinstance(op.operator, Redistribution | CopyHeads | SumCopies) and template.differentiates:
             template = needed.get(op.outputs[0].name, template)
         for tensor in op.inputs:
             reader = needed.get(tensor.name)

@@ -41,6 +41,15 @@ def test_ranks_with_copies_of_heads_compute_what_one_does(style: str, words: str
     assert_same(some.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), **degrees), whole.run_whole())
 
 
+@pytest.mark.parametrize("style", ["llama", "moe"])
+def test_copies_are_summed_in_the_half_of_a_backward_that_reads_the_sum(style: str) -> None:
+    model = card(style, kv_heads=1)
+    whole = example(build_graph(model, GraphOptions()), microbatches=2)
+    graph = build_graph(model, GraphOptions(cp_kind="ulysses"))
+    some = dataclasses.replace(whole, graph=graph)
+    assert_same(some.run_pipelined(pipeline(graph, "zb-h1", (1, 1), 2), cp=4), whole.run_whole())
+
+
 @pytest.mark.parametrize("tensor", ["k", "v"])
 @pytest.mark.parametrize("end", ["copies", "sum"])
 def test_copies_that_are_not_made_or_not_summed_are_seen(tensor: str, end: str) -> None:
