@@ -307,8 +307,9 @@ def _copied(chunk: Chunk) -> Iterator[tuple[str, int]]:
     for item in chunk.weights_items:
         if item.bucket is not None and bucket_policy(item.op.bucket).copied:
             members = [(each.position, chunk.program.sizes[each.weight]) for each in item.bucket.members]
+            whole = sum(size for _, size in members)
             for position, size in members:
-                sizes[position] += item.bucket.bytes_in * size // sum(of for _, of in members)
+                sizes[position] += item.bucket.bytes_in * size // whole
     return _by_place(chunk, sizes)
 
 
