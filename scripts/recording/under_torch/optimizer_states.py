@@ -71,14 +71,14 @@ def with_states(name: str, given: Mapping[str, torch.nn.Parameter]) -> Any:
         found.step()
         return found
     if name == "adamw-8bit-ao":
-        from torchao.optim import AdamW8bit  # type: ignore[import-not-found]
+        from torchao.optim import AdamW8bit  # type: ignore[import-not-found]  # the recorder's environment alone has it
 
         torchao = AdamW8bit(every)
         for each in every:
             for word, signed in (("exp_avg", True), ("exp_avg_sq", False)):
                 torchao.state[each][word] = torchao._new_buffer(each, signed)
         return torchao
-    from bitsandbytes.optim import AdamW8bit as OfBytes  # type: ignore[import-not-found]
+    from bitsandbytes.optim import AdamW8bit as OfBytes  # type: ignore[import-not-found]  # the recorder's environment alone has it
 
     bytes_ = OfBytes(every)
     for number, group in enumerate(bytes_.param_groups):
