@@ -91,9 +91,8 @@ def assemble(
         once = without_repeats(ops, again)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
         ops = [_if_again(op) if _recomputes(op) else op for op in ops]
-    typed = (dataclasses.replace(each, facts=tensor_facts(each.name, each.role)) for each in tensors.values())
     ops = [dataclasses.replace(op, facts=op_facts(op.name)) for op in ops]
-    return Assembled(specs, tuple(typed), tuple(ops), edges)
+    return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
 
 
 def _tensors(
@@ -111,8 +110,12 @@ def _tensors(
     others = [*block.given, *(t for op in operations for t in (*op.inputs, *op.outputs)), *step_tensors]
     for tensor in dict.fromkeys(others):
         if tensor.role != "weight":
-            yield dataclasses.replace(
-                _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], operations),
+            yield _sym_tensor(
+                block.plan.name,
+                tensor,
+                sizes,
+                layouts[tensor.name],
+                operations,
                 present=_present_tensor(block, tensor, tie),
                 repeats=block.repeats.get(tensor.name),
                 storage=storages.get(tensor.name),
@@ -120,8 +123,7 @@ def _tensors(
             )
     for weight in block.weights:
         parted = str(symbol("pp") - 1) if tie is not None and weight.name == tie.second else None
-        row = _sym_tensor(block.plan.name, weight, sizes, layouts[weight.name])
-        yield dataclasses.replace(row, present=parted)
+        yield _sym_tensor(block.plan.name, weight, sizes, layouts[weight.name], present=parted)
 
 
 def _recomputes(op: SymOp) -> bool:
@@ -175,9 +177,12 @@ def _kept_sizes(cache: Tensor, rows: Iterable[Operation], sizes: Sizes) -> Sizes
 
 
 def _sym_tensor(
-    block: str, tensor: Tensor, sizes: Sizes, layout: Layout, operations: Iterable[Operation] = ()
+    block: str, tensor: Tensor, sizes: Sizes, layout: Layout, operations: Iterable[Operation] = (), **more: Any
 ) -> SymTensor:
-    """A tensor of a block as a row. operations: those of the block, which decide what a cache keeps."""
+    """A tensor of a block as a row.
+
+    operations: those of the block, which decide what a cache keeps. more: further fields of the row.
+    """
     held = _kept_sizes(tensor, operations, sizes) if tensor.role == "cache" else sizes
     return SymTensor(
         name=tensor.name,
@@ -189,6 +194,8 @@ def _sym_tensor(
         local=tuple(map(str, sizes.local_shape(tensor, layout))),
         layout=layout.texts(),
         bytes=str(held.bytes(tensor, layout)),
+        facts=tensor_facts(tensor.name, tensor.role),
+        **more,
     )
 
 

@@ -17,13 +17,15 @@ from stagedb.expressions.rounding import extreme, round_down, round_up
 class Expression:
     """A size, a count of bytes or of FLOPs, over named positive integers. It is immutable; its text is its identity.
 
+    Results are kept: the operators of a graph, and the graphs of other plans, ask for the same ones again and again.
     Raises DimensionError if a result divides by zero or exceeds the bounds of `canonical`.
     """
 
-    __slots__ = ("_fraction", "_text")
+    __slots__ = ("_fraction", "_hash", "_text")
 
     def __init__(self, fraction: Fraction) -> None:
         self._fraction = fraction
+        self._hash = hash((frozenset(fraction.above.items()), frozenset(fraction.below.items())))
         self._text: str | None = None
 
     @property
@@ -41,32 +43,32 @@ class Expression:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Expression | int):
-            return self._fraction == _fraction(other)
+            return self is other or self._fraction == _expression(other)._fraction
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.text)
+        return self._hash
 
     def __add__(self, other: "Expression | int") -> "Expression":
-        return Expression(algebra.add(self._fraction, _fraction(other)))
+        return _sum(self, _expression(other))
 
     def __sub__(self, other: "Expression | int") -> "Expression":
-        return Expression(algebra.add(self._fraction, _fraction(other), -1))
+        return _difference(self, _expression(other))
 
     def __mul__(self, other: "Expression | int") -> "Expression":
-        return Expression(algebra.multiply(self._fraction, _fraction(other)))
+        return _product(self, _expression(other))
 
     def __truediv__(self, other: "Expression | int") -> "Expression":
-        return Expression(algebra.divide(self._fraction, _fraction(other)))
+        return _quotient(self, _expression(other))
 
     def __floordiv__(self, other: "Expression | int") -> "Expression":
-        return Expression(round_down(algebra.divide(self._fraction, _fraction(other))))
+        return Expression(round_down(_quotient(self, _expression(other))._fraction))
 
     def __rsub__(self, other: int) -> "Expression":
-        return Expression(algebra.add(_fraction(other), self._fraction, -1))
+        return _difference(number(other), self)
 
     def __rtruediv__(self, other: int) -> "Expression":
-        return Expression(algebra.divide(_fraction(other), self._fraction))
+        return _quotient(number(other), self)
 
     def __pow__(self, exponent: int) -> "Expression":
         return Expression(algebra.power(self._fraction, exponent))
@@ -78,8 +80,32 @@ class Expression:
     __rmul__ = __mul__
 
 
-def _fraction(value: Expression | int) -> Fraction:
-    return algebra.integer(value) if isinstance(value, int) else value._fraction
+_KEPT = 16_384
+"""How many results of an operation are kept: those of some dozens of graphs, in a few megabytes."""
+
+
+@lru_cache(maxsize=_KEPT)
+def _sum(one: Expression, two: Expression) -> Expression:
+    return Expression(algebra.add(one._fraction, two._fraction))
+
+
+@lru_cache(maxsize=_KEPT)
+def _difference(one: Expression, two: Expression) -> Expression:
+    return Expression(algebra.add(one._fraction, two._fraction, -1))
+
+
+@lru_cache(maxsize=_KEPT)
+def _product(one: Expression, two: Expression) -> Expression:
+    return Expression(algebra.multiply(one._fraction, two._fraction))
+
+
+@lru_cache(maxsize=_KEPT)
+def _quotient(one: Expression, two: Expression) -> Expression:
+    return Expression(algebra.divide(one._fraction, two._fraction))
+
+
+def _expression(value: Expression | int) -> Expression:
+    return number(value) if isinstance(value, int) else value
 
 
 @lru_cache(maxsize=4_096)
@@ -116,6 +142,7 @@ def product(values: "Iterable[Expression | int]") -> Expression:
     return result
 
 
+@lru_cache(maxsize=_KEPT)
 def ceiling(value: Expression) -> Expression:
     """The smallest whole number that is not below the value."""
     return Expression(round_up(value._fraction))
@@ -123,9 +150,14 @@ def ceiling(value: Expression) -> Expression:
 
 def smallest(*values: Expression | int) -> Expression:
     """The minimum, folded if the result holds for all positive values of the symbols."""
-    return Expression(extreme("min", [_fraction(value) for value in values]))
+    return _extreme("min", tuple(map(_expression, values)))
 
 
 def largest(*values: Expression | int) -> Expression:
     """The maximum, folded if the result holds for all positive values of the symbols."""
-    return Expression(extreme("max", [_fraction(value) for value in values]))
+    return _extreme("max", tuple(map(_expression, values)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _extreme(kind: str, values: tuple[Expression, ...]) -> Expression:
+    return Expression(extreme(kind, [value._fraction for value in values]))

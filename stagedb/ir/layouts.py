@@ -86,7 +86,7 @@ class Layout:
 
     def cuts(self, tensor_axis: str) -> tuple[str, ...]:
         """The mesh axes that partition one axis of the tensor, in the order in which they cut it."""
-        found = tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))
+        found = tuple(m for m, p in self.placements if isinstance(p, Partitioned) and p.axis == tensor_axis)
         return found[::-1] if tensor_axis in INNERMOST_FIRST else found
 
     def partials(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@
 
 import dataclasses
 import json
+from functools import lru_cache
 
 from stagedb.ir.operators import (
     compressed,
@@ -346,6 +347,7 @@ OPERATORS: dict[str, type[Operator]] = {
 }
 
 
+@lru_cache(maxsize=4_096)
 def dump(operator: Operator) -> str:
     """The stored form: JSON of the class's name and its fields."""
     fields = dataclasses.asdict(operator)
