@@ -378,7 +378,7 @@ def _tie(card: Card) -> Tie | None:
     return Tie("embedding.word.weight", "head.word.weight") if card.multi_token_prediction else None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework, named = options.framework, card

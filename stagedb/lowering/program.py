@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from stagedb.build.model_graph import build_graph
@@ -14,7 +15,7 @@ from stagedb.lowering.copies import Row
 from stagedb.lowering.preparing import prepare
 from stagedb.lowering.statement_rows import class_rows, rank_layout, task_rows
 from stagedb.models import Card
-from stagedb.plans import Plan
+from stagedb.plans import GraphOptions, Plan
 from stagedb.workload.class_columns import class_of, group_table, rank_table, tasks_of_rows, with_calls
 from stagedb.workload.instance_columns import ClassColumns, Workload
 from stagedb.workload.message_routes import placed
@@ -43,8 +44,13 @@ def program_of(card: Card, plan: Plan) -> Program:
 
     Raises UsageError if the plan does not suit the model.
     """
-    graph = build_graph(card, plan.options)  # the layers traced, their backward, layouts, collectives, the optimizer
-    return lower(IndexedGraph.of(graph), plan)
+    return lower(_indexed(card, plan.options), plan)
+
+
+@lru_cache(maxsize=16)
+def _indexed(card: Card, options: GraphOptions) -> IndexedGraph:
+    """The graph of a model with its rows, which plans that differ in numbers alone share."""
+    return IndexedGraph.of(build_graph(card, options))  # layers traced, backward, layouts, collectives, the optimizer
 
 
 def lower(graph: IndexedGraph, plan: Plan) -> Program:
