@@ -394,7 +394,18 @@ class SimulatedMesh(Interpreter):
             found.append(Update(weight, path.gradient, buckets, path.reductions, norms))
         return found
 
+    @cached_property
+    def _places(self) -> dict[tuple[str, tuple[int, ...], int, int], RankPlace]:
+        """The places that were asked for, by op, rank, step and layer: each op runs many times."""
+        return {}
+
     def _place(self, op: SymOp, rank: Mapping[str, int], step: int, layer: int = 0) -> RankPlace:
+        key = op.name, tuple(rank.values()), step, layer
+        if key not in self._places:
+            self._places[key] = self._new_place(op, rank, step, layer)
+        return self._places[key]
+
+    def _new_place(self, op: SymOp, rank: Mapping[str, int], step: int, layer: int) -> RankPlace:
         starts, lengths = {}, {}
         leader = True
         for name in (*op.reads, *op.writes):

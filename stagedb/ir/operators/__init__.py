@@ -356,6 +356,7 @@ def dump(operator: Operator) -> str:
     return json.dumps({"operator": type(operator).__name__, **fields}, sort_keys=True)
 
 
+@lru_cache(maxsize=4_096)
 def load(text: str) -> Operator:
     """The operator of a stored form; ValueError if it names none."""
     fields = json.loads(text)

@@ -104,7 +104,7 @@ class Einsum(Operator):
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         letters = {label: chr(ord("a") + i) for i, label in enumerate(dict.fromkeys(self.a + self.b + self.out))}
         spec = ["".join(letters[x] for x in labels) for labels in (self.a, self.b, self.out)]
-        out = np.einsum(f"{spec[0]},{spec[1]}->{spec[2]}", inputs[0], inputs[1], optimize=True)
+        out = np.einsum(f"{spec[0]},{spec[1]}->{spec[2]}", inputs[0], inputs[1])
         if self.bias and place.leader:
             out = out + _broadcast(inputs[2], self._bias_axes(), self.out)
         return [out]
