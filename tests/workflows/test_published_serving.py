@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_published_throughputs_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each within 20 %, and their mean within 12 %.
 
-    But for SGLang's decode, whose experts had uneven loads that its source does not have: the plan has even ones.
+    But for SGLang's decode of 256 requests, whose exchange of tokens is not hidden by its short attention.
     """
     spec = importlib.util.spec_from_file_location("serving_steps", DOCS / "serving_steps.py")
     assert spec is not None and spec.loader is not None
