@@ -1,10 +1,9 @@
-"""Copies of this process that work in parallel: each gets a question and returns an answer, both as JSON.
+"""Copies of this process that work in parallel: each gets a question and returns an answer.
 
 A copy (`fork`) has all that this process has read and built. It opens and writes nothing, and keeps what it learns for
 the next question. Other systems than Linux do not copy a process with threads safely: there, this process answers.
 """
 
-import json
 import multiprocessing
 import signal
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 from stagedb.errors import StagedbError
 
 Answer = Callable[[Any], Any]
-"""Answers a question; both consist of plain values."""
+"""Answers a question; both are plain data."""
 
 
 @dataclass
@@ -55,7 +54,7 @@ class Copies:
         channel = next(each for each in self.channels if each not in self._asked)
         self._asked[channel] = question
         with suppress(BrokenPipeError):  # the answer of a process that has ended is the end of its channel
-            channel.send_bytes(json.dumps(question).encode())
+            channel.send(question)
 
     def answers(self) -> Iterator[tuple[Any, Any]]:
         """Questions with their answers, as soon as there is one.
@@ -69,7 +68,7 @@ class Copies:
         for channel in [each for each in self._asked if each in ready]:
             question = self._asked.pop(channel)
             try:
-                found = json.loads(channel.recv_bytes())
+                found = channel.recv()
             except (EOFError, ConnectionResetError):
                 raise self._ended(self.channels[channel], question) from None
             yield question, self.answer(question) if "failed" in found else found["answer"]
@@ -79,7 +78,7 @@ class Copies:
         status = process.exitcode or 0
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         return StagedbError(
-            f"the process that tried {self.name(question)} ended with {how}, {self.lost}. If "
+            f"the process for {self.name(question)} ended with {how}, {self.lost}. If "
             "the machine is short of memory, use fewer cores (`taskset -c 0` before the command for one)"
         )
 
@@ -122,9 +121,9 @@ def _serve(answer: Answer, channel: Connection, others: Sequence[Connection]) ->
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            question = json.loads(channel.recv_bytes())
+            question = channel.recv()
             try:
                 found = {"answer": answer(question)}
             except Exception:  # noqa: BLE001 - the first process runs into the same one, and raises it
                 found = {"failed": True}
-            channel.send_bytes(json.dumps(found).encode())
+            channel.send(found)

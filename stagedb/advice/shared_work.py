@@ -1,25 +1,30 @@
 """Work shared among processes that are copies of this one (`stagedb.advice.copied_processes`)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from stagedb.advice.copied_processes import copies
 from stagedb.cores import usable_cores
 
 Answer = Mapping[str, Any]
-"""What a piece of work returns: values that JSON can express."""
+"""What most pieces of work return."""
+
+Found = TypeVar("Found")
 
 Work = Callable[[int], Answer]
-"""Does a piece of work, by its place."""
+"""Does such a piece of work, by its place."""
 
 LOST = "so that there is no answer; nothing was written"
 
 
-def shared(work: Work, names: Sequence[str], processes: int | None = None) -> Iterator[tuple[int, Answer]]:
+def shared(
+    work: Callable[[int], Found], names: Sequence[str], processes: int | None = None
+) -> Iterator[tuple[int, Found]]:
     """The place of each piece of work and its answer, as they end.
 
-    names: of the pieces, for errors. processes: those that work; None for one on each core. Raises StagedbError if a
-    process ends before its work does, and what the work raises.
+    work: does a piece, by its place, and returns plain data. names: of the pieces, for errors. processes: those that
+    work; None for one on each core. Raises StagedbError if a process ends before its work does, and what the work
+    raises.
     """
     count = min(usable_cores() if processes is None else processes, len(names))
     left = iter(range(len(names)))

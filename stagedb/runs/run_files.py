@@ -13,8 +13,7 @@ from stagedb.runs.execution_trace import is_execution_trace, read_execution_trac
 from stagedb.runs.gloo_groups import with_groups
 from stagedb.runs.kineto import file_digest
 from stagedb.runs.measured_run import MeasuredRun, measured_run
-from stagedb.runs.rank_trace import RankTrace
-from stagedb.runs.trace_files import read_trace
+from stagedb.runs.trace_files import read_traces
 
 
 @dataclass(frozen=True)
@@ -57,15 +56,8 @@ class RunFiles:
         """The run. progress: called with the bytes of the profiles that were read, and with all of them."""
         if self.is_chakra:
             return measured_run(read_chakra(self.profiles))
-        of, at = sum(path.stat().st_size for path in self.profiles.values()), 0
-        traces: list[RankTrace] = []
-        for digest, path in self.profiles.items():
-
-            def report(done: int, before: int = at) -> None:
-                progress(before + done, of)
-
-            traces += read_trace(path, digest, report)
-            at += path.stat().st_size
+        of = sum(path.stat().st_size for path in self.profiles.values())
+        traces = read_traces(self.profiles, lambda done: progress(done, of))
         found = [read_execution_trace(path) for path in self.execution]
         return measured_run(with_groups(with_execution_traces(traces, found)))
 

@@ -1,8 +1,12 @@
 """Files of profilers, by what is in them: the reader of each format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
+from stagedb.advice.shared_work import shared
+from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
@@ -12,6 +16,38 @@ from stagedb.runs.rank_trace import RankTrace
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".et", ".et.gz")
 """How the names of trace files end; only those of a directory are read."""
+
+LARGE = 64 << 20
+"""Bytes of all files of a run from which on they are read on several cores: those of less take as long as a copy."""
+
+MOST_PROCESSES = 8
+"""Each holds a piece of a file and what it has read of it."""
+
+
+def read_traces(profiles: Mapping[str, Path], progress: Callable[[int], None] = lambda done: None) -> list[RankTrace]:
+    """The ranks of several trace files, in the order of the files; large ones are read on several cores.
+
+    profiles: files by the digest of what each is read from. progress: called with the bytes that were read of all.
+    Raises what `read_trace` raises, and StagedbError if a process that reads a file is ended.
+    """
+    digests, paths = [*profiles], [*profiles.values()]
+    sizes = [path.stat().st_size for path in paths]
+    processes = min(usable_cores(), len(paths), MOST_PROCESSES) if sum(sizes) >= LARGE else 1
+    if processes == 1:
+        traces = []
+        for at, (digest, path) in enumerate(profiles.items()):
+            before = sum(sizes[:at])
+            traces += read_trace(path, digest, partial(_report, progress, before))
+        return traces
+    found: dict[int, list[RankTrace]] = {}
+    for at, ranks in shared(lambda at: read_trace(paths[at], digests[at]), [*map(path_text, paths)], processes):
+        found[at] = ranks
+        progress(sum(sizes[place] for place in found))
+    return [*chain.from_iterable(found[at] for at in range(len(paths)))]
+
+
+def _report(progress: Callable[[int], None], before: int, done: int) -> None:
+    progress(before + done)
 
 
 def read_trace(path: Path, digest: str, progress: Callable[[int], None] = lambda done: None) -> list[RankTrace]:

@@ -223,7 +223,7 @@ def test_a_process_that_ends_ends_the_advice(monkeypatch: pytest.MonkeyPatch) ->
         return outcome(self, plan)
 
     monkeypatch.setattr(Trials, "outcome", killed)
-    with pytest.raises(StagedbError, match=r"tried recipe megatron ended with signal SIGKILL.*nothing was written"):
+    with pytest.raises(StagedbError, match=r"for recipe megatron ended with signal SIGKILL.*nothing was written"):
         advise(dataclasses.replace(made, processes=2), plan)
 
 
