@@ -103,7 +103,8 @@ def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> I
 
     sizes: of the model. words: those that all plans have. Engines of dense models have no dp, as each rank of it would
     be an engine of its own. With experts the ranks of dp have some of them each, cut by tp, and a token is sent once to
-    each rank that has one of its experts. Raises UsageError for words that the search chooses itself.
+    each rank that has one of its experts; or the ranks of dp and tp have whole ones, and a token is sent once for each
+    choice. Raises UsageError for words that the search chooses itself.
     """
     for word in words:
         if word in CHOSEN:
@@ -124,6 +125,12 @@ def layouts(sizes: Mapping[str, int], ranks: int, words: Mapping[str, Any]) -> I
                 usual = "copies" if words.get("redundant_experts") else "ranks"
                 own = {"ep": dp, "dispatch": words.get("dispatch", usual)}
                 yield EngineLayout({**words, "tp": tp, "dp": dp, **own}, world)
+            if not given and tp > 1 and experts and experts % (tp * dp) == 0 and words.get("dispatch") in _BY_CHOICE:
+                yield EngineLayout({**words, "tp": tp, "dp": dp, "ep": tp * dp, "expert_tp": False}, world)
+
+
+_BY_CHOICE = (None, "copies")
+"""Dispatches that send a token once for each choice, which ranks of tp with whole experts need."""
 
 
 def _given_or(words: Mapping[str, Any], word: str, values: Sequence[int]) -> Sequence[int]:

@@ -257,6 +257,34 @@ def test_experts_are_on_the_ranks_of_dp() -> None:
     assert found.result.best_on(4) is not None
 
 
+def test_ranks_of_tp_have_whole_experts() -> None:
+    """The layout of engines whose tensor parallelism and expert parallelism are one group, next to cut experts."""
+    found = search_serving("olmoe-1b-7b", [4], "h100", input_len=512, output_len=64, tpot=20_000_000, words={"tp": 2})
+    tried = {repr(sorted(layout.words.items())): outcome for layout, outcome in found.result.layouts}
+    for dp in (1, 2):
+        whole = {"tp": 2, "dp": dp, "ep": 2 * dp, "expert_tp": False}
+        outcome = tried[repr(sorted(whole.items()))]
+        assert outcome.shortest is not None and not outcome.reason
+        plan = {**whole, "workflow": "decode", "micro_batch_size": 1, "cache_len": 512 + 63 // 2}
+        assert outcome.shortest == _decode_of("olmoe-1b-7b", plan)
+    assert not [layout for layout, _ in found.result.layouts if layout.words["tp"] == 1]
+
+
+def _decode_of(model: str, words: dict[str, Any]) -> int:
+    own = card(model)
+    made = Trials(
+        partial(build_graph, own), model_sizes(own, GraphOptions().framework), load_system("h100"), processes=1
+    )
+    return made.step(made.copied(Plan.from_mapping(words)))
+
+
+@pytest.mark.parametrize("words", [{"dispatch": "ranks"}, {"expert_tp": True}, {"ep": 2}])
+def test_given_words_leave_whole_experts_out(words: dict[str, Any]) -> None:
+    assert not [each for each in layouts({"A": 2, "E": 8}, 4, words) if each.words.get("expert_tp") is False]
+    plain = [each.words for each in layouts({"A": 2, "E": 8}, 4, {}) if each.words.get("expert_tp") is False]
+    assert [(each["tp"], each["dp"], each["ep"]) for each in plain] == [(2, 1, 2), (2, 2, 4)]
+
+
 def test_copies_of_experts_divide_with_them_and_go_one_by_one() -> None:
     sizes = {"A": 1, "E": 12}
     found = [dict(each.words) for each in layouts(sizes, 8, {"redundant_experts": 4})]
