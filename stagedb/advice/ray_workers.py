@@ -76,11 +76,12 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 @dataclass
 class RayWorkers:
-    """Workers of a cluster that answer questions, one on each of its CPUs.
+    """Workers of a Ray cluster that answer questions, one on each of its CPUs.
 
-    A question whose worker is lost goes to another one. Answers to a question do not depend on the worker. answer:
-    what this process answers, where a worker fails. make, arguments: what makes the same on a worker. name: of a
-    question, for errors. lost: what an error adds if all workers are lost.
+    The question of a worker that is lost goes to another one. address: of the cluster. answer: a function that answers
+    a question in this process, for one that a worker cannot answer. make, arguments: what makes the same function on a
+    worker. name: of a question, for errors. lost: what an error adds if all workers are lost. patience: seconds to wait
+    for a first worker.
     """
 
     ray: Any

@@ -20,7 +20,10 @@ from stagedb.workload.instance_columns import Workload
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A plan on a system. name: what differs, in words. measured_on: the system whose tables it has."""
+    """A plan to time on a system.
+
+    name: what differs from other points, in words. measured_on: the system whose tables of measured times are used.
+    """
 
     name: str
     plan: Plan

@@ -72,7 +72,7 @@ class Trials:
         return Outcome(self.step(copied), peak_of(memory_of(copied)))
 
     def outcome_that_fits(self, plan: Plan) -> Outcome | None:
-        """The same for a plan that fits into an accelerator's memory; None for others, whose step is not run."""
+        """Step and peak of a plan that fits into an accelerator's memory; None for others, whose step is not timed."""
         copied = self.copied(plan)
         peak, room = peak_of(memory_of(copied)), self.system.accelerator.room
         return None if room is not None and peak > room else Outcome(self.step(copied), peak)

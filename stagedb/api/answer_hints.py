@@ -49,7 +49,7 @@ def hints_of(
 
 
 def hints_about_run(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """The same of the answer of a question about profiles that was asked about a run: how to record what is missing."""
+    """How to record what is missing in the answer to a question about profiles that was asked about a run."""
     if "bytes" in columns and any(row[columns.index("bytes")] is None for row in rows):
         yield (
             "rows without bytes: the traces do not have the size of every such message. The execution traces of the "

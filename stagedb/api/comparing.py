@@ -69,12 +69,12 @@ class PlanSide:
 
     @property
     def name(self) -> str:
-        """What a sentence calls it."""
+        """The name of this side in a sentence."""
         named = None if self.profile is None or self.found else self.profile.name
         return named or self.instance.name
 
     def whole(self, store: Store, read: Callable[[], Read]) -> Read:
-        """`read`, while nobody changes this side."""
+        """The result of `read`, during which nobody changes this side."""
         if self.profile is not None:
             return read_whole(store, "Profile", self.profile.id, read)
         return read_whole(store, "Instance", self.instance.id, read)
@@ -311,7 +311,7 @@ def _provenance(store: Store, one: PlanSide, other: PlanSide) -> Provenance:
 
 
 def timed(store: Store, sides: Sequence[PlanSide]) -> Sequence[PlanSide]:
-    """The same with a profile of each instance, if all have one on one system: the newest without scaled durations."""
+    """The sides, each with its newest profile without scaled durations, if all of them have one on the same system."""
     if any(each.profile is not None for each in sides):
         return sides
     found: list[dict[tuple[str, tuple[str, ...]], ProfileInfo]] = []

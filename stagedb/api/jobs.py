@@ -42,11 +42,12 @@ _log = logging.getLogger("stagedb.jobs")
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job that a command runs or ran. kind: export, import, search or profile. what: what the user named.
+    """A job that a command runs or ran.
 
-    about: the page of what it works on, as kind and id; None before that is known. started, updated: UTC. silent: ms
-    since the last sign of life. done, of: in `unit`; None before the first report. state: running, done, failed, or
-    lost: its process gave no sign of life for a minute.
+    kind: export, import, search or profile. what: the model or target as the user named it. about: kind and id of what
+    it works on; None before that is known. host, user: where it runs, and for whom. started, updated: its begin and its
+    last report, UTC. seconds: between these two. done, of: progress in `unit`; None before the first report. detail:
+    what it does at the moment. state: running, done, failed, or lost: its process gave no sign of life for a minute.
     """
 
     id: str
@@ -94,7 +95,7 @@ class RunningJob:
         self._now = now
 
     def about(self, kind: Literal["instance", "profile", "search", "run"], id: str) -> None:
-        """What the job made or read."""
+        """Set the page of the job: the thing that the job made or read. kind, id: of the thing."""
         self._about[kind] = id
 
     def start(self) -> None:

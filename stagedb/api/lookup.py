@@ -46,7 +46,10 @@ def find_instance(store: Store, word: str) -> InstanceInfo | None:
 
 
 def find_with_graph(store: Store, word: str) -> tuple[InstanceInfo, GraphInfo] | None:
-    """The same with its graph, in one look-up. Raises DamagedError for a graph that cannot be read."""
+    """The instance with this id, start of an id, or name, together with its graph, in one look-up.
+
+    Raises DamagedError for a graph that cannot be read.
+    """
     rows = _instance_rows(store, word)
     found = _meant(store, _instances(store, rows), word, "instance")
     if found is None:

@@ -34,7 +34,7 @@ def rows_of(store: Store, instance: InstanceInfo, keep: bool) -> tuple[Rows, Row
 
 
 def rows_of_program(program: "Program") -> tuple[Rows, Rows, Rows]:
-    """The same of a program, which the store need not have."""
+    """Peaks, levels and tensors of a program, computed in memory."""
     from stagedb.memory import memory_of
 
     ranks = Counter(program.workload.ranks.number.tolist())

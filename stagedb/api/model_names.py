@@ -107,7 +107,10 @@ class Source:
         return None if tokens is None else SequenceLength(tokens, f"that of the graph {self.origin.name} in the store")
 
     def new_plan(self, words: Mapping[str, object]) -> Plan:
-        """The same for an instance that may not exist. Raises UsageError also if the card is wrong for its length."""
+        """The plan of these words for an instance that may not exist yet, checked.
+
+        Raises UsageError for words that are no plan of the model, and if the card is wrong for the sequence length.
+        """
         plan = self.plan(words)
         if self.card is not None:
             self.card.check_sequence(plan.positions)

@@ -31,18 +31,18 @@ class GraphNode:
 
     @property
     def key(self) -> str:
-        """Label and id: what names the node in the whole store."""
+        """Label and id of the node, which name it in the whole store."""
         return f"{self.label}/{self.properties.get('id')}"
 
     @property
     def caption(self) -> str:
-        """A short text for it: a property that the schema names."""
+        """A short text for the node: the value of a property that the schema names."""
         found = self.properties.get(_LABELS[self.label].style[1])
         return self.label if found is None else str(found)
 
     @property
     def colour(self) -> str:
-        """Its colour in drawings."""
+        """The colour of the node in drawings."""
         return _LABELS[self.label].style[0]
 
 
@@ -68,7 +68,7 @@ class NeighbourKind:
 
     @property
     def name(self) -> str:
-        """Text by which an address names it."""
+        """The text by which an address names this kind."""
         return f"{self.type}.{'out' if self.out else 'in'}.{'.'.join(self.labels)}"
 
 

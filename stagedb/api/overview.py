@@ -29,9 +29,10 @@ class BestPlan:
 
 @dataclass(frozen=True)
 class Brief:
-    """Something in a store: its kind in the plural, what it is in a few words, and figures of profiles and searches.
+    """A thing of a store in short.
 
-    step: in ns. tokens: a second and accelerator.
+    kind: in the plural. name: None without one. about: what it is, in a few words. step: ns of a profile or search.
+    tokens: a second and accelerator. made_by: the user. created: UTC.
     """
 
     kind: str

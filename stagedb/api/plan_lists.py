@@ -104,7 +104,11 @@ class ListedPlan:
 
 @dataclass(frozen=True)
 class PlanFilter:
-    """Which rows are wanted: every word of a text in any of their texts, and values that they have."""
+    """Which rows of a list are wanted; None: any.
+
+    text: each of its words is in some text of the row. model, system, tag, made_by: values that the row has. fits: only
+    plans whose fullest rank fits into an accelerator.
+    """
 
     text: str | None = None
     model: str | None = None

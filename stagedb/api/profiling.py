@@ -62,7 +62,10 @@ def inputs_or_profile(
     blocking: str | Sequence[str],
     framework: str | None = None,
 ) -> ProfileInputs | str:
-    """The same, or the id of a profile, which has all of them. UsageError if both are given."""
+    """The inputs of a step, or the id of a stored profile that has all of them. The parameters are those of `inputs`.
+
+    profile: the id; UsageError if anything else is given with it.
+    """
     if profile is None:
         return inputs(system, durations, scale, blocking, framework)
     given = {

@@ -57,12 +57,12 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=current_versions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, ready for JSON."""
+        """The fields of the provenance, ready for JSON."""
         found = asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
     def facts(self) -> dict[str, str]:
-        """The same in texts by name, for a page that has the plan already."""
+        """The provenance as texts by name, without the plan, for a page that shows the plan elsewhere."""
         named = {f"{each['kind']} {each['name'] or ''}".strip(): f"digest {each['digest']}" for each in self.inputs}
         seeds = ", ".join(f"{name} {seed}" for name, seed in self.seeds.items())
         return {

@@ -16,7 +16,10 @@ from stagedb.store.naming import Name, remove_name, spaces
 
 @dataclass(frozen=True)
 class Unnamed:
-    """A name that was removed from an instance, a profile or a run, which stays. holders: who needs it, and why."""
+    """A name that was removed from an instance, a profile or a run, which stays.
+
+    kind, id: what had the name. holders: who needs it, and why.
+    """
 
     kind: str
     id: str
@@ -26,7 +29,10 @@ class Unnamed:
 
 @dataclass(frozen=True)
 class Unused:
-    """Something that nobody named or tagged. made_by: the user. created: in UTC."""
+    """A thing that nobody named or tagged.
+
+    name: the one that it has without a user's name, such as the model's. made_by: the user. created: UTC.
+    """
 
     kind: Kind
     id: str

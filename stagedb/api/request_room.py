@@ -76,7 +76,7 @@ class RequestRoom:
 
     @property
     def fit(self) -> RequestFit:
-        """That of the length which was asked."""
+        """How many requests of the length that was asked for fit."""
         return next(iter(self.fits.values()))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @all_for_python
 class RunVerbs:
-    """What a store does with runs. store: the connection."""
+    """The verbs of `Stagedb` on runs that were imported. store: the connection."""
 
     store: Store
 

@@ -19,7 +19,7 @@ else:
 
 @all_for_python
 class SearchVerbs:
-    """What a store does with searches. store: the connection."""
+    """The verbs of `Stagedb` on searches. store: the connection."""
 
     store: Store
 

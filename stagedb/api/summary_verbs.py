@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @all_for_python
 class SummaryVerbs:
-    """What a plan takes, for those who pay for it, and next to others; and the jobs that run. store: the connection."""
+    """The verbs of `Stagedb` on summaries of plans, comparisons of plans, and jobs. store: the connection."""
 
     store: Store
 

@@ -64,7 +64,7 @@ class TimedStep:
     stored: ProfileInfo | None
 
     def keep(self, store: Store, progress: Progress | None) -> ProfileInfo:
-        """Its profile, which the store has afterwards."""
+        """Write the profile of the step to the store, unless it is there, and return it."""
         return self.stored or profiling.keep(store, self.job, progress=progress)
 
 

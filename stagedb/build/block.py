@@ -21,14 +21,16 @@ PORT_REGION = "between"
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """How one block is traced. `trace` writes the forward and returns the block's result.
+    """How one block is traced.
 
-    It gets the block's input. For a block without `input` (the first one) that is a tensor that no operation makes.
-    `loss`: its result is the loss, whose gradient starts the backward; otherwise the block passes its result on and
-    waits for the gradient of it. `recomputed`: the parts of the forward that the backward runs again, each on its own.
-    `cut_gradients`: where a weight is sharded and its gradient is made whole, the gradient is cut at once; otherwise
-    the step cuts it. `layers`: as in `BlockSpec`. `trains`: whether a weight of this name has a gradient; others are
-    frozen. `below`: whether something before the block is trained, so that its input has a gradient.
+    name: of the block in the graph. repeat: how often the model has it, an expression such as `L`. trace: writes the
+    forward, from the block's input to its result. input: the block before hands over its result; the first block has
+    none, and its trace gets a tensor that no operation makes. loss: the result is the loss, whose gradient starts the
+    backward; otherwise the block passes its result on and waits for the gradient of it. recomputed: the parts of the
+    forward that the backward runs again, each on its own. cut_gradients: where a weight is sharded and its gradient is
+    made whole, the gradient is cut at once; otherwise the step cuts it. layers: the numbers of the layers, as in
+    `BlockSpec`. trains: whether a weight of this name has a gradient; others are frozen. below: whether something
+    before the block is trained, so that its input has a gradient.
     """
 
     name: str
@@ -53,7 +55,12 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A block's operations in issue order with all redistributions, and the names of its inputs and outputs."""
+    """A traced block on the mesh: its operations in issue order, with all collectives that change layouts.
+
+    plan: from which it was traced. layouts: by name of a tensor. weights: those that it reads. input, output: tensors
+    of the forward; None in the first block, and for a loss. output_gradient: what arrives from the next block.
+    input_gradient: what goes to the block before. Comments explain the other fields.
+    """
 
     plan: BlockPlan
     operations: tuple[Operation, ...]

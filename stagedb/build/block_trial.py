@@ -60,7 +60,11 @@ PLAIN = Style(
 
 
 def check_blocks(card: Card, options: GraphOptions | None = None) -> None:
-    """Raise UsageError for an own block of a card that fails its trial, or that a graph's options do not allow."""
+    """Try the own blocks of a card at tiny sizes (`BlockTrial`). Raises UsageError for a block that fails.
+
+    options: those of the graph that is built. Raises UsageError too for a block that these do not allow; None: not
+    checked.
+    """
     for block in card.blocks:
         _try(block, card)
         mixes = shapes_of(block).mixes
@@ -105,7 +109,7 @@ def _meshes(trial: "BlockTrial", mixes: bool) -> Iterator[SimulatedRanks]:
 
 @dataclass(frozen=True)
 class BlockTrial:
-    """A block of a card, and a size for each axis of its tensors."""
+    """A trial of an own block of a card in numpy. sizes: a tiny size for each axis of its tensors, by name."""
 
     block: OwnBlock
     card: Card

@@ -135,7 +135,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs, bytes and dimensions of one operation on one rank."""
+    """FLOPs, bytes and dimensions of one operation on one rank, as expressions.
+
+    dims: `[batch,] m, n, k` of a matmul, or those of an attention; empty for other operations.
+    """
 
     flops: Expression
     bytes_read: Expression

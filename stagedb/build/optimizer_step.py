@@ -54,7 +54,7 @@ class UpdateRule:
 
     @classmethod
     def of(cls, options: GraphOptions) -> "UpdateRule":
-        """What a graph's options name."""
+        """The update rule that the options of a graph name."""
         if options.optimizer == "muon":
             return cls(AdamW(), Muon(options.gathers_for_muon, options.framework.splits_packed))
         usual = OPTIMIZERS[options.optimizer]()

@@ -51,12 +51,12 @@ class CollectiveKind:
 
     @property
     def reduces(self) -> bool:
-        """Whether it adds up what the members pass in."""
+        """Whether the collective adds up what the members pass in."""
         return self.before is HeldAs.SHARE
 
     @property
     def gathers(self) -> bool:
-        """Whether it puts the members' parts together."""
+        """Whether the collective concatenates the members' parts, as an all-gather does."""
         return self.before is HeldAs.PART and self.after is HeldAs.WHOLE
 
     @property
@@ -75,7 +75,7 @@ class CollectiveKind:
         return self.gathers or self.scatters
 
     def whole(self, size: int, members: int) -> int:
-        """Bytes of its largest buffer, where a member passes in `size`."""
+        """Bytes of the largest buffer of the collective, where a member passes in `size`."""
         return size * members if self.gathers else size
 
     def sizes(self, part: Size, whole: Size) -> tuple[Size, Size]:

@@ -31,7 +31,10 @@ class Fraction(NamedTuple):
 
 
 class Function(str):
-    """An atom that is not a symbol. Its text is its identity; its other fields are the parts that it is made of."""
+    """An atom that is no symbol: a rounding, `min` or `max`, by its canonical text, which is its identity.
+
+    arguments: what is rounded or compared. whole: its value is a whole number for all values of the symbols.
+    """
 
     kind: Literal["floor", "ceil", "min", "max"]
     arguments: tuple[Fraction, ...]

@@ -114,7 +114,7 @@ class FrameworkProfile:
         return {word: value for word, value in words.items() if not is_implied(word)}
 
     def hides(self, kernels: str) -> OverlapModel:
-        """What it hides with these kernels."""
+        """The communication that the framework hides with these kernels."""
         return self.hidden_by.get(kernels, self.hiding)
 
 

@@ -22,11 +22,12 @@ class OpPlace:
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight under a plan: elements on this rank, and elements of one rank's part of it if dp shards something.
+    """A weight under a plan.
 
-    `gradients`: the ops that make its gradient. `buckets`: the bucket ops that the gradient passes. `gathers`: the
-    bucket ops that put its parts together for its `readers`. `part`: the number of the part of its block that it is in,
-    if that is a unit.
+    name, block: in the graph. order: of its registration in the block. elements: on this rank. shard: elements of one
+    rank's part, if dp shards something of it. gradients: the ops that make its gradient. buckets: the bucket ops that
+    reduce the gradient, in turn. gathers: the bucket ops that gather its parts for its `readers`. part: the number of
+    the part of its block that it is in, if that is an FSDP unit.
     """
 
     name: str
@@ -43,11 +44,12 @@ class Weight:
 
 @dataclass(frozen=True)
 class BucketOp:
-    """A symbolic collective of which an instance has one copy for each bucket.
+    """A symbolic collective of a graph, of which an instance has one copy for each bucket.
 
-    `bytes` gives the bytes of operand and result for (elements, elements of a part). `parts`: the number of ranks over
-    which it shards. apart: only weights of experts pass it that ranks divide among them, or that are units of their
-    own. again: it runs where a backward computes a forward again.
+    policy: assigns weights to buckets. order: in the issue order of its block. template: when it runs. gathers: it
+    gathers parameters; otherwise it reduces gradients. parts: the number of ranks that have a part each. bytes: bytes
+    of operand and result for (elements, elements of a part). apart: only weights of experts pass it that ranks divide
+    among them, or that are units of their own. again: it runs where a backward computes a forward again.
     """
 
     name: str
@@ -63,9 +65,10 @@ class BucketOp:
 
 @dataclass(frozen=True)
 class BucketMember:
-    """A weight at a position, with the position and name of each op that its bucket waits for.
+    """A weight in a bucket: position of its block on the stage, and name.
 
-    `turn`: the number of buckets that the gradient has passed before. `readers` wait for the bucket.
+    turn: how many buckets the gradient has passed before this one. gradients: position and name of each op that the
+    bucket waits for. readers: position and name of each op that waits for the bucket.
     """
 
     position: int
@@ -77,10 +80,12 @@ class BucketMember:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One collective of a stage. `base`: the issue number of the op that it follows. `slot`: its place after that op.
+    """One collective of a stage that reduces the gradients, or gathers the parameters, in a bucket.
 
-    `gathers`: it puts parameters together, instead of reducing gradients. `after`: ops that it waits for without
-    reading their results.
+    op: the symbolic collective. gathers: it gathers parameters. index: among the buckets of this op. bytes_in,
+    bytes_out: bytes of operand and result on one rank. position: on the stage, by which it is counted. base: the issue
+    number of the op that it follows. members: the weights. after: ops that it waits for without reading their results.
+    slot: its place among the buckets that follow the same op, from 1.
     """
 
     op: str
@@ -99,8 +104,8 @@ class Bucket:
 class Part:
     """A part of a block outside layers whose weights are a unit: a layer that predicts a further token.
 
-    By phase: the first and the last of the orders of its ops, and the op that computes last. opened: the order in its
-    block at which a backward reaches the model.
+    first, end: by phase, the lowest and the highest order of its ops. last: by phase, the op that computes last.
+    opened: the order in its block at which a backward reaches the model.
     """
 
     first: Mapping[str, int]

@@ -17,8 +17,8 @@ Member = tuple[int, int]
 class ChunkWork:
     """The blocks and buckets of one chunk (virtual stage).
 
-    before, after: the ways to the chunk number before it and to the one after it (along the pipeline), None at the
-    pipeline's ends.
+    stage: its blocks. order: the issue numbers of its ops. before, after: the way of a message to the previous and to
+    the next chunk of the pipeline; None at the pipeline's ends.
     """
 
     stage: Stage
@@ -47,7 +47,11 @@ def _looped(way: ChunkRoute | None, towards: int) -> bool:
 
 @dataclass(frozen=True)
 class StageWork:
-    """The work of one stage: its chunks and its task order; on one rank of cp and ep, where these differ."""
+    """The work of a rank of one stage.
+
+    index: of the stage. chunks: in their order on the stage. tasks: in the order in which they run. member: coordinates
+    on cp and ep of the rank; 0 along an axis whose ranks do the same.
+    """
 
     index: int
     chunks: tuple[ChunkWork, ...]
@@ -62,11 +66,12 @@ class StageWork:
 
 @dataclass(frozen=True)
 class RankClass:
-    """Stages with equal work, `stages`, and (stage, member) of each: (0, 0) represents all members where none differ.
+    """Stages whose ranks do the same work.
 
-    `work` is that of the first stage; peers and groups are relative, so it serves all.
-    first_layers: for each stage, chunk after chunk, the number to add to a layer's number on the stage to get its
-    number in the model.
+    number: of the class. digest: of the work. stages: their indexes. first_layers: for each stage, chunk after chunk,
+    the number to add to a layer's number on the stage to get its number in the model. work: that of the first stage;
+    peers and groups are relative in it, so it serves all stages. places: (stage, member) of all ranks; the member (0,
+    0) represents all where none differ.
     """
 
     number: int
@@ -79,10 +84,11 @@ class RankClass:
 
 @dataclass(frozen=True, order=True)
 class Feed:
-    """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
+    """A message between tasks of two rank classes: the target waits for it.
 
-    Between chunks a message may go around the ends: from the last stage to the first the hop is 1 minus the number of
-    stages. With hop 0 a stage hands over to itself, without a message.
+    source_class, target_class: numbers of the classes. source, target: indexes of their tasks. hop: how many stages
+    further the target is. Between chunks a message may go around the ends: from the last stage to the first the hop is
+    1 minus the number of stages. With hop 0 a stage hands over to itself, without a message.
     """
 
     source_class: int

@@ -27,9 +27,10 @@ Edge = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class IndexedGraph:
-    """A graph, and its rows as the store would answer them.
+    """A graph, and its rows as the store would return them.
 
-    ops: the properties of each op by name. edges: those that lead to the ops of each block, with both ends.
+    stored: the rows that decide the shape of instances. ops: the properties of each op by name. edges: by block, the
+    edges that lead to its ops, with both ends.
     """
 
     graph: SymGraph
@@ -63,7 +64,11 @@ class IndexedGraph:
 
 @dataclass(frozen=True)
 class CopiedRows:
-    """What the store has of an instance, as rows. ops, edges, tasks: by class. buckets: rows of `copy_buckets`."""
+    """The rows of an instance, as the store would return them after the copy in Cypher.
+
+    made: the instance before its copy. classes: a row of each rank class. ops, edges, tasks: by number of the class.
+    buckets: rows that the statement `copy_buckets` takes.
+    """
 
     made: Prepared
     classes: Sequence[Row]

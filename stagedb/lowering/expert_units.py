@@ -36,10 +36,10 @@ def spans(ops: Iterable[Mapping[str, Any]]) -> dict[str, ExpertSpan]:
 
 @dataclass(frozen=True)
 class ExpertUnits:
-    """The units of a stage where experts are some of them.
+    """The FSDP units of a stage whose experts are units of their own.
 
-    spans: the experts, by the position of their layer. layers: the positions of all layers. again: those of layers
-    whose forward the backward computes again, experts included.
+    order: the issue numbers of the stage. spans: the experts, by the position of their layer. layers: the positions of
+    all layers. again: the positions of layers whose forward the backward computes again, experts included.
     """
 
     order: IssueOrder

@@ -39,7 +39,11 @@ WEIGHT_COLUMNS = (
 
 @dataclass(frozen=True)
 class GraphRows:
-    """The rows of a graph that decide the shape of its instances: a few hundred, for every depth of the model."""
+    """The rows of a stored graph that decide the shape of its instances: a few hundred for every depth of the model.
+
+    id, name: of the graph. options: of `GraphOptions`. sizes: the model's symbols. blocks: in forward order. ops,
+    weights: properties of the nodes. edge_conditions: the distinct expressions by which edges are present.
+    """
 
     id: str
     name: str

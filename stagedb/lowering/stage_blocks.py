@@ -15,10 +15,10 @@ PSEUDO_BLOCKS = (CUT, BUCKET)
 
 @dataclass(frozen=True)
 class Block:
-    """A block of the model and how often it repeats; `layers` is None for a block that the model has once.
+    """A block of the model.
 
-    `numbers`: the numbers of its layers in the model, from 0, where kinds of layers alternate; None: they follow each
-    other.
+    layers: how often it repeats; None for a block that the model has once. numbers: of its layers in the model, from 0,
+    where kinds of layers alternate; None: they follow each other.
     """
 
     name: str
@@ -28,11 +28,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Place:
-    """A block at a position of a stage. `layer` is its number among the stage's layers, None outside layers.
+    """A block at a position of a stage.
 
-    `variant`: the index of its evaluated values. Layers that recompute differ from those that do not, and ranks of cp
-    may differ. `steps`: the variant of each turn of the block's loops. `end` is set only for the pseudo-block `cut`:
-    "previous" before the first block, "next" after the last one.
+    layer: its number among the stage's layers, None outside layers. end: only for the pseudo-block `cut`: "previous"
+    before the first block, "next" after the last one. variant: the index of its evaluated values, which differ where a
+    layer recomputes, and between ranks of cp. steps: the variant of each iteration of the block's loops.
     """
 
     position: int
@@ -45,11 +45,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Stage:
-    """The blocks of one number in the pipeline, in forward order, without the cuts: a stage, or one of its chunks.
+    """A stage of a pipeline, or one of its chunks: its blocks in forward order, without the cuts at its ends.
 
-    `first_layer`: its first layer's number in the model. `counted`: layers of its stage in the chunks before.
-    `given`, `gives`: the chunks of the same stage that are before and after it in the pipeline: they hand over without
-    a message. None where they are on another stage.
+    index: its number in the pipeline. first_layer: the number of its first layer in the model. layers: how many it has.
+    has_previous, has_next: whether another stage is before and after it. counted: layers of its stage in the chunks
+    before. given, gives: the chunks of the same stage that are before and after it in the pipeline, and hand over
+    without a message; None where they are on another stage.
     """
 
     index: int

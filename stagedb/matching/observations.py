@@ -85,10 +85,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class Observations:
-    """What a run shows.
+    """The speed of a machine that a matched run shows.
 
-    id, run: its id, and its name or the begin of its id. step: ns of a step. matched: the share of its plan's ops that
-    it has.
+    id: of the run. run: its name, or the begin of its id. step: ns. workload: of its plan. matched: the share of the
+    plan's ops that it has. ranks: steps of each rank. calls: its collectives and messages.
     """
 
     id: str

@@ -70,10 +70,11 @@ OF_MODEL = ("tied",)
 
 @dataclass(frozen=True)
 class FoundPlan:
-    """What a run was run under.
+    """The plan under which a recorded run was made, as far as it is known.
 
-    card, words: model and plan, None if no sizes were found. left: ops of one rank of each stage that differ; of: of
-    how many. ties: what stays open, as sentences. undecided: words whose other values fit as well.
+    degrees: of parallelism. sizes, card: of the model; None if no sizes were found. words: of the plan. left: ops of
+    one rank of each stage that differ from the plan, of `of` ops. ties: what stays open, as sentences. undecided: words
+    whose other values fit as well.
     """
 
     degrees: FoundDegrees

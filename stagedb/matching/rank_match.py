@@ -30,7 +30,7 @@ class Known:
 
     @classmethod
     def of(cls, seen: Sequence[SeenOp]) -> "Known":
-        """What some of these ops have."""
+        """The facts that the recording has of these ops."""
         communicates = [each for each in seen if each.kind not in WORK]
         return cls(
             any(each.dims for each in seen),
@@ -40,7 +40,7 @@ class Known:
         )
 
     def planned(self, op: PlannedOp) -> Hashable:
-        """What must be the same in a recorded op."""
+        """The key of a planned op: it is the same as that of the recorded op which it may be matched with."""
         if op.kind == ATTENTION and self.packed:
             _, heads, kv_heads, _, _, head, *_ = op.dims
             return op.kind, (0, heads, kv_heads, 0, 0, head)
@@ -49,7 +49,7 @@ class Known:
         return op.kind, self._group(op.group), (op.sent if op.kind != "recv" else op.received) * self.sizes
 
     def seen(self, op: SeenOp) -> Hashable:
-        """What must be the same in a planned op."""
+        """The key of a recorded op: it is the same as that of the planned op which it may be matched with."""
         if op.kind == ATTENTION and self.packed and op.dims is not None:
             return op.kind, op.dims[:6]
         if op.kind in WORK:
@@ -73,10 +73,11 @@ class OpPair:
 
 @dataclass
 class RankMatch:
-    """What a rank's ops are in its plan.
+    """The ops that one rank ran in a step, matched with those that its plan has.
 
-    changed: pairs that are the same op with another size, type, group or kind. missing, extra: places of planned and of
-    seen ops without a counterpart. reordered: the tasks of micro-batches ran in another order, in which `planned` is.
+    planned, seen: both lists of ops, in the order of issue. matched: pairs of the same op. changed: pairs of one op
+    with another size, type, group or kind. missing, extra: places of planned and of seen ops without a counterpart.
+    reordered: the tasks of micro-batches ran in another order, in which `planned` is.
     """
 
     planned: Sequence[PlannedOp]

@@ -104,7 +104,10 @@ def memory_of(program: Program, place: SharePlace = FIRST) -> tuple[ClassMemory,
 def memory_of_classes(
     graph: SymGraph, plan: Plan, classes: Sequence[tuple[ClassColumns, BucketWeights]], place: SharePlace = FIRST
 ) -> tuple[ClassMemory, ...]:
-    """The same for the classes of a graph under a plan, each with the weights of its buckets."""
+    """The memory of a rank of each of some classes of a graph under a plan.
+
+    classes: the columns of each class, and the weights of its buckets. place: as in `memory_of`.
+    """
     shared: Shared = {}
     found = []
     for columns, weights in classes:

@@ -47,9 +47,10 @@ class PlacedWeight:
 
 @dataclass(frozen=True)
 class BucketStorage:
-    """A bucket's collective, with the weights whose gradients, or whose parameters, it carries.
+    """The collective of a bucket in the memory of a rank.
 
-    gathers: it puts parameters together, instead of reducing gradients. bytes_in, bytes_out: on one rank.
+    gathers: it gathers parameters; otherwise it reduces gradients. bytes_in, bytes_out: of operand and result on one
+    rank. members: the weights whose parameters, or whose gradients, it carries.
     """
 
     gathers: bool
@@ -60,10 +61,11 @@ class BucketStorage:
 
 @dataclass(frozen=True)
 class Item:
-    """One operator or bucket's collective in the issue order. `reads` and `writes` name each storage once.
+    """One operator, or the collective of a bucket, in the issue order of a task.
 
-    row: its place among the ops of the class. temporary: bytes that it allocates only while it runs. message: bytes of
-    its operand, if it communicates.
+    op: in the graph. row: its place among the ops of the class. position: of its block on the stage. reads, writes:
+    storages of tensors, each once. temporary: bytes that it allocates only while it runs. message: bytes of its
+    operand, if it communicates. bucket: whose collective it is; None for an operator.
     """
 
     op: SymOp
@@ -77,7 +79,7 @@ class Item:
 
     @property
     def facts(self) -> OpFacts:
-        """What its operator is to the model."""
+        """Facts of the item's operator that do not depend on the plan, such as its layer part."""
         return self.op.facts
 
 

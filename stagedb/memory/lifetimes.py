@@ -109,9 +109,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Life:
-    """`bytes` of a tensor from `begin` until one of `ends`; without any they are never freed.
+    """The lifetime of a tensor in a step: `bytes` are held from `begin` until one of `ends`, without any for ever.
 
-    `layer` is counted from the stage's first, None outside layers.
+    name: of the tensor. layer: counted from the stage's first, None outside layers. category: what the memory is for.
     """
 
     name: str
@@ -124,7 +124,10 @@ class Life:
 
 @dataclass(frozen=True)
 class State:
-    """`bytes` that a rank holds before the step and after it."""
+    """`bytes` of a tensor that a rank holds before a step and after it, such as a parameter.
+
+    name: of the tensor. layer: counted from the stage's first, None outside layers. category: what the memory is for.
+    """
 
     name: str
     layer: int | None
@@ -134,9 +137,10 @@ class State:
 
 @dataclass(frozen=True)
 class Changes:
-    """Bytes that begin (above 0) and end in tasks of a kind: parallel columns. rows: the numbers of their categories.
+    """Bytes that begin and end to be held in tasks of one kind, as parallel columns.
 
-    moments: when, with whether something begins. places: the same moments in a task that runs alone.
+    rows: the number of the category of each. moments: when, and whether something begins. places: the same moments as
+    places in a task that runs alone. bytes: above 0 where something begins.
     """
 
     rows: npt.NDArray[np.int64]

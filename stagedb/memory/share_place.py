@@ -9,7 +9,10 @@ from stagedb.plans import Plan, groups
 
 @dataclass(frozen=True)
 class SharePlace:
-    """The place of a rank among those that share weights, and among those that share experts which ranks divide."""
+    """Which part of sharded weights a rank has.
+
+    dense: its place among the ranks that share weights. experts: among those that share experts which ranks divide.
+    """
 
     dense: int = 0
     experts: int = 0

@@ -20,9 +20,10 @@ Levels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Point:
-    """The moment while the item of this index of a task runs; the number of items means the task's end.
+    """A moment of a step: while an item of a task runs, or the end of the task.
 
-    prepared: the time before it, after the item before.
+    task: its place in the schedule. index: of the item; the number of items means the end. prepared: the time before
+    the item, after the one before it.
     """
 
     task: int
@@ -83,7 +84,11 @@ Member = tuple[TaskKind, int, TaskPosition]
 
 @dataclass(frozen=True)
 class Alive:
-    """Tensors of one name that live at a point: `count` of them, each of one micro-batch, with `bytes` together."""
+    """Tensors of one name that are held at a point of the step.
+
+    layer: counted from the stage's first, None outside layers. count: the number of tensors, one a micro-batch. bytes:
+    the sum of their sizes.
+    """
 
     name: str
     layer: int | None
@@ -96,9 +101,10 @@ class Alive:
 class Usage:
     """The memory of one rank of a class over a step.
 
-    held: what it holds before and over the step. tasks: in the order in which it runs them. lengths: by (kind of task,
-    chunk), the number of operators and buckets that one such task runs. together: by kinds and chunks, the order of
-    tasks that run together. pairs: their places, the first of each and the one after its last.
+    held: tensors that it holds before and over the step. tasks: in the order in which they run. lengths: by kind of
+    task and chunk, the number of operators and buckets that one such task runs. together: by kinds and chunks of tasks
+    that run together, the order of their items. pairs: the place of the first task that runs together with others, and
+    the place after the last of them, one for each such pair.
     """
 
     held: Lives

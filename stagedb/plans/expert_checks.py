@@ -281,7 +281,10 @@ def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def chosen_loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The same by the experts that tokens choose, of which some may have copies."""
+    """The load of each expert that tokens choose: an expert with copies (`redundant_experts`) has one entry.
+
+    sizes: those of the model. Returns choices of tokens by expert, in the smallest whole numbers, as `loads`.
+    """
     experts = sizes["E"]
     if plan.routing:
         return smallest(histogram(table(plan), experts))
@@ -303,7 +306,7 @@ def uneven(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
-    """The same load in the smallest whole numbers."""
+    """A load of experts in the smallest whole numbers with the same ratios: `(4, 2)` becomes `(2, 1)`."""
     common = gcd(*load) or 1
     return tuple(each // common for each in load)
 

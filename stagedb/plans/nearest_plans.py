@@ -80,7 +80,7 @@ class Misfit(UsageError):
         self.lead, self.last, self.trial = lead, last, trial
 
     def tried(self, trial: Trial) -> "Misfit":
-        """The same with a trial of its ways by a caller that knows more of the request."""
+        """The misfit with another test of its ways out. trial: tries a changed plan, for a caller that knows all of it."""
         return Misfit(self.reason, self.near, self.ways, self.lead, self.last, trial)
 
     @property

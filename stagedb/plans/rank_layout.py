@@ -44,7 +44,7 @@ class RankLayout:
         return layout
 
     def properties(self) -> dict[str, Any]:
-        """What an instance keeps of it."""
+        """The properties that an instance node keeps of the layout."""
         axes, *numbers = zip(*map(astuple, self.groups), strict=True) if self.groups else [()] * (1 + len(_COLUMNS))
         return {
             "class_table": list(self.classes),

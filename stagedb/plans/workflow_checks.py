@@ -21,7 +21,7 @@ def check_needed(workflow: Workflow, words: Iterable[PlanWord], values: object, 
 
 
 def workflows_with(needs: str) -> str:
-    """Those that have what a word needs, as options."""
+    """The workflows that have what a word of a plan needs, as options of a message."""
     return " or ".join(str(Word("workflow", name)) for name, workflow in WORKFLOWS.items() if _has(workflow, needs))
 
 

@@ -16,7 +16,7 @@ from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the step of a rank goes, as shares of the step. Each is the mean of all ranks."""
+    """Where the step of a rank goes: shares of the step from 0 to 1, means of all ranks."""
 
     busy: float
     exposed: float
@@ -154,7 +154,10 @@ def works(job: StepView) -> list[AlikeOps]:
 
 @dataclass(frozen=True)
 class Held:
-    """The memory of one rank of a class at its peak, in bytes by category, and the moment of the peak."""
+    """The memory of one rank of a class at its peak.
+
+    rank_class: its number. stages: of the class. sizes: bytes by category. when: the moment of the peak, in words.
+    """
 
     rank_class: int
     stages: tuple[int, ...]

@@ -36,7 +36,7 @@ class MemoryCurve:
 
 @dataclass(frozen=True)
 class TaskSpans:
-    """When each task of a rank class runs in a step, by its place in the schedule [ns]. step: its length."""
+    """When each task of a rank class runs in a step, by its place in the schedule. starts, finishes, step: ns."""
 
     starts: Sequence[int]
     finishes: Sequence[int]

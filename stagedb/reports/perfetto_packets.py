@@ -31,7 +31,10 @@ class InternedNames:
 
 @dataclass(frozen=True)
 class TrackEvents:
-    """Events in the order of their tracks. name: a number, 0 for an end. more: further fields of the event."""
+    """Events in the order of their tracks, as columns.
+
+    time: ns. name: the number of an interned text, 0 for an end. more: further fields of each event.
+    """
 
     kind: Ints
     track: Ints

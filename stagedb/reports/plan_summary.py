@@ -164,12 +164,12 @@ class PlanSummary:
 
     @property
     def time(self) -> int | None:
-        """Nanoseconds of these steps."""
+        """Nanoseconds that the steps for the tokens take; None where `steps` is."""
         return None if self.steps is None else self.steps * self.step
 
     @property
     def days(self) -> Fraction | None:
-        """The same in days."""
+        """The time of the steps for the tokens in days; None where `steps` is."""
         return None if self.time is None else Fraction(self.time, DAY)
 
     @property
@@ -185,7 +185,7 @@ class PlanSummary:
 
     @property
     def energy(self) -> Fraction | None:
-        """kWh."""
+        """Energy of the accelerators in kWh for the tokens; None where it cannot be computed."""
         time, watts = self.time, self.prices.watts
         return None if time is None or watts is None else self.ranks * watts * Fraction(time, SECOND) / JOULES
 

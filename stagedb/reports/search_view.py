@@ -24,9 +24,10 @@ class MadePlan:
 
 @dataclass(frozen=True)
 class FrontPlan:
-    """A plan of a front. bound: no other plan that may be as small, or has as many ranks, has a shorter step [ns].
+    """A timed plan of a front of step against memory, or of step against ranks.
 
-    place: of the plan among the candidates. bound is None where every such plan has been timed.
+    place: of the plan among the candidates. bound: a lower bound [ns] of the steps of plans that were not timed and may
+    need no more memory, or that have as many ranks; None where there are none.
     """
 
     place: int
@@ -41,7 +42,11 @@ class FrontPlan:
 
 @dataclass(frozen=True)
 class RanksBest:
-    """The best plan on so many ranks of a system. best: None if none was timed. bound: as that of `FrontPlan`."""
+    """The best plan of a search on one system and number of ranks.
+
+    best: None if no plan was timed. bound: a lower bound [ns] of the steps of plans on these ranks that were not timed;
+    None where there are none.
+    """
 
     system: str
     ranks: int
@@ -51,9 +56,11 @@ class RanksBest:
 
 @dataclass(frozen=True)
 class Loss:
-    """Why plans lose: how many, in how many candidates, and how many of these were timed.
+    """A reason for which plans of a search lose.
 
-    step: the shortest step or bound [ns]; None where none is known. why: of the candidate with it.
+    code: the reason, as candidates have it. plans, candidates: how many lose by it, and in how many candidates (a
+    candidate is a plan, or a set of plans that a bound rules out). timed: how many of these candidates were timed.
+    step: the shortest step or bound [ns]; None where none is known. why: a sentence on the candidate with that step.
     """
 
     code: str
@@ -82,7 +89,7 @@ class SearchView:
 
     @property
     def request(self) -> SearchRequest:
-        """What was asked."""
+        """The request that the search answers."""
         return self.result.request
 
     @property
@@ -143,7 +150,7 @@ class SearchView:
 
     @cached_property
     def several(self) -> bool:
-        """Whether it has several systems or numbers of ranks."""
+        """Whether the search covers several systems or numbers of ranks."""
         return len(self.request.systems) * len(self.request.ranks) > 1
 
     def memory_front(self, system: str, ranks: int) -> list[FrontPlan]:

@@ -102,7 +102,7 @@ def term_changes(first: StepSums, second: StepSums) -> tuple[TermChange, ...]:
 
 
 def axis_changes(first: StepSums, second: StepSums) -> tuple[TermChange, ...]:
-    """The same with exposed communication by axis, those that grow the most first.
+    """The terms of two steps with exposed communication by axis, those that grow the most first.
 
     Where a rank waits for several axes at once, each has its part of the time. The term of an axis is its name.
     """
@@ -253,9 +253,10 @@ def _why(slow: StepSums, fast: StepSums) -> str:
 def sums_from(
     name: str, head: Mapping[str, int], terms: Mapping[str, int], parts: Iterable[Mapping[str, str | int | None]]
 ) -> StepSums:
-    """The same from rows of a store, with sums over all ranks.
+    """Where the time of a step goes, from rows of a store with sums over all ranks.
 
-    head: step [ns], tokens, world. parts: rows with type, kind, axis, phase, and time and exposed [ns].
+    name: what a sentence calls the step. head: step [ns], tokens, world. terms: ns of each of `TERMS`. parts: rows with
+    type, kind, axis, phase, and time and exposed [ns].
     """
     ranks = head["world"] or 1
     found: dict[str, dict[str, float]] = {"busy": {}, "exposed": {}}

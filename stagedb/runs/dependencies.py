@@ -53,7 +53,7 @@ class Dependencies:
 
 @dataclass(frozen=True)
 class RetimedRun:
-    """A run timed again, in ns: when each op of each rank starts and ends, and the step until the last end."""
+    """A run timed again. start, end: by rank, ns of each op. step: ns until the last end."""
 
     start: Mapping[int, Floats]
     end: Mapping[int, Floats]

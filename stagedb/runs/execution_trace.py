@@ -106,10 +106,11 @@ class _TraceFile(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ExecutionTrace:
-    """What a file has. process: of the rank. All others are by the numbers of calls.
+    """What an execution trace of PyTorch has of one rank.
 
-    rank: its number, None if no collective has it. calls: what each call of c10d asks for. names, shapes: of
-    operators. above: the operator around another one. records: collectives, in the order of the calls.
+    path: of the file. process: its number in the system. rank: None if no collective has it. groups: process groups.
+    The others are by the number of a call: calls, what a call of c10d asks for; names and shapes of operators; above,
+    the operator around another one; records, collectives in the order of the calls.
     """
 
     path: Path
@@ -134,9 +135,10 @@ class ExecutionTrace:
 
 @dataclass(frozen=True)
 class AskedCollective:
-    """What a node has of a collective. group: its name, empty if the node has none. peer: the other end of a message.
+    """What a call of c10d asks for, as a node of an execution trace has it.
 
-    sent, received: elements. dtype: as profiles write it.
+    name: of the call. group: name of the process group, empty if the node has none. dtype: as profiles write it. sent,
+    received: elements. peer: the other end of a message.
     """
 
     name: str

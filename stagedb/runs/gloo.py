@@ -26,7 +26,10 @@ WAIT = "_c10d_functional::wait_tensor"
 
 @dataclass(frozen=True)
 class HostCall:
-    """An event of gloo, or a call that asks for one. times: in ns. number: `Record function id`, -1 if none."""
+    """An event of gloo, or a call of c10d that asks for one.
+
+    times: start and end in ns. thread: that it is on. number: its `Record function id`, -1 if it has none.
+    """
 
     name: str
     times: tuple[int, int]

@@ -21,10 +21,11 @@ START, STREAM, DEPENDENCY, LAUNCH, MEMBER, MESSAGE = "start", "stream", "depende
 
 @dataclass(frozen=True)
 class TimedOps:
-    """Ops of a rank by start, in ns from the begin of the window, by the clock of the first rank.
+    """Ops of a rank by start; times in ns from the begin of the window, by the clock of the first rank.
 
-    launched: when the call that launched each began; synchronised: the op whose end the host had waited for last before
-    that; either `NONE`: unknown. by_host: whether each is an operator of a host, on whose thread the program runs.
+    stream: where each ran. launched: when the call that launched it began. synchronised: the op whose end the host had
+    waited for last before the launch. Both are `NONE` where they are unknown. by_host: whether it is an operator of a
+    host, on whose thread the program runs.
     """
 
     start: Integers
@@ -57,7 +58,10 @@ REASONS = (START, STREAM, DEPENDENCY, LAUNCH, MEMBER, MESSAGE)
 
 @dataclass(frozen=True)
 class PathPieces(Sequence[PathPiece]):
-    """The pieces of a path, as columns: a path of a large run has millions. reason: places in `REASONS`."""
+    """The pieces of a critical path as columns, one entry a piece, because the path of a large run has millions.
+
+    rank, op: what runs. start, end: in ns. reason: places in `REASONS`. idle, launching: ns, as in `PathPiece`.
+    """
 
     rank: Places
     op: Places
@@ -88,7 +92,10 @@ class PathPieces(Sequence[PathPiece]):
 
 
 def critical_path(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective]) -> PathPieces:
-    """The pieces of the path, from the begin of the window on. `idle` of a piece is before its `start`."""
+    """The pieces of the critical path of a run, from the begin of the window on.
+
+    ranks: the ops of each recorded rank. calls: the collectives and messages that ranks ran together.
+    """
     member = {(rank, place): call for call in calls if len(call.members) > 1 for rank, place in call.members.items()}
     before = {rank: _before(ops) for rank, ops in ranks.items()}
     # A number of a view is found faster than one of an array.

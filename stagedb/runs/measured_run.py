@@ -33,7 +33,12 @@ FORMAT = 7
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """The ops of one rank on the run's clock. exposed: communication in ns while nothing computes."""
+    """The ops of one rank on the run's clock; all columns have one entry an op.
+
+    types: compute, copy, collective, send or recv. kinds: such as matmul or all_reduce. exposed: ns in which an op
+    communicates while nothing computes. slack: ns of the least delay that makes the run longer. spent: where the time
+    of the rank goes.
+    """
 
     timed: TimedOps
     types: tuple[str, ...]
@@ -45,7 +50,7 @@ class RankTimeline:
 
 @dataclass(frozen=True)
 class MeasuredLane:
-    """Ranks that executed the same ops, ascending."""
+    """Ranks that executed the same ops. number: of the lane. ranks: ascending."""
 
     number: int
     ranks: tuple[int, ...]
@@ -53,9 +58,10 @@ class MeasuredLane:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run.
+    """A recorded run, its ranks on one clock.
 
-    ranks: by number. calls: its collectives and messages. begin: in ns since 1970. window: its length in ns.
+    ranks: traces by rank. calls: its collectives and messages. clocks: how far each rank's clock is ahead. begin: in ns
+    since 1970. window: its length in ns. ops: the timeline of each rank. lanes: by number. path: the critical path.
     """
 
     ranks: Mapping[int, RankTrace]

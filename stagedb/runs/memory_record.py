@@ -54,6 +54,6 @@ class AllocatedMemory:
         return self.moments[-1]
 
     def later(self, ns: int) -> "AllocatedMemory":
-        """The same with times from another begin."""
+        """The memory with all times counted from another begin. ns: what is added to each time."""
         moments = tuple(replace(each, time=each.time + ns, until=each.until + ns) for each in self.moments)
         return replace(self, time=self.time + ns, moments=moments)

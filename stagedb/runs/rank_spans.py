@@ -38,7 +38,7 @@ class Numbering(dict[KeyT, int]):
 
 @dataclass
 class SpanColumns:
-    """Columns of spans of a kind; place: thread or stream. Those that a kind has no use for are empty."""
+    """The spans of one kind that a profiler recorded, as columns of integers by name; those without a use are empty."""
 
     columns: "dict[str, array[int]]" = field(
         default_factory=lambda: {name: array(code) for name, code in _TYPES.items()}

@@ -75,7 +75,7 @@ class RecordedCollective:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group of a rank, as its trace lists it. ranks: global ones."""
+    """A process group of a rank, as its trace lists it. description: a framework's name for it. ranks: global ranks."""
 
     name: str
     description: str

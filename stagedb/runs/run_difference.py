@@ -30,7 +30,7 @@ MOST_OF = 0.5
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What an operator or kernel took on a rank in a step, in ns, and how often it ran, in one run."""
+    """An operator or kernel in a step of one run on one rank. ns: the time of all calls. calls: their number."""
 
     ns: float = 0.0
     calls: float = 0.0

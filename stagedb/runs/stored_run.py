@@ -11,7 +11,11 @@ from stagedb.runs.measured_path import PathPieces, TimedOps, critical_path
 
 @dataclass(frozen=True)
 class RunOpFacts:
-    """What an op of a lane is, the same on all its ranks; fields as of `RunOp`. None where nothing was recorded."""
+    """What an op of a lane is, the same on all of its ranks: the properties of a `RunOp` node (docs/data-model.md).
+
+    bytes: of a copy. message: bytes of the operand of a communication on one rank. critical: ns on the critical path.
+    None where nothing was recorded.
+    """
 
     name: str
     type: str
@@ -41,9 +45,11 @@ class LaneFacts:
 
 @dataclass(frozen=True)
 class StoredCollective:
-    """A collective or message with the times of its members; fields as of `RunCollective`, times in ns.
+    """A collective or message and its members' times [ns]: a `RunCollective` node (docs/data-model.md).
 
-    group: global ranks of its group, or both of a message, ascending; empty if they were not recorded.
+    joint: its members. axis: the name of the group. ready: when the last member begins. last: the rank of that member.
+    waited: by all others together. group: global ranks of its group, or both of a message, ascending; empty if they
+    were not recorded.
     """
 
     joint: JointCollective
@@ -56,7 +62,7 @@ class StoredCollective:
 
 @dataclass(frozen=True, slots=True)
 class StoredLevel:
-    """Bytes at a moment of the fullest step. start: in ns. operator: the one that runs at a peak."""
+    """Memory at a moment of the fullest step. bytes: held then. start: in ns. operator: the one that runs at a peak."""
 
     bytes: int
     start: int
@@ -65,9 +71,11 @@ class StoredLevel:
 
 @dataclass(frozen=True)
 class StoredMemory:
-    """What ranks whose allocators did the same hold of a device or the host; fields as of `RunMemory`.
+    """Memory of a device, or of the host, that ranks had alike: a `RunMemory` node (docs/data-model.md).
 
-    levels: by moment, as `RunMemoryLevel` names them.
+    place: `device 0` or `host`. absolute: bytes are all that the process holds; otherwise those allocated since the
+    recording began. members: the ranks. step: the profiler's number of the step with the peak. phase: of the peak.
+    module: path of the module whose op the peak is for. levels: by moment of that step.
     """
 
     place: str
@@ -83,8 +91,9 @@ class StoredMemory:
 class StoredRun:
     """A run of a store.
 
-    step: its length in ns. job_ranks: ranks of its job, recorded or not. devices: names of the accelerators. lanes: by
-    number. timed: the ops of each recorded rank. memory: empty if it was not recorded.
+    id, name: of the run. tool: what recorded it. step: its length in ns. job_ranks: ranks of its job, recorded or not.
+    devices: names of the accelerators. lanes: by number. timed: the ops of each recorded rank. collectives: and
+    messages between recorded ranks. memory: empty if it was not recorded.
     """
 
     id: str

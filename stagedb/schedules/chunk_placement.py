@@ -11,7 +11,10 @@ from stagedb.mentions import Word
 
 @dataclass(frozen=True)
 class ChunkRoute:
-    """The way of a message: the stages, and the chunks, from one number of the pipeline to the next."""
+    """The way of a message from one chunk of the pipeline to the next.
+
+    hop: number of the receiving stage minus that of the sending one. step: the same of their chunks.
+    """
 
     hop: int
     step: int

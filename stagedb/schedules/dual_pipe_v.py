@@ -56,7 +56,7 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
 
 
 def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """The same with the pairs as one task each (torch's `OVERLAP_F_B`), but the last stage's first."""
+    """The order of `order` with pairs as one task each (torch's `OVERLAP_F_B`), but for the last stage's first pair."""
     return _order(stage, stages, microbatches, pairs=True)
 
 

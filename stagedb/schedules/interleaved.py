@@ -16,7 +16,7 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
 
 
 def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """The same with one more forward before the first backward; then each forward runs together with a backward."""
+    """Interleaved 1F1B with one more forward of warm-up, after which each forward runs together with a backward."""
     return _order(stage, stages, microbatches, chunks, paired=True)
 
 

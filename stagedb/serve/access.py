@@ -62,7 +62,7 @@ class AccessRules:
     writer: str | None = field(default=None, repr=False)
 
     def with_writer(self, writer: str | None) -> Self:
-        """The same rules, with a token of writers. Raises UsageError if it is that of readers."""
+        """These rules with a token of writers. Raises UsageError if it is the token of readers."""
         if writer is not None and self.is_token(writer):
             raise UsageError("the token of readers and that of writers are the same: give writers another one")
         return replace(self, writer=writer)
@@ -77,12 +77,12 @@ class AccessRules:
 
     @property
     def cookie(self) -> str:
-        """What the cookie contains: a browser that is copied does not have the token itself."""
+        """The value of a reader's cookie: a keyed digest (HMAC) of the token, which does not give the token away."""
         return hmac.new((self.token or "").encode(), b"stagedb serve", hashlib.sha256).hexdigest()
 
     @property
     def writer_cookie(self) -> str:
-        """What the cookie of writers contains."""
+        """The value of a writer's cookie: a keyed digest (HMAC) of the writers' token."""
         return hmac.new((self.writer or "").encode(), b"stagedb serve writer", hashlib.sha256).hexdigest()
 
     def is_known(self, headers: Headers) -> bool:

@@ -83,7 +83,7 @@ def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequen
 
 
 def term_rows(terms: Sequence[ComparedTerm]) -> list[TermRow]:
-    """The same as rows of a table."""
+    """The terms of several steps as rows of a table."""
     if not terms:
         return []
     most = differs_most(terms)

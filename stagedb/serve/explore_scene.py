@@ -44,7 +44,7 @@ class Scene:
 
     @property
     def words(self) -> dict[str, Any]:
-        """The words of its address."""
+        """The query of the scene's address, by name."""
         lists = {"node": self.node, "more": self.more, "show": self.show, "hide": self.hide}
         path = {"from": self.source, "to": self.target, "over": self.over}
         one = {"at": self.at, "start": self.start, **self.asked, **path, "find": self.find, "layout": self.layout}
@@ -52,45 +52,48 @@ class Scene:
 
     @property
     def address(self) -> str:
-        """Its address."""
+        """The address of the scene."""
         return address("explore", **self.words)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it shows nothing."""
+        """Whether the scene shows nothing."""
         return not (self.node or self.more or self.show or self.start or self.asked.get("query") or self.source)
 
     def choosing(self, key: str) -> "Scene":
-        """The same with another node chosen."""
+        """The scene with another chosen node. key: of that node."""
         return replace(self, at=key)
 
     def opening(self, key: str) -> "Scene":
-        """The same with a node open. The oldest open node closes if there would be too many."""
+        """The scene with one more open node. The oldest open node closes if there would be too many. key: of the node."""
         opened = [each for each in self.node if each != key]
         closed = opened[: max(0, len(opened) + 1 - MOST_OPEN)]
         scene = replace(self, node=(*opened[len(closed) :], key), at=key)
         return replace(scene, show=_kept(scene.show, closed), more=_without(scene.more, closed))
 
     def closing(self, key: str) -> "Scene":
-        """The same without the neighbours of a node, which remains."""
+        """The scene in which a node remains without its neighbours. key: of the node."""
         opened = tuple(each for each in self.node if each != key)
         return replace(self, node=opened, more=_without(self.more, [key]), show=_kept(self.show, [key]), at=key)
 
     def widening(self, key: str, kind: str) -> "Scene":
-        """The same with more neighbours of one kind."""
+        """The scene with more neighbours of a node. key: of the node. kind: name of the kind of neighbours."""
         return replace(self, more=(*self.more, f"{key}~{kind}"), at=key)
 
     def alone(self, key: str) -> "Scene":
-        """One open node and nothing else."""
+        """A scene of one open node and nothing else. key: of the node."""
         return Scene(node=(key,), layout=self.layout)
 
     def toggling(self, name: str) -> "Scene":
-        """The same with a label or a type hidden, or shown again."""
+        """The scene with a label or a relationship type hidden, or shown again. name: the label, or `-` and the type."""
         hidden = tuple(each for each in self.hide if each != name)
         return replace(self, hide=hidden if name in self.hide else (*self.hide, name))
 
     def to(self, key: str | None, over: str | None = None) -> "Scene":
-        """The same with the path from its source to a node; None: without a path."""
+        """The scene with the path from its source to a node.
+
+        key: of the node; None: without a path. over: the type of all relationships of the path; None: any.
+        """
         return replace(self, source=self.source if key else None, target=key, over=over, at=key or self.at)
 
 

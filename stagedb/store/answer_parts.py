@@ -12,7 +12,7 @@ from stagedb.store.plain_values import plain
 
 @dataclass(frozen=True)
 class FoundNode:
-    """A node in an answer."""
+    """A node in an answer: its labels and its properties."""
 
     labels: tuple[str, ...]
     properties: Mapping[str, Any]
@@ -30,7 +30,7 @@ class FoundEdge:
 
 @dataclass(frozen=True)
 class FoundGraph:
-    """The nodes and relationships in the values of an answer, by the engine's ids, in the order of the rows."""
+    """The nodes and relationships in an answer, in the order of the rows. nodes, edges: by the engine's ids."""
 
     nodes: dict[str, FoundNode] = field(default_factory=dict)
     edges: dict[str, FoundEdge] = field(default_factory=dict)
@@ -63,9 +63,11 @@ class FoundGraph:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """An operator of a plan. depth: how many operators take its rows on the way to the answer.
+    """An operator of an execution plan.
 
-    estimated: rows that the planner expects. rows, hits: what it had when the query ran; None for a plan alone.
+    depth: how many operators take its rows on the way to the answer. operator, details: as the engine writes them.
+    estimated: rows that the planner expects. rows, hits: rows and database accesses when the query ran; None if it did
+    not run.
     """
 
     depth: int

@@ -198,7 +198,7 @@ class Store:
         return replace(answer, unwritten=unwritten)
 
     def product(self) -> str:
-        """What the server calls itself, with its version, such as Neo4j/5.26.0."""
+        """The product and version that the server states, such as Neo4j/5.26.0."""
         return product_of(self._driver, self.uri)
 
     def version(self) -> int:

@@ -29,13 +29,16 @@ class DumpedNode:
 
     @property
     def parent(self) -> str:
-        """The label that a node of this one belongs to."""
+        """The label of what such a node belongs to: RankClass for an Op of an instance; for an owner its own label."""
         return self.path[-1].source if self.path else self.owner
 
 
 @dataclass(frozen=True)
 class DumpedEdge:
-    """A relationship between content that nodes do not belong by. path: how its owner leads to its source."""
+    """A type of relationship between content, apart from those by which nodes belong to their owner.
+
+    owner: one of `OWNERS`. edge: its ends and its type. path: the relationships that lead from the owner to its source.
+    """
 
     owner: str
     edge: Relationship
@@ -94,7 +97,10 @@ End = tuple[str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class DumpedThing:
-    """What follows belongs to this graph, instance, profile or search."""
+    """The begin of a section: the records after it belong to this graph, instance, profile, search or run.
+
+    kind: its label. id: its id.
+    """
 
     kind: str
     id: str
@@ -102,7 +108,7 @@ class DumpedThing:
 
 @dataclass(frozen=True)
 class NodeRows:
-    """Nodes of one label: for each its other labels, the id of the node that it belongs to, and its properties."""
+    """Nodes of one label. rows: the other labels, the id of the node that it belongs to, and the properties of each."""
 
     label: str
     rows: Sequence[Row]
@@ -110,7 +116,11 @@ class NodeRows:
 
 @dataclass(frozen=True)
 class EdgeRows:
-    """Relationships of one kind: for each the ids of its source and its target, and its properties."""
+    """Relationships of one type between two labels.
+
+    type: the relationship type. source, target: labels. rows: by relationship, the ids of source and target, and
+    properties.
+    """
 
     type: str
     source: str
@@ -120,7 +130,7 @@ class EdgeRows:
 
 @dataclass(frozen=True)
 class MarkRows:
-    """What users wrote: rows of Name, Tag, Note or SavedQuery (`dumped_marks`)."""
+    """Names, tags, notes or saved queries of users. label: Name, Tag, Note or SavedQuery. rows: properties of each."""
 
     label: str
     rows: Sequence[Mapping[str, Any]]
@@ -131,7 +141,11 @@ Record = DumpedThing | NodeRows | EdgeRows | MarkRows
 
 @dataclass
 class ThingContent:
-    """All that one graph, instance, profile or search has so far: nodes by label and id, relationships by kind."""
+    """All that one graph, instance, profile, search or run of a dump has so far.
+
+    kind: its label. nodes: by label, the properties of each node by its id. edges: by type and the labels of both ends.
+    checked: the content was compared with what it is made from. layout: ranks and groups follow from numbers of it.
+    """
 
     kind: str
     id: str

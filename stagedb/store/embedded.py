@@ -53,7 +53,12 @@ _JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapF
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A running engine: its port, its process, and the account that it made for this run."""
+    """A running embedded engine, as its endpoint file describes it.
+
+    port: on loopback. pid, started: of its process. nonce: a random text that identifies this run. username, password:
+    of the account that may write. reader, reader_password: of accounts that only read (`reader_account`). database: its
+    name.
+    """
 
     port: int
     pid: int

@@ -38,11 +38,15 @@ NodesWritten = Callable[[int, int], None]
 
 
 def unwatched(done: int, of: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress: for callers that show none."""
 
 
 def layout_of(row: Mapping[str, Any]) -> "RankLayout | None":
-    """The layout in an instance's row; None if an older stagedb made it. Raises an error that `reading` explains."""
+    """The numbers from which ranks and groups of an instance follow; None if an older stagedb made the instance.
+
+    row: of `workload/instance`. Raises DamagedError, ValueError, KeyError or TypeError for a damaged row: `reading`
+    turns these into an error that names the row.
+    """
     from stagedb.plans import Plan, RankLayout
 
     if row["class_table"] is None:

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Property:
-    """A property: its type (`string integer float boolean`, `[]` for a list, `?` if it may be absent) and its unit."""
+    """A property of a node or relationship.
+
+    type: `string integer float boolean`, with `[]` for a list and `?` if it may be absent. unit: None for counts and
+    names.
+    """
 
     name: str
     type: str

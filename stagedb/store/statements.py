@@ -48,7 +48,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Statement:
-    """One parsed file: `text` is the Cypher below the header, as it is sent."""
+    """One parsed file of `cypher/`.
+
+    mode: reads or writes. params, columns: those that its header declares. text: the Cypher below the header, as it is
+    sent. keep: the columns that hold the answer, the most important first.
+    """
 
     name: str
     description: str

@@ -40,7 +40,7 @@ _DATABASE = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A TOML file. text: as it is written, to find lines; content: empty without a file."""
+    """A TOML file of settings. text: as it is written, to find lines. content: parsed; empty if there is no file."""
 
     path: Path
     text: str = field(repr=False)
@@ -54,7 +54,11 @@ class SettingsFile:
 
 @dataclass(frozen=True)
 class NamedStore:
-    """A server that the user added. uri: without an account. source: the place in the file, for errors."""
+    """A server that the user added to the configuration file.
+
+    uri: without an account. username, database, workspace: None if the file has none. password: where it is. insecure:
+    whether it may be sent unencrypted. source: the place in the file, for errors.
+    """
 
     name: str
     uri: str
@@ -68,7 +72,11 @@ class NamedStore:
 
 @dataclass(frozen=True)
 class Project:
-    """The file of a project: the store that it chooses, if it chooses one, and what it overrides."""
+    """The file of a project.
+
+    store: the name of the store that it chooses, if it chooses one. uri, username, database, workspace: what it sets
+    instead of the user's settings; None where it sets nothing.
+    """
 
     file: SettingsFile
     store: str | None

@@ -41,7 +41,11 @@ largest batches take a few seconds. The embedded engine ignores it: it has no lo
 
 @dataclass(frozen=True)
 class StoreTarget:
-    """A server's address and account. Its text leaves the password out. `source` names where the address comes from."""
+    """A server's address and account. Its text leaves the password out.
+
+    source: where the address comes from, for errors. workspace: the space of names shared with a team; None without
+    one.
+    """
 
     uri: str
     username: str | None

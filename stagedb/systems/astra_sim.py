@@ -33,7 +33,10 @@ Link = tuple[int, int]
 
 @dataclass(frozen=True)
 class Phase:
-    """What one part does in one dimension. data: bytes that a rank holds before it, the input shard of a gather."""
+    """What one part of a collective does in one dimension of the network.
+
+    along: members along the dimension. kind: the collective that runs there. data: bytes that a rank holds before it.
+    """
 
     along: DimensionSpan
     kind: CollectiveKind

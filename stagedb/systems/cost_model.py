@@ -31,10 +31,11 @@ Wires = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Work:
-    """An operator on one rank: its FLOPs (2 for a multiply-add), and the bytes that it reads and writes.
+    """An operator on one rank.
 
-    dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`. The other fields serve systems with
-    tables (`stagedb.systems.tables.operator_times.Shaped`). dims: sizes of a matmul or an attention; empty: unknown.
+    kind: such as matmul. dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`. flops: 2 for a
+    multiply-add. bytes: that it reads and writes. The other fields serve systems with tables
+    (`stagedb.systems.tables.operator_times.Shaped`). dims: sizes of a matmul or an attention; empty: unknown.
     """
 
     kind: str

@@ -41,7 +41,11 @@ Key = tuple[str | int | None, ...]
 
 @dataclass(frozen=True)
 class Subject:
-    """An operator, collective or send that may have a measured duration. rank: the rank that runs it."""
+    """An operator, collective or send that may have a measured duration.
+
+    name: in the graph. kind: such as matmul. flops: FLOPs of one run. bytes: that it reads and writes. message: bytes
+    of the operand of a collective. rank: the rank that runs it.
+    """
 
     name: str
     kind: str
@@ -52,7 +56,7 @@ class Subject:
 
     @property
     def of_any_layer(self) -> "Subject":
-        """The same with the name that it has in all layers: without numbers."""
+        """The operator under the name that it has in all layers: without numbers."""
         return replace(self, name=".".join(part for part in self.name.split(".") if not part.isdecimal()))
 
 
@@ -136,7 +140,10 @@ class Durations:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a step was measured: the number of operators, and the ns that the model gives them."""
+    """How much of a step was measured.
+
+    ops, measured_ops: runs of operators. ns, measured_ns: the time that the model gives them.
+    """
 
     ops: int = 0
     measured_ops: int = 0

@@ -197,12 +197,12 @@ class Accelerator:
 
     @property
     def from_graphs(self) -> "Accelerator":
-        """The same with the launch of kernels that start from a CUDA graph."""
+        """The accelerator with the launch overhead of kernels that start from a CUDA graph."""
         return replace(self, launch=self.of_graphs)
 
     @property
     def of_graphs(self) -> Fraction:
-        """ns that a kernel of a CUDA graph takes in addition to its work."""
+        """ns that a kernel which starts from a CUDA graph takes in addition to its work."""
         return min(GRAPH_LAUNCH, self.launch) if self.graph_launch is None else self.graph_launch
 
     def __hash__(self) -> int:
@@ -234,7 +234,7 @@ class Dimension:
 
     @property
     def places(self) -> int:
-        """Its size. UsageError if the size is open."""
+        """Number of places of the dimension. UsageError if its file leaves the size open."""
         if self.size is None:
             raise UsageError(f"the network dimension {self.name} has no size: `System.network(world)` gives it one")
         return self.size
@@ -269,7 +269,7 @@ class TableFile:
     cast: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields for the file of a system."""
+        """The fields of the table for the file of a system."""
         return {name: value for name, value in asdict(self).items() if name != "cast" or value}
 
 

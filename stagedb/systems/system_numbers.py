@@ -76,7 +76,7 @@ class SystemNumber:
 
     @property
     def is_time(self) -> bool:
-        """Whether it is better the lower it is."""
+        """Whether the number is a time, which is better the lower it is; rates and capacities are not."""
         return self._kind in TIMES
 
 

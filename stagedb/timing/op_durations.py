@@ -85,7 +85,11 @@ class LaneDurations:
 
 @dataclass(frozen=True)
 class JobDurations:
-    """The durations of all lanes, and how many of them were measured, each counted as often as it runs."""
+    """The durations of all lanes of a job.
+
+    lanes: by number. coverage: how much of the step was measured, each op counted as often as it runs. unmatched:
+    measured rows that no op matched.
+    """
 
     lanes: tuple[LaneDurations, ...]
     coverage: Coverage

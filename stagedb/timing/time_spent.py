@@ -126,7 +126,7 @@ _SUMS = ("runs", "time", "exposed", "critical", "critical_runs")
 
 @dataclass(frozen=True)
 class Cover:
-    """Moments that are in at least one of some spans: disjoint spans in ascending order [ns]."""
+    """The time that spans cover: disjoint spans in ascending order. start, finish: ns."""
 
     start: Ints
     finish: Ints

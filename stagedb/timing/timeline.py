@@ -49,7 +49,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Beginning and end of every event [ns]. A node has the times of its event. step: the end of the last event."""
+    """When each event of a step begins and ends. A node of the network has the times of its event.
+
+    order: the edges that count. length, start, finish: ns by event. step: the end of the last event [ns].
+    """
 
     order: Order
     length: Ints

@@ -56,7 +56,7 @@ class EncodedClass:
         return found.hexdigest()
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Its columns by name."""
+        """The columns of the class by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def expand(self) -> Bytes:

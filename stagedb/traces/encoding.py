@@ -46,7 +46,10 @@ def other(place: int) -> str:
 
 @dataclass(frozen=True)
 class RankFields:
-    """Fields that differ between ranks: the place of each in a rank's own bytes, by name, and its width."""
+    """The layout of the bytes that differ between the ranks of a set.
+
+    width: bytes of a varint. digits: characters of a group id. begins: by field, its place in a rank's own bytes.
+    """
 
     width: int
     digits: int

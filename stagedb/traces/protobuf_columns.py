@@ -39,7 +39,7 @@ class ByteRows:
         return ByteRows(self.data[spread(self.starts[index], lengths)], lengths)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "ByteRows":
-        """The same rows, with those not kept emptied."""
+        """The rows, where those that `keep` leaves out are empty."""
         return ByteRows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
 
     def row(self, index: int) -> bytes:

@@ -36,9 +36,10 @@ REPORT_EVERY = 0.2
 
 @dataclass(frozen=True)
 class TraceTarget:
-    """The target of traces: a directory, a prefix of the names, and a format that has a file a rank.
+    """Where and how the files of ranks are written.
 
-    With `keep`, files that hold the right bytes remain as they are.
+    prefix: of their names. format: name of one with a file a rank. compress: with gzip. keep: files that hold the right
+    bytes remain as they are.
     """
 
     directory: Path

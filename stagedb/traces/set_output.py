@@ -42,7 +42,10 @@ _LARGEST_TEXT = 64 << 20
 
 @dataclass(frozen=True)
 class Request:
-    """How a set is written: see `export`."""
+    """How a trace set is written: the options of `export` with these names (`Stagedb.export` explains each).
+
+    processes: those that write files; None: chosen by the size.
+    """
 
     out: Path
     force: bool = False
@@ -118,10 +121,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Summary:
-    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the packed file or the tables.
+    """A trace set on disk.
 
-    `seconds`: the time of each stage of the work. `there`: the set existed already, and was checked; `mended`: the
-    files that were written again, empty if the set was complete. `differences`: those of the `Simulator`.
+    world: ranks of the job. files, nodes: how many were written. bytes: the traces as plain files. replayed: a replay
+    as in a simulator has checked them. seconds: the time of each stage of the work. packed: bytes of the packed file or
+    of the tables; None for traces. there: the set existed already, and was checked. mended: the files that were written
+    again, empty if the set was complete. differences: those of the `Simulator`.
     """
 
     directory: Path

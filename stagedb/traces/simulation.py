@@ -42,7 +42,7 @@ _ARGUMENTS = {
 
 @dataclass(frozen=True)
 class RankFinish:
-    """When a rank finished in a simulator, and how long it computed [ns]."""
+    """A rank in a simulator. finish: when it ended [ns]. computing: how long it computed [ns]."""
 
     finish: int
     computing: int

@@ -147,7 +147,7 @@ class FaultList:
         return tuple(sorted(self._kept[unsound], key=lambda fault: _SEVERITY[fault.rule]))
 
     def kinds(self, *, unsound: bool) -> tuple[FaultKind, ...]:
-        """The same by kind, in the same order."""
+        """The kinds of the faults that make the set unsound, or of the broken conventions, in the order of `kept`."""
         found = [
             FaultKind(rule, kind.count, len(kind.ranks - {None}), tuple(kind.first))
             for (rule, _), kind in self._kinds.items()

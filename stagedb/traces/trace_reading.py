@@ -42,9 +42,11 @@ class TraceError(StagedbError):
 class TraceColumns:
     """The nodes of one rank's trace in file order, column by column.
 
-    attributes: for each known attribute one value a node, None if the node lacks it (or has it in another type).
-    mistyped: (index of the node, attribute, field that holds its value) if the type is not the one that readers expect.
-    `repeated`: attributes that a node has twice. micros: durations, 0 for a node without one.
+    path: of the file. version: of Chakra's schema. ids, names, types: of the nodes. data_deps, ctrl_deps: ids that each
+    node waits for. attributes: for each known attribute one value a node, None if the node lacks it (or has it in
+    another type). mistyped: (index of the node, attribute, field that holds its value) if the type is not the one that
+    readers expect. repeated: index and attribute where a node has one twice. micros: durations [µs], 0 for a node
+    without one.
     """
 
     path: Path
@@ -89,9 +91,10 @@ def parse_trace(path: Path, data: bytes) -> TraceColumns:
 
 @dataclass(frozen=True)
 class NodeTime:
-    """How long a node takes: microseconds (0: unknown), and exact ns if the node has them.
+    """How long a node of a trace takes.
 
-    recorded: its attributes among `RECORDED`. rank: the rank of the file, if the file contains it.
+    type: in Chakra's schema. micros: microseconds, 0 if unknown. ns: exact; None if the node has none. recorded: its
+    attributes among `RECORDED`. rank: of the file, None if the file does not contain it.
     """
 
     name: str

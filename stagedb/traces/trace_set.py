@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 class ClassTraces:
     """The traces of a rank class, or of a part of it with equal durations in a profile.
 
-    `facts` is the row of the manifest.
+    facts: its row of the manifest. encoded: the bytes that its ranks share. ranks: the bytes that differ between them.
     """
 
     facts: Mapping[str, Any]
@@ -28,7 +28,7 @@ class ClassTraces:
 
     @property
     def key(self) -> str:
-        """Its unique key in the set: see `key_of`."""
+        """The key of the class, or of its part, which is unique in the set: see `key_of`."""
         return key_of(self.facts)
 
     @property
@@ -102,6 +102,6 @@ class TraceSet:
         return sum(each.encoded.size * len(each.ranks.ranks) for each in self.classes)
 
     def only(self, ranks: Ints) -> "TraceSet":
-        """The same set with fewer requested ranks."""
+        """The set with fewer requested ranks: those of its own that are among `ranks`."""
         kept = [replace(each, ranks=each.ranks.only(ranks)) for each in self.classes]
         return replace(self, classes=tuple(each for each in kept if len(each.ranks.ranks)))

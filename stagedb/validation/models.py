@@ -45,10 +45,12 @@ KINDS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class RecordedModel:
-    """A model as its own code has it. parameters: elements by kind. forward, decode: matmuls, each with its count.
+    """A model as its own code has it.
 
-    decode: empty if no step of decoding was recorded. cache: bytes of the cache of all tokens; None: not recorded.
-    kinds: empty if parameters were not recorded by name.
+    config: its Hugging Face config. parameters: elements of all parameters. kinds: elements by kind of parameter; empty
+    if they were not recorded by name. forward: matmuls of a forward, each with its count. batch, seq: sequences, and
+    tokens of each, in the forward. decode: matmuls of a step of decoding; empty if none was recorded. cache: bytes of
+    the cache of all tokens; None: not recorded.
     """
 
     name: str

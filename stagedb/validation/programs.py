@@ -26,7 +26,7 @@ def lowered(card: Card, words: Mapping[str, Any]) -> Program:
 
 @contextmanager
 def stored(db: Stagedb) -> Iterator[ProgramOf]:
-    """The same through a store. All that is made in it for this is removed again."""
+    """A function that makes a model's program under a plan through a store, from which all is removed at the end."""
     known = {graph.id for graph in db.graphs()}
     made: set[str] = set()
 

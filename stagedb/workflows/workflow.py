@@ -36,7 +36,7 @@ class Template:
 
     @property
     def differentiates(self) -> bool:
-        """Whether it makes gradients."""
+        """Whether the operators of the template make gradients."""
         return self.gradients != "none"
 
 
@@ -69,42 +69,42 @@ class TaskKind:
 
     @property
     def words(self) -> str:
-        """The name for users."""
+        """The name of the kind for users."""
         return self.name.replace("_", " ")
 
     @property
     def phase(self) -> str:
-        """The phase that its time and memory are counted in."""
+        """The phase in which time and memory of such a task are counted."""
         return self.templates[0].phase
 
     @property
     def upward(self) -> bool:
-        """Whether it walks the blocks of a stage, and of the pipeline, from the first to the last."""
+        """Whether such a task walks the blocks of a stage, and of the pipeline, from the first to the last."""
         return self.templates[0].upward
 
     @property
     def once(self) -> bool:
-        """Whether it runs once a step, for all chunks of a stage."""
+        """Whether such a task runs once a step, for all chunks of a stage."""
         return self.templates[0].once
 
     @property
     def differentiates(self) -> bool:
-        """Whether it makes gradients."""
+        """Whether such a task makes gradients."""
         return any(template.differentiates for template in self.templates)
 
     @property
     def keeps(self) -> bool:
-        """Whether its results are kept for a task that makes gradients."""
+        """Whether results of such a task are kept for a task that makes gradients."""
         return not self.once and not self.differentiates
 
     @property
     def releases(self) -> bool:
-        """Whether tensors kept for gradients are released when it ends."""
+        """Whether tensors that are kept for gradients are released when such a task ends."""
         return any(template.gradients == "weights" for template in self.templates)
 
     @property
     def hop(self) -> int:
-        """The direction of its message along the pipeline: 1 onwards, -1 back, 0 without a message."""
+        """The direction of the task's message: 1 to the next stage, -1 to the one before, 0 without a message."""
         return (1 if self.upward else -1) if self.sends else 0
 
 
@@ -130,12 +130,12 @@ class Workflow:
 
     @property
     def decodes(self) -> bool:
-        """Whether it goes on with answers: by a token of each request, or by what it accepts of a draft."""
+        """Whether a step adds tokens to answers: one to each request, or those that it accepts of a draft."""
         return self.next_token or self.drafts
 
     @property
     def templates(self) -> tuple[Template, ...]:
-        """The templates that its tasks run, each once."""
+        """The templates that the tasks of the workflow run, each once."""
         return tuple(dict.fromkeys(template for kind in self.kinds for template in kind.templates))
 
     @property
@@ -146,12 +146,12 @@ class Workflow:
 
     @property
     def differentiates(self) -> bool:
-        """Whether it has a backward."""
+        """Whether the workflow has a backward."""
         return any(kind.differentiates for kind in self.kinds)
 
     @property
     def optimizes(self) -> bool:
-        """Whether it has a task once a step, in which the optimizer runs."""
+        """Whether the workflow has a task once a step, in which the optimizer runs."""
         return any(kind.once for kind in self.kinds)
 
     @property

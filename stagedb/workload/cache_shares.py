@@ -30,7 +30,7 @@ Part = tuple[str, int]
 
 @dataclass(frozen=True)
 class ServedStep:
-    """A step of one of the two engines. name: for people."""
+    """A step of one of the two engines. name: shown in messages. plan: under which the step runs."""
 
     name: str
     plan: Plan
@@ -38,7 +38,10 @@ class ServedStep:
 
 @dataclass(frozen=True)
 class CacheSide(ServedStep):
-    """The same as an instance: its graph, and its columns."""
+    """A step of one of the two engines as an instance.
+
+    graph: the symbolic graph of the instance. workload: the columns of its rank classes.
+    """
 
     graph: SymGraph
     workload: Workload

@@ -128,7 +128,11 @@ class Edges:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of a rank class in the order in which it runs them; `kind` is an index of TASK_KINDS."""
+    """The tasks of a rank class in the order in which they run, one a row.
+
+    kind: an index of TASK_KINDS. microbatch, chunk: 0 for a task that runs once a step. first, last: whether it is the
+    first and the last of its kind and chunk.
+    """
 
     kind: Ints
     microbatch: Ints
@@ -141,7 +145,7 @@ class Tasks:
 
     @property
     def opened(self) -> npt.NDArray[np.bool_]:
-        """Whether a backward of the task's chunk ran since its latest forward (`stagedb.schedules.Marks`)."""
+        """By task, whether a backward of its chunk ran since the chunk's latest forward."""
         found = np.zeros(len(self), bool)
         for chunk in np.unique(self.chunk):
             own = self.chunk == chunk
@@ -188,7 +192,9 @@ class Origins:
 class ClassColumns:
     """A rank class: the columns that all its ranks have in common.
 
-    pairs: tasks that run together, operator by operator: the place of the first of each pair, and that after its last.
+    number, digest: of the class. stages: indexes of the pipeline stages with this work. origins: where ops and tasks
+    come from. pairs: tasks that run together, operator by operator: the place of the first task of each pair, and that
+    after its last.
     """
 
     number: int
@@ -211,7 +217,11 @@ class ClassColumns:
 
 @dataclass(frozen=True)
 class Groups:
-    """The communicator groups: `gid` and `axis` of each, and the ranks of all groups in ring order in one list."""
+    """The communicator groups of an instance.
+
+    gid, axis: id and mesh axis, by group. sizes: ranks, by group. ranks: the ranks of all groups in ring order, in one
+    list.
+    """
 
     gid: Ints
     axis: tuple[str, ...]
@@ -228,9 +238,11 @@ class Groups:
 
 @dataclass(frozen=True)
 class RankTable:
-    """Every rank's class and the ranks next to it in the pipeline (around its ends) and on its ring of cp, by rank.
+    """By rank, its class and its neighbours.
 
-    others: a row a rank, the ranks of another instance that it sends caches to or gets them from; -1 behind the last.
+    number: of the class. next, previous: ranks of the neighbouring stages, around the ends of the pipeline. ring_next,
+    ring_previous: neighbours on the ring of cp. others: a row a rank, the ranks of another instance that it sends
+    caches to or gets them from; -1 fills a row up.
     """
 
     number: Ints
@@ -272,9 +284,11 @@ Step = tuple[str, Mapping[str, Any]]
 class Workload:
     """An instance in the form that exports and timelines need.
 
-    `plan` has the plan's words, `degrees` those of the mesh, innermost first. `steps`: the instances that a window has
-    one after another (`stagedb.workload.windows`), each with its plan; empty for one step. `engines`: the same of each
-    of two instances on ranks of their own, one numbered behind the other (`stagedb.workload.engine_pairs`).
+    instance, name, graph, model: ids of the instance and of its graph, and the names of the instance and of the model.
+    plan: the words of the plan. degrees: of the mesh, innermost first. classes, ranks, groups: columns of all of them.
+    steps: the instances that a window runs one after another (`stagedb.workload.windows`), each with its plan; empty
+    for one step. engines: the steps of each of two instances on ranks of their own, one numbered behind the other
+    (`stagedb.workload.engine_pairs`).
     """
 
     instance: str

@@ -46,10 +46,11 @@ GRANULARITIES = ("op", "block")
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """The nodes of some tasks, in issue order: `ops` are rows of the sequence's Ops.
+    """The nodes of some tasks, in issue order, with their dependencies by relative ids.
 
-    Dependencies are sorted by node: `row` waits for the node `offset` after the first one of task reference `ref`
-    (column of `Sequence.sources`). `field` is its list: `data_deps` or `ctrl_deps`.
+    ops: rows of the sequence's Ops, one a node. A dependency is sorted by node and has four columns: node `row` waits
+    for the node `offset` after the first node of the task in column `ref` of `Sequence.sources`; `field` is the list
+    that it is in, `data_deps` or `ctrl_deps`.
     """
 
     ops: Ints
@@ -61,11 +62,12 @@ class NodeLayout:
 
 @dataclass(frozen=True)
 class Sequence:
-    """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
+    """All nodes of a rank class, task by task.
 
-    Tasks that run together have a row for each of their parts; `task` is the task of each row.
-    `ops` are the class's ops, followed by ops that represent several: `merged` has the rows of each. `sources` has a
-    row for each task: the tasks of its layout's references, itself first; -1 for none.
+    ops: the class's ops, followed by ops that represent several. layouts: the distinct layouts of tasks. layout, base,
+    task: by row, its layout, the id of its first node, and its task; tasks that run together have a row for each of
+    their parts. sources: by row, the tasks that the layout refers to, itself first; -1 for none. nodes: their number.
+    merged: the rows of `ops` that each op which represents several has the sum of.
     """
 
     ops: Ops

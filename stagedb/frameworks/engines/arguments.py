@@ -42,7 +42,10 @@ class Given:
 
 @dataclass(frozen=True)
 class EngineArguments:
-    """All that a file has: its flags in order, the model if it names one, and variables of the environment."""
+    """The content of a file of an engine's arguments.
+
+    given: its flags in order. model: None if it names none. variables: of the environment that it sets.
+    """
 
     given: tuple[Given, ...]
     model: str | None

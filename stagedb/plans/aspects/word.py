@@ -59,11 +59,11 @@ class WordSpec:
 
 @dataclass(frozen=True)
 class PlanWord:
-    """A word of a plan, as a field of an aspect declares it.
+    """A word of a plan (one of its options, such as `tp`), as a field of an aspect declares it.
 
-    aspect: the file that declares it.
-    kind: the type of its value; `tuple` is a list of integers, `list` a list of names.
-    optional: no value (None) is a value.
+    name: in plans and on the command line. field: of the dataclass. aspect: the file that declares it. kind: the type
+    of its value; `tuple` is a list of integers, `list` a list of names. optional: no value (None) is a value. choices:
+    the possible values; empty: any of the type. default: of the field. about: the rest of its declaration.
     """
 
     name: str

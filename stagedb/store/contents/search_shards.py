@@ -43,7 +43,12 @@ class _OverError(Exception):
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard in the store. state: finished, early (it ended before its time), running or stopped. made: by whom."""
+    """A shard of a search in the store.
+
+    number: of the shard, from 1. of: how many shards the search is cut into. state: finished, early (it ended before
+    its time), running or stopped. made: the user who made it. limits: the best values that its plans have on each
+    number of ranks.
+    """
 
     id: str
     number: int

@@ -103,11 +103,12 @@ def inputs_of(request: SearchRequest) -> list[Input]:
 
 @dataclass
 class SearchWriting:
-    """A search or a shard of one under way, with its place in the store.
+    """A search, or a shard of one, while it runs.
 
-    id: of its node. shard: whether it is a shard, so that others read what its best plans have while it runs. there:
-    ids of the candidates that the store has. timed: plans that were timed. new: those that are not written yet.
-    written: when plans were written last.
+    lease: the right to write it. id: of its node. work: runs the search. instance_of: the id of the instance of a plan.
+    shard: whether it is a shard, whose best plans others read while it runs. there: ids of the candidates in the store.
+    timed: plans that were timed. new: those that are not written yet. written: when plans were written last, by a
+    monotonic clock [s].
     """
 
     store: Store

@@ -27,5 +27,5 @@ class Algorithm:
     hardware: bool = False
 
     def runs(self, kind: CollectiveKind, spread: Spread) -> bool:
-        """Whether it can run a collective of this kind in a group."""
+        """Whether the algorithm can run a collective of this kind in a group."""
         return kind in self.kinds and (not self.hardware or spread.offers(self.name)) and self.applies(spread)

@@ -41,7 +41,7 @@ class Chosen:
 
     @property
     def source(self) -> str:
-        """Its source, for the file of a system."""
+        """Where the table comes from, as the file of a system names it."""
         rows = ", ".join(f"{name} {value}" for name, value in self.where.items())
         return f"{WHEEL} {VERSION} (Apache-2.0), systems/data/{self.path}" + (f": {rows}" if rows else "")
 

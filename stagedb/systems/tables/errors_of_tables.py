@@ -18,7 +18,10 @@ LARGE = 64 << 10
 
 @dataclass(frozen=True)
 class TableError:
-    """Mean absolute relative error on the held-out rows of a table. part: of messages, those of which size."""
+    """The errors of a table on rows that were held out: the mean and the worst of absolute relative errors.
+
+    part: of the messages, `from 64 KB` or `below 64 KB`; empty for other tables. rows: their number.
+    """
 
     part: str
     rows: int

@@ -59,7 +59,7 @@ def gridded(points: Floats, values: Floats) -> Grid:
 
 
 def filled(grid: Grid) -> Grid:
-    """The same grid with a value everywhere: measured ones stay, others come from their neighbours along each axis.
+    """A grid in which each crossing has a value: measured ones stay, others come from their neighbours along each axis.
 
     Raises ValueError for a grid without any value.
     """

@@ -17,9 +17,10 @@ MESSAGE = "send"
 
 @dataclass(frozen=True)
 class Traffic:
-    """Collectives or messages of one size in one place: one of the groups that run them, or the two ends of a message.
+    """Collectives of one kind and size in one group, or messages of one size between two ranks.
 
-    bytes: what a rank passes in, as in a trace. count: how often a rank runs it in a step.
+    bytes: that a rank passes in. count: how often a rank runs it in a step. group: name of the group. ends: both ranks
+    of a message.
     """
 
     kind: str
@@ -29,13 +30,13 @@ class Traffic:
     ends: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As a row of the manifest."""
+        """The traffic as a row of the manifest."""
         place = {"ends": list(self.ends)} if self.kind == MESSAGE else {"group": self.group}
         return {"kind": self.kind, **place, "bytes": self.bytes, "count": self.count}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> "Traffic":
-        """From a row of the manifest."""
+        """The traffic of a row of the manifest."""
         return cls(row["kind"], row["bytes"], row["count"], row.get("group", ""), tuple(row.get("ends", ())))
 
 
