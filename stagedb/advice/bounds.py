@@ -57,7 +57,7 @@ def ns_of_losses(times: StepTimes) -> tuple[int, Counter[str]]:
         busy += spent.busy * lane.ranks
         lost["bubble"] += spent.bubble * lane.ranks
         lost["idle"] += spent.idle * lane.ranks
-        # Communication of several axes at once is shared out among them.
+        # The time in which several axes communicate at once is divided among them.
         exposed = {axis: 0 for axis in columns.ops.axis if axis}
         for axis, ns in zip(columns.ops.axis, spent.ops.exposed.tolist(), strict=True):
             if axis:

@@ -298,7 +298,7 @@ def _connect(ray: Any, address: str, tries: int = CONNECTIONS) -> Any:
     """Ray's context of a new connection; one of the caller's own remains as it is."""
     try:
         with warnings.catch_warnings():
-            # It warns of what the error names.
+            # Ray also warns of the cause that the error names.
             warnings.simplefilter("ignore")
             return ray.init(address, allow_multiple=True, log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionAbortedError:

@@ -68,7 +68,7 @@ def sensitivity(trials: Trials, plan: Plan, tried: Callable[[int, int], None] = 
     for at, answer in shared(work, [each.path for each in numbers], trials.processes):
         found[at] = _gain(numbers[at], answer["steps"])
         tried(len(found), len(numbers))
-    # Numbers with equal gains are in the order of a system's file.
+    # Sorting is stable, so that numbers with equal gains keep the order of a system's file.
     gains = sorted((found[at] for at in sorted(found)), key=lambda each: (each.much, -abs(each.elasticity)))
     return Sensitivity(step, peak, trials.system.accelerator.room, tuple(gains))
 

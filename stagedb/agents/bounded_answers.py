@@ -106,7 +106,7 @@ def _written(table: PagedTable, name: str, room: int) -> tuple[dict[str, Any], l
     head = {"columns": columns, **({"units": units} if units else {})}
     if len(_json(head)) > room // 2:
         raise UsageError(f"the answer has {len(columns)} columns, too many for answers of this server: ask for fewer")
-    room -= len(_json(head)) + 400  # the notes
+    room -= len(_json(head)) + 400  # room for the notes
     rows: list[list[Any]] = []
     notes = []
     where = f"{name}: " if name else ""

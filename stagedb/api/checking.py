@@ -97,7 +97,7 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
         try:
             section, problem = read_section(store, kind, id, proof, above)
         except StagedbError as error:
-            # Removed or made again meanwhile is no problem of the store.
+            # A thing that was removed, or made again, during the check is no problem of the store.
             state = store.read(f"lifecycle/state_{kind.lower()}", id=id)
             if state and state[0]["state"] == "ready" and not isinstance(error, RemovedError):
                 found.append(_different(store, kind, id, str(error), above))

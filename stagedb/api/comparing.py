@@ -424,7 +424,7 @@ def _more(ours: float, theirs: float, does: str, unit: str, rows: Iterable[tuple
         if not 0.9 < ratio < 1.1
         else (f"{does} {abs(ratio - 1):.2%} {'more' if ratio > 1 else 'fewer'} {unit}")
     )
-    # Bytes of compute are its memory traffic, which nobody sends: only messages have an axis in their name.
+    # Only communication has an axis, and only its bytes are sent: bytes of compute are memory traffic.
     along = {
         row[0]: (row[3] - row[2]) * (1 if ratio > 1 else -1)
         for row in rows

@@ -22,7 +22,7 @@ def other_version(store: Store, kind: Kind, id: str, graph: str | None) -> str |
                 age = "an older" if found < known else "a newer"
                 return f"{age} stagedb wrote it: its version of {what} is {found}, and that of this one is {known}"
     except (StagedbError, ValueError, KeyError, TypeError):
-        return None  # what cannot be read shows nothing
+        return None  # a thing that cannot be read does not show its version
     return None
 
 

@@ -183,7 +183,7 @@ def wait(
         left = end - time.monotonic()
         if left <= 0:
             raise StagedbError(f"waited {seconds:g} s, and {missing}")
-        # Tasks that begin together ask at different times, as their numbers of processes differ.
+        # Tasks of a job that begin together should not ask at the same moments: the pause depends on the process id.
         time.sleep(min(left, pause * (1 + os.getpid() % 100 / 100)))
         pause = min(pause * 1.5, 10.0)
 

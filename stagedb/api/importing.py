@@ -44,7 +44,7 @@ def import_run(
     if wanted is not None:
         set_name(store, "Run", found, wanted)
     info = replace(lookup.made_run(store, found), new=new, known_as=known_as)
-    # It goes by the name that was asked for, where it has others.
+    # A run may have several names: the result shows the one that was asked for.
     return info if wanted is None else replace(info, name=str(wanted).removeprefix(f"{current_user()}/"))
 
 

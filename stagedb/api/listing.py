@@ -146,7 +146,7 @@ def _profiles(content: _Content) -> list[_Row]:
     known = {each.id: row for each, row in content.instances}
     found = []
     for each in catalog.profiles(content.store):
-        # A damaged instance is left out of the catalog, and its profiles have no plan here.
+        # The catalog leaves out a damaged instance, so that its profiles have no plan in this list.
         row = known.get(each.instance, {"model": None, "peak": None})
         found.append(
             {

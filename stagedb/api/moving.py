@@ -56,7 +56,7 @@ def move(source: Store, target: Store, words: Sequence[str], notice: Notice) -> 
     check_different(source, target)
     there = {(row["kind"], row["id"]) for row in target.read("check/things")}
     needed = lacking(wanted, there)
-    # These are read before anything is written, too, and checked as those of a dump.
+    # Names, tags and notes are read and checked before anything is written, as those of a dump are.
     marks = list(marks_of(source, wanted, False, notice))
     written = _send(source, target, needed, notice) if needed else 0
     if kept := keep_marks(target, marks, origin_of(source.uri), notice):

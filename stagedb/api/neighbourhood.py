@@ -237,7 +237,7 @@ def _around(store: Store, key: str, more: set[str]) -> tuple[GraphNode, list[tup
             continue
         other = next((name for name in row["labels"] if name in _LABELS), None)
         if other is None:
-            continue  # of another program
+            continue  # a node without a label of the schema: another program made it
         kind = NeighbourKind(row["type"], row["out"], (other, *_others(row["labels"], other)), row["count"], ())
         limit = MANY if kind.name in more else FEW
         members = [

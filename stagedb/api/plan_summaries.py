@@ -91,7 +91,7 @@ def the_step(store: Store, word: str | None) -> tuple[InstanceInfo, ProfileInfo 
         return lookup.the_instance(store, named.instance), named
     instance = lookup.the_instance(store, word)
     own = [each for each in lookup.profiles_of(store, instance.id) if not each.scalings]
-    # Where several have the same second, the first is the newest.
+    # Times are in seconds, and profiles come newest first: `max` takes the first, and so the newest, of equal ones.
     return instance, max(own, key=lambda each: each.created, default=None)
 
 

@@ -166,7 +166,12 @@ def of_step(store: Store, instance: InstanceInfo, job: JobProfile) -> Provenance
 def of_stored(
     store: Store, instances: Sequence[InstanceInfo], profiles: Sequence[ProfileInfo], commands: Sequence[str]
 ) -> Provenance:
-    """The provenance of what compares instances, or a profile of each. The commands begin with those that make them."""
+    """The provenance of a comparison of stored instances, or of stored profiles.
+
+    instances: those that are compared, or those of the profiles. profiles: one for each instance; empty where instances
+    are compared. commands: those that compare; the result has the commands that make each instance or profile before
+    them.
+    """
     inputs = [each for instance in instances for each in _of_instance(store, instance)]
     made: list[str] = []
     inputs += [Input("profile", profile.id, profile.name) for profile in profiles]

@@ -136,7 +136,7 @@ def _remove_graph(store: Store, graph: GraphInfo, force: bool, attempts: int = _
     try:
         delete(store, "Graph", graph.id, graph.name)
     except NeededError:
-        # Another process has just completed an instance. Those who do so for ever get the error.
+        # Another process has just completed an instance of the graph: try again, but not for ever.
         if attempts == 1 or not lookup.instances_of(store, graph.id):
             raise
         return [*users, *_remove_graph(store, graph, force, attempts - 1)]

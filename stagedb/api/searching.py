@@ -346,7 +346,8 @@ def _go_on(
     whole = shards.merged(asked.request, asked.card, asked.systems, parts, of)
     if whole.covered:
         return whole
-    # A shard ruled out plans because of one that no part has: it was removed, and another version searched it again.
+    # A shard ruled out plans by a plan that no shard has: that plan's shard was removed, and searched by another
+    # version.
     return run(known=[*known, *whole.timed], settled=settled)
 
 

@@ -97,7 +97,7 @@ def _differences(found: SimulatedSet, job: JobProfile, inputs: ProfileInputs, ma
 
 
 def _step(job: JobProfile, system: System, inputs: ProfileInputs) -> int:
-    # What blocks has a place in an order of issue, which the simulator does not have.
+    # Without blocking axes: these need an order of issue, which the simulator does not have.
     return profile_job(job.workload, system, inputs.measured, inputs.scalings).step
 
 

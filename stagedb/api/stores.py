@@ -146,7 +146,8 @@ def use(name: str, *, project: bool = False) -> Path:
         return config
     path = store_settings.project_file(os.environ) or Path.cwd() / store_settings.PROJECT_NAME
     if path.exists():
-        store_targets.project_of(path, os.environ)  # one that cannot be used is not changed either
+        # Raises UsageError for a file that cannot be used, before it is changed.
+        store_targets.project_of(path, os.environ)
     wanted = {
         "store": name,
         "uri": found and found.uri,

@@ -72,11 +72,11 @@ class SweepRequest:
         """A request that names what it is about, checked: UsageError for an unknown model or instance."""
         target, model, all_words = provenance.resolved(store, asked.target, asked.model, words)
         if target is not None and model is not None:
-            find_wanted(store, target, model, all_words)  # refuses both
+            find_wanted(store, target, model, all_words)  # raises UsageError for a target together with a model
         if isinstance(model, str) and model_names.find_card(model) is None and not _stored(store, model):
             raise model_names.unknown_model(model, store)
         if target is not None and lookup.find_with_graph(store, target) is None:
-            find_wanted(store, target, None, {})  # refuses it
+            find_wanted(store, target, None, {})  # raises UsageError for an unknown target
         return cls(replace(asked, target=target, model=model), all_words)
 
     def inputs(self, system: str | None = None) -> ProfileInputs:

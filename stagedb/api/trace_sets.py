@@ -137,7 +137,7 @@ def export(
     form.check(world, only)
     inputs = None
     if timed is None:
-        # Refused before anything is made; a profile's instance is there.
+        # A system that the job does not fit is refused before anything is made. A profile has fitted its system.
         inputs = resolve_system(request.system)
         form.check_job(SimulatedJob(wanted.model, world, degrees, inputs))
     clock.lap("look up")
@@ -149,7 +149,7 @@ def export(
         timed, *others = (_timed(store, each, inputs) for each in (instance, *following))
         profiles = [each.id for each in others]
         clock.lap("profile")
-        inputs = None  # they are those of the profile
+        inputs = None  # from here on, the inputs are those of the profile
     steps = [(each.id, profile) for each, profile in zip(following, profiles, strict=True)]
     done = export_traces(
         store,

@@ -170,7 +170,7 @@ def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | No
 def _kept_sizes(cache: Tensor, rows: Iterable[Operation], sizes: Sizes) -> Sizes:
     """The sizes of what a cache keeps: of a sequence's positions those that later steps may read."""
     if KEYS not in cache.axes:
-        return sizes  # a state, which is as large for every length
+        return sizes  # the cache is a state, whose size does not depend on the length of the sequence
     readers = (op.operator for op in rows if cache in op.inputs)
     kept = largest(*(reader.keys_kept(sizes.axes.__getitem__) for reader in readers))
     return Sizes({**sizes.axes, KEYS: kept}, sizes.replicable)

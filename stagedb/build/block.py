@@ -185,7 +185,7 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
     differ = [mesh_axis for mesh_axis in reversed(MESH_AXES) if have.on(mesh_axis) != want.on(mesh_axis)]
     if not differ:
         return None
-    # Sums go first: slices may wait for the step, a reduction that has been started may not.
+    # Partial sums are reduced first: a slice may wait for the optimizer's step, but a reduction that was begun may not.
     mesh_axis, goal = next_move(have, want, sorted(differ, key=lambda m: not isinstance(have.on(m), Partial)))
     way = by_way_of(have, want, gradient.axes)
     if way is not None:

@@ -124,7 +124,7 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
         """`start` leads to an optional operator: connect its source to the operators after it."""
         name = missing[-1]
         if optional[name] == optional.get(start.source):
-            return  # the two are left out together
+            return  # both ends of the edge are absent under the same condition
         for edge in leaving[name]:
             if hop is not Hop.SAME and edge.hop is not Hop.SAME:
                 raise ValueError(f"a path over {name} leaves its block twice")
@@ -136,7 +136,7 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
                 walk(start, onward, (*missing, edge.target))
 
     for edge in edges:
-        # Where both ends are optional on one condition, both are missing at the same time.
+        # Ends that are optional under the same condition are absent at the same time, so that no bypass is needed.
         if edge.target in optional and optional.get(edge.source) != optional[edge.target]:
             walk(edge, edge.hop, (edge.target,))
     return tuple(found)

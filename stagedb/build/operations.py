@@ -150,7 +150,7 @@ def _compute(
     costs = cost(op, sizes, layouts)
     absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, Update) else (number(0),) * 2
     if move.reads_gradients and reduction_rules.clips:
-        # Their norms read all gradients, and scaling reads and writes them.
+        # Clipping reads all gradients for their norms, then reads and writes them to scale them.
         clipped = total(sizes.bytes(t, layouts[t.name]) for t in op.inputs if t.role == "gradient")
         absent = (absent[0] - 2 * clipped, absent[1] - clipped)
     present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()

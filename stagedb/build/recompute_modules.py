@@ -140,7 +140,7 @@ def module_parts(card: Card, kind: LayerKind, chosen: Sequence[str], early_stop:
     for module in sorted(own.values(), key=lambda module: module.discards):
         for names in module.operators:
             if module.discards and set(names) <= set(covered):
-                continue  # a checkpointed function runs it again already
+                continue  # the operators are in a checkpointed function already
             yield RecomputedPart(
                 _of(names, module.without, module.discards), not module.discards, early_stop or module.discards
             )

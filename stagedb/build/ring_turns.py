@@ -141,7 +141,7 @@ class _Ring:
         turn.append(self.emit("turn", step, inputs, (merged, lse, state), carried))
         if sent:
             return [*before, *turn]
-        # All turns and the cast are one call for code outside.
+        # For code outside, all iterations of the ring and the cast are one call.
         result = self.emit("result", Cast(), (merged,), (context,))
         return [*before, *turn, replace(result, marks=result.marks | {Tag.SAVED})]
 

@@ -151,6 +151,6 @@ def run() -> None:
         _print_error(error.text(error.form if isinstance(error.form, Options) else OPTIONS))
         sys.exit(error.exit_status)
     except BrokenPipeError:
-        # The reader of the output has closed it. Python would complain again when it flushes at exit.
+        # The reader of the output (`| head`) has closed it. Python would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)

@@ -157,7 +157,7 @@ def queries(
     ]
     if output.format is RowFormat.TABLE:
         for record in records:
-            del record["columns"]  # too wide for a terminal
+            del record["columns"]  # the list of columns is too wide for a terminal
             record["asks"] = f"{str(record['asks']).split('. ')[0].rstrip('.')}."
         common.note("`stagedb queries NAME` has all of what one asks, and what its columns mean")
     output.write_records(records, keep=("name", "asks", "parameters"))

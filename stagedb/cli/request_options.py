@@ -57,7 +57,7 @@ class RequestOptions:
         if self == RequestOptions() and (
             engine is None or not (engine.engine.share or "memory_share" in engine.values)
         ):
-            return None  # SGLang chooses a share by itself
+            return None  # without a share the engine (SGLang) chooses one by itself, which stagedb does not know
         share = None if self.memory_share is None else read_share(self.memory_share)
         if self.memory_share is not None and share is None:
             raise UsageError(

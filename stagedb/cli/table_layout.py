@@ -68,7 +68,7 @@ def fit(
                     least[at] = max([len(columns[at]), *(_longest_part(row[at]) for row in cells)])
             continue
         if len(kept) == 2 and not numeric[kept[1]] and room - least[0] - GAP >= max(_NARROWEST, len(columns[kept[1]])):
-            # A first column alone is no answer: the long words of the other are broken.
+            # The first column alone would be of no use, so the second one stays, with its long words broken.
             least[kept[1]] = room - least[0] - GAP
             break
         kept.remove(max(kept[1:], key=lambda at: _dispensable(columns[at], at, keep)))

@@ -311,12 +311,14 @@ class _Filling:
         if number is not None and unit is not None:
             return number, self.position(unit)
         if op.template.upward:
-            # A stage receives its input before the model opens, and the model opens before its first layer.
+            # First the stage receives its input, then weights outside layers are gathered, then those of the first
+            # layer.
             return (self.order.upward(0) - 2, 0) if unit is None else (self.begins(unit, op) - 1, self.position(unit))
         following = 0 if unit is None else unit
         position = self.position(following)
         if following + 1 == self.order.positions and self.stage.has_next:
-            # The first unit of a backward waits for the gradient, and the unit that is gathered ahead comes after it.
+            # The gather comes after the gradient of the next stage has arrived, and before that of the unit gathered
+            # ahead.
             return self.order.downward(following) - 2, following
         if (
             self.units is None
@@ -366,7 +368,7 @@ class _Filling:
         mine = [reader for reader in weight.readers if reader.template.phase == op.template.phase]
         readers = self.all_places(mine, each)
         if op.template.once:
-            # It distributes the optimizer's result. The optimizer reads the weight, too.
+            # This gather distributes what the optimizer has updated, so that it waits for all readers of the weight.
             return BucketMember(each.position, weight.name, 0, readers)
         return BucketMember(each.position, weight.name, 0, (), readers)
 

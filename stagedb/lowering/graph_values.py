@@ -88,7 +88,7 @@ class Evaluated:
 def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
     """Evaluate each distinct expression once. Those of absent ops are left out: they may give fractions."""
     values = _Values(plan, graph.sizes)
-    # An op that is not in the first turn of the first rank may be in another one.
+    # An op of a loop that the first iteration on the first rank leaves out may be in another iteration.
     ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
     for op in ops:
         if op["times"] is not None:
@@ -223,11 +223,11 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
     opened: dict[str, int] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
         depth, template = op["depth"], template_named(op["template"])
-        # A collective has the name of what it passes on, and may come after the layer.
+        # Collectives do not count: one is named after the tensor that it passes on, and may come after the layer.
         if depth is not None and op["type"] == "compute" and not template.once:
             inside.setdefault((op["block"], depth), []).append(op)
         if op["kind"] == "matmul" and template.differentiates:
-            # What comes before is the loss.
+            # The ops of a backward before its first matmul are those of the loss.
             opened.setdefault(op["block"], op["order"])
     found: dict[str, tuple[Part, ...]] = {}
     for (block, _), own in sorted(inside.items(), key=lambda each: each[0]):

@@ -60,7 +60,7 @@ def model_sizes(stages: Sequence[Sequence[SeenOp]], found: FoundDegrees) -> Mode
     layer = _first_layer(work[0])
     hidden = _other(layer.out, tokens)
     head = _dims(work[-1][-1])
-    # What is not of layers is the head, once a micro-batch.
+    # The only matmul outside layers is the head's, once a micro-batch.
     microbatches = len(work[-1]) - layer.ops * sum(op.kind == ATTENTION for op in work[-1])
     if microbatches < 1 or any(sum(op.kind == ATTENTION for op in ops) % microbatches for ops in work):
         raise UnknownSizesError("layers differ from each other, or a part of the step was not recorded")

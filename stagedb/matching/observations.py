@@ -188,7 +188,8 @@ def _rank_step(match: RunMatch, rank: int, step: int | None, found: RankMatch) -
     for pair in found.matched:
         op, seen = found.planned[pair.planned], found.seen[pair.seen]
         if op.kind in WORK:
-            # Without shapes a matmul may be paired with another one of its task: only their sums are right.
+            # Without recorded shapes a matmul may be paired with another one of its task, so that only sums over a task
+            # are right.
             during = seen.dims is not None and 2 * int(shared[seen.place]) > seen.end - seen.start
             work.append(WorkSeen(op.op, seen.end - seen.start, during))
             places.add(seen.place)

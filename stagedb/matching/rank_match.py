@@ -138,7 +138,7 @@ class _Matching:
         found.matched += [OpPair(*pair) for pair in self.aligned.pairs]
         left = [_Left(gap) for gap in gaps]
         for each in left:
-            # Matmuls between two messages have no order.
+            # The order of matmuls between two messages does not count.
             found.matched += each.paired(lambda one, other: self.planned_keys[one] == self.seen_keys[other])
         found.matched += self._moved(left)
         for fits in (self._resized, self._replaced):

@@ -163,7 +163,7 @@ def _between(previous: str | None, module: str) -> str:
     Without one it is the layer of the op, or the part of the model outside layers.
     """
     if " " in module:
-        # A bucket of several layers.
+        # A bucket of several layers, such as `layer.1 to layer.4`.
         return module
     words = module.split(".")
     common = 0

@@ -22,7 +22,7 @@ def in_seen_order(planned: Sequence[PlannedOp], keys: Sequence[Hashable], seen: 
     order: list[int] = []
     at = 0
     while at < len(seen):
-        # Where one task has the begin of another one, the longer one is tried first.
+        # If the ops of one task are the first ops of another, the longer task is tried first.
         for kind in sorted(waiting, key=lambda each: -sum(count for _, count in each)):
             count = sum(number for _, number in kind)
             if waiting[kind] and frozenset(Counter(seen[at : at + count]).items()) == kind:

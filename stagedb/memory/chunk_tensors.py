@@ -207,7 +207,7 @@ class Chunk:
                 if item.op.phase == RECOMPUTE and made[2].position != item.position:
                     found[key] = max(found[key], (kind, self.over(kind, Unit(item.position)) - 1), key=self._moment)
                 elif item.op.kind == HandOver.kind:
-                    continue  # it goes on under another name
+                    continue  # a handover: the chunk that gets the tensor has it under another name
                 elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
                     found[key] = kind, self.released[kind].get(forward_of(item), index)
         if self.held.holds_arguments:
@@ -312,10 +312,10 @@ class Chunk:
             if item.op.axis != "pp":
                 continue
             if item.op.type is OpType.SEND and item.op.template.upward:
-                # A split backward keeps it for its second half (`backward_state`).
+                # A split backward keeps the stage's result for its second half (`backward_state`).
                 found[item.reads[0]] = (Moment(self.weights_task, len(self.weights_items)),)
             elif item.op.type is OpType.SEND and self.split:
-                found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
+                found[item.reads[0]] = ()  # the gradient is the `grad` of an input, which the next step clears
             elif item.op.type is OpType.SEND and self._keeps_gradients:
                 found[item.reads[0]] = (self.backward_over(TaskSelector.LATER), self.backward_over(TaskSelector.LAST))
         if self.last_loss is not None:

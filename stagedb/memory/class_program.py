@@ -228,7 +228,8 @@ class _Making:
             for op in self.by_block[block]:
                 here = is_at_end(self.ends.get(position), op.type, op.template)
                 if here and (op.name, position) not in present and op.reads:
-                    new = (made for made in op.writes if made not in op.reads)  # what it updates is there without it
+                    # A tensor that an absent op would update in place exists without the op.
+                    new = (made for made in op.writes if made not in op.reads)
                     self.storage |= {(made, position): (op.reads[0], position) for made in new}
             for tensor in graph.tensors:
                 if tensor.block == block and tensor.storage is not None:
@@ -343,8 +344,8 @@ class _Making:
             temporary = max(size, int(ops.result[row]))
         returns = op.facts.experts is InExperts.RETURN
         if self.plan.options.expert_unit and returns and self.env["E"] > self.plan.ep:
-            # It is in a hook, for which the call of the experts holds their result next to the copy that it sends. That
-            # of a single expert is in the order of ranks already.
+            # Tokens are returned in a hook, during which the call of the experts holds their result next to the copy
+            # that is sent. The result of a single expert needs no copy: it is in the order of ranks already.
             temporary += size
         return Item(op, row, position, reads, writes, temporary, size)
 

@@ -51,7 +51,7 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, until:
     elif which is TaskSelector.EVERY and chunk.one_at_a_time:
         ends = chunk.given_back(bucket)
     else:
-        # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
+        # A unit is gathered again for each micro-batch; all micro-batches in flight share one copy.
         begin = replace(begin, which=TaskSelector.FIRST)
         ends = chunk.given_back(bucket, TaskSelector.LAST)
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
@@ -177,7 +177,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
         yield Life(f"{name}.columns", layer, size, Category.COMMUNICATION, begin, (copied,))
     over = copied
     if unit.experts:
-        # Where their forward runs again, it keeps the buffer when it has been copied, as every forward, to its end.
+        # A forward that runs again keeps the buffer of a gather after it was copied out, to the end of its unit.
         again = (i for i, item in enumerate(chunk.program.items[task]) if item.op.phase == RECOMPUTE and unit.has(item))
         over = max((Moment(task, i + 1, which) for i in again), default=over, key=lambda each: each.index)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))

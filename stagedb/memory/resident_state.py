@@ -127,7 +127,8 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
     handed = ((chunk.program.given, "recv_forward"), (chunk.program.gives, "recv_backward"))
     for other, name in handed if held.receive_buffers else ():
         if other is not None and (name == "recv_forward" or chunk.program.backwards):
-            # These are results of the step before, which took the place of buffers.
+            # Chunks of one stage hand results over in place of receive buffers: those of the step before are still
+            # held.
             size = plan.microbatches * chunk.program.sizes[f"cut.{name}"]
             yield State(f"cut.{name}.buffers", None, size, Category.ACTIVATIONS)
     copies = [item for item in chunk.weights_items if item.bucket is not None and bucket_policy(item.op.bucket).copied]

@@ -33,7 +33,7 @@ def saved(program: ChunkProgram) -> dict[int, dict[str, int]]:
         tensors[label] = program.sizes[name]
     for name, index in means_of(program) if program.backwards else ():
         if in_parts(program, index):
-            continue  # its backward is over
+            continue  # a part of the loss, whose gradients the forward has made
         found[program.items[program.forward][index].position][f"{name}.tokens"] = SCALAR
     return found
 
@@ -192,7 +192,7 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
         return  # added to the buffer by the kernel that makes it
     each = scatter is not None and scatter[1].op.when == "every"
     if key not in chunk.first_gradients and not (chunk.held.gradient_buffer and each):
-        # It is added to the tie's other gradient when its operator is over.
+        # A tied weight's second gradient is added to the first one when the operator that makes it is over.
         _, over = chunk.tied[chunk.program.gradients[key]]
         if key in chunk.whole_ties:
             return  # a view of what has been made whole

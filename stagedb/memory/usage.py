@@ -228,7 +228,7 @@ class Usage:
             for number in range(len(members)):
                 places = items.of_task(number)
                 at = int(totals[places].argmax())
-                # An item's own time comes before the time before it.
+                # If the time before an item holds as much as the item itself, the point is the item.
                 first = places[at] + (places[at] % 2 == 0 and totals[places[at]] == totals[places[at + 1]])
                 tops[members, number] = int(totals[first]), first
         best: tuple[int, Point] | None = None

@@ -12,7 +12,8 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = []
     for cells in (columns, *([plain_cell(value) for value in row] for row in rows)):
         text = io.StringIO()
-        # The writer quotes each part of its line terminator: with both characters, a lone one is safe in a cell.
+        # The writer quotes cells with a character of its line terminator: with both in it, a lone one in a cell is
+        # quoted too.
         csv.writer(text, lineterminator="\r\n").writerow(cells)
         lines.append(text.getvalue().removesuffix("\r\n") + "\n")
     return "".join(lines)

@@ -45,7 +45,7 @@ def _check_copies(plan: PlanFields, over_tp: bool) -> None:
     """Raise UsageError if a copy of what is sharded would not have each expert on as many ranks as the others."""
     without = Way({"hsdp": 1}, f"leave {Word('hsdp')} out")
     if plan.dp % plan.hsdp:
-        return  # `check_sharding` refuses it
+        return  # `check_sharding` refuses such a plan
     ranks = plan.expert_ranks // plan.hsdp
     if ranks % plan.ep:
         raise Misfit(

@@ -204,7 +204,7 @@ class GraphOptions(GraphAspects):
                 f"{Word('recipe', self.recipe)} takes {one_of('cp_kind', kinds)}"
             )
         if kind == "none":
-            return  # the plan sets it later
+            return  # the plan sets the framework's kind, if its cp is above 1
         free = kind in RINGS or self.calls_by_part
         if self.cp_chunks == "none":
             object.__setattr__(self, "cp_chunks", "balanced" if free else "contiguous")

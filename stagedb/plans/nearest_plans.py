@@ -80,7 +80,7 @@ class Misfit(UsageError):
         self.lead, self.last, self.trial = lead, last, trial
 
     def tried(self, trial: Trial) -> "Misfit":
-        """The misfit with another test of its ways out. trial: tries a changed plan, for a caller that knows all of it."""
+        """The misfit with another test of its ways out. trial: tries a plan, for a caller that knows all of it."""
         return Misfit(self.reason, self.near, self.ways, self.lead, self.last, trial)
 
     @property

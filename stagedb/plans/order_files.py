@@ -35,7 +35,7 @@ def read_schedule_file(path: Path) -> OrderFile:
     text = read_text(path, "schedule", _LARGEST, str(Word("schedule")))
     if path.suffix.lower() == ".csv":
         return OrderFile(*torch_orders(path, text))
-    # Nodes have their lines.
+    # YAML nodes know their lines, for errors.
     root = compose(text, f"the schedule {path}")
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}, line {_line(root)}: a schedule is `stages:` and a list of orders, one a stage")

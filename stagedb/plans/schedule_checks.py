@@ -122,7 +122,7 @@ def _check_stages(plan: PlanFields, schedule: Schedule) -> None:
     without: Way | list[Way] = Way(PLAIN)
     if schedule.several_chunks:
         both = Way({**UNCHUNKED.change, **PLAIN}, f"leave {Word('virtual_stages')} and {Word('schedule')} out")
-        # Chunks that the schedule implies go with it.
+        # Leaving the schedule out leaves out the chunks that it implies.
         without = [UNCHUNKED, *([Way(PLAIN)] if schedule.chunks is not None else []), both]
     raise Misfit(
         schedule.one_stage.format(name=schedule.name, chunks=plan.virtual_stages), [stages], [without], lead="take"

@@ -30,7 +30,7 @@ def check_sharding(plan: PlanFields) -> None:
         )
 
     def fits(copies: int) -> bool:
-        # What is sharded over cp too is shared also by ranks with the same place on dp.
+        # Parameters are sharded over dp and cp together, but copies of the shards are along dp alone.
         return plan.dp % copies == 0 and copies < ranks
 
     if plan.hsdp == ranks:

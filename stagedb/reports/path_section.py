@@ -70,7 +70,7 @@ def _without_short(firsts: Ints, times: Ints, most: int) -> Ints:
     length = np.diff(times)
     kept = np.zeros(len(firsts), bool)
     kept[np.argsort(-length, kind="stable")[: most // 2]] = True
-    # A short row begins a row of its own only after a long one.
+    # Short rows after each other are joined: a long one, and the first short one after it, begin a row.
     begins = kept.copy()
     begins[0] = True
     begins[1:] |= kept[:-1]

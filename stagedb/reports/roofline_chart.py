@@ -148,7 +148,7 @@ def _axes(x: Scale, y: Scale) -> str:
         for at, value in ((percent(x.at(value), 1), value) for value in x.ticks())
     )
     unit = '<text class="note" y="-5">TFLOP/s</text>'
-    # The first text of an axis begins at its mark, which only a time of 0 needs.
+    # The first text is empty: styles align the first one for a mark at 0, which this axis does not have.
     return (
         f'<svg class="y" aria-hidden="true">{levels}</svg><svg aria-hidden="true">{unit}</svg>'
         f'<svg class="x" aria-hidden="true"><text></text>{across}</svg>'

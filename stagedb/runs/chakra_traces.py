@@ -166,7 +166,7 @@ class _RunWriter:
             if place in launches.of:
                 waits.append(launches.of[place])
             if node.call is not None and node.type != _RECV:
-                # Those that still run are on another stream: nothing of theirs was waited for.
+                # Communication that still runs is on another stream: this one did not wait for it.
                 waits += [each for each in latest if each.key[1] <= start][-1:]
                 latest.append(node)
             waits = list({id(each): each for each in waits}.values())
@@ -223,7 +223,7 @@ def _launches(found: Dependencies, nodes: list[_Node]) -> _HostNodes:
         key=itemgetter(2, 0),
     ):
         if found.by_host[place]:
-            # The op that it follows on its thread is the anchor.
+            # An operator of a host comes right after its anchor, the op before it on its thread.
             if found.host[place]:
                 span = until - int(found.host[place]), until
                 of[place] = _Node(span, "host: program", _COMPUTE, span[1] - span[0], HOST_KIND, waits=[nodes[own]])

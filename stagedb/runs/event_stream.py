@@ -123,7 +123,7 @@ class EventStream(Generic[EventT]):
                     except (_Cut, _Ended):
                         raise self._error(f"its list of events is damaged after byte {self._offset}") from None
                     yield last
-                    # The last bracket of a piece is not of the file.
+                    # The reader added the last bracket of a piece; the file does not have it.
                     self._tail(text, over.rest[:-1] + buffer[end:] if more else over.rest, alone)
                     return
                 yield found
@@ -191,7 +191,7 @@ class EventStream(Generic[EventT]):
                 found = _AT.search(reason)
                 at = len(text) if found is None or "truncated" in reason else int(found[1])
                 if "trailing" in reason:
-                    # The place that it names is after the first character that is too much.
+                    # The error's place is behind the first character after the end of the value.
                     raise _Ended(attempt, at - 1) from None
                 if at >= len(text) - 1:
                     raise _Cut from None

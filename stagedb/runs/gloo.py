@@ -68,5 +68,5 @@ def _by_number(thread: Hashable) -> tuple[int, str]:
 def kind_of_call(name: str) -> str | None:
     """The kind of collective or message that a call of c10d asks for, or an event of gloo is; None for others."""
     word = name.removeprefix(CALL).removeprefix(EVENT)
-    # What writes to its arguments ends in an underscore.
+    # The name of a call that writes to its arguments ends in an underscore.
     return collective_kind(word.removesuffix("_"))

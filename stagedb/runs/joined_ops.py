@@ -72,7 +72,8 @@ def host_ops(rank: RankSpans) -> DeviceOps:
     # What contains a collective or a matmul, or only waits, or calls the operators of a backward, is no op of its own.
     wrapper = _of_names([name.startswith(ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
     multiplies = _of_names([name.startswith(MULTIPLYING) for name in rank.table], host.column("name")).astype(bool)
-    # Attention may call matmuls, and is then the op. What calls itself is that of a distributed tensor, and no op.
+    # An attention that calls matmuls is the op, not these. An operator that calls itself is a DTensor's wrapper, and no
+    # op.
     above = _taken(host.column("name"), spans.above, NONE)
     multiplies &= ~_taken(multiplies, spans.above, False) | (above == host.column("name"))
     up = spans.above[(host.column("collective") != NONE) | asking | waiting | multiplies]

@@ -115,7 +115,7 @@ def critical_path(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective
         add_op(at)
         add_end(until)
         if call is not None and last is not None:
-            # From the moment on at which the last member is there, its own op is the one that counts.
+            # Once the last member has begun, the path goes on through that member's op.
             other, place = last
             until = starts[other][place]
             add_start(until)

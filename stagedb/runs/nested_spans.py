@@ -30,7 +30,8 @@ class NestedSpans:
     def above(self) -> Places:
         """For each span the innermost one of its thread that contains it, as a place, or `NONE`."""
         order, count = self.order, len(self.start)
-        # Each has a candidate, as places in the order. All spans between the two end before the later one begins.
+        # `inside` has a candidate for each span: all spans between the candidate and the span end before the span
+        # begins.
         inside = np.arange(-1, count - 1, dtype=np.int32)
         inside[np.flatnonzero(np.diff(self.thread[order], prepend=-1))] = NONE
         every = np.arange(count, dtype=np.int32)

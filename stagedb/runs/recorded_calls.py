@@ -63,7 +63,7 @@ def recorded_call(
     )
     if found is None:
         return None
-    # Others have the rank of the root or of the other end.
+    # In other calls the rank is the root, or the other end of a message.
     own = found.kind in MEETINGS and type(rank) is int and rank >= 0 and found.kind not in MESSAGES
     return RecordedCall(found, rank if own else None)
 

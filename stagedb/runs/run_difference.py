@@ -102,7 +102,7 @@ def _name(op: RunOpFacts, by_launcher: bool) -> str:
         return op.kind if op.axis is None else f"{op.axis} {op.kind}"
     if op.type == "copy":
         return op.kind
-    # What a kernel without a known operator does is common to devices, and its name is not.
+    # Names of kernels differ between devices; the kind of a kernel without a known operator does not.
     return (op.launcher or f"{op.kind} kernels without an operator") if by_launcher else op.name
 
 

@@ -31,7 +31,7 @@ class ChunkPlacement:
     located: Callable[[int, int], tuple[int, int]]
 
     def stage(self, number: int, stages: int) -> int:
-        """The stage that has a number."""
+        """The stage that runs a chunk. number: of the chunk in the pipeline. stages: how many the pipeline has."""
         return self.located(number, stages)[0]
 
     def route(self, number: int, towards: int, stages: int) -> ChunkRoute:

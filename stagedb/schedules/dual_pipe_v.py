@@ -82,7 +82,8 @@ def _order(stage: int, stages: int, microbatches: int, pairs: bool) -> tuple[Tas
         now.backward(UP, joined=True)
     late = False
     for turn in range(stage + 1):
-        # The second half of these puts weight gradients off, from the middle pair's first or second backward on.
+        # In the second half of this step weight gradients are put off, from the first or second backward of its middle
+        # pair on.
         late = late or (turn == (stage + 1) // 2 and stage % 2 == 1)
         now.backward(DOWN, late=late)
         late = late or turn == (stage + 1) // 2

@@ -62,7 +62,7 @@ def answered(request: Request, template: str, question: Question, form: Mapping[
     most = min(CHARTED if view == "chart" else number * SHOWN, limits.rows)
     found: Rows = shared.read(lambda db: question.ask(db, most, PLANS.get(view)))
     if found.plan is not None and view not in PLANS:
-        view = "profile" if found.plan.ran else "plan"  # the text itself asks for it
+        view = "profile" if found.plan.ran else "plan"  # the query's own text begins with EXPLAIN or PROFILE
     answer = {
         **_turned(found, question, number, view),
         "view": view,

@@ -65,7 +65,7 @@ class Scene:
         return replace(self, at=key)
 
     def opening(self, key: str) -> "Scene":
-        """The scene with one more open node. The oldest open node closes if there would be too many. key: of the node."""
+        """The scene with one more open node. The oldest one closes if there would be too many. key: of the node."""
         opened = [each for each in self.node if each != key]
         closed = opened[: max(0, len(opened) + 1 - MOST_OPEN)]
         scene = replace(self, node=(*opened[len(closed) :], key), at=key)
@@ -85,7 +85,7 @@ class Scene:
         return Scene(node=(key,), layout=self.layout)
 
     def toggling(self, name: str) -> "Scene":
-        """The scene with a label or a relationship type hidden, or shown again. name: the label, or `-` and the type."""
+        """The scene with a label or a type hidden, or shown again. name: the label, or `-` and the type."""
         hidden = tuple(each for each in self.hide if each != name)
         return replace(self, hide=hidden if name in self.hide else (*self.hide, name))
 

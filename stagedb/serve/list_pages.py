@@ -120,7 +120,7 @@ def model(request: Request) -> Response:
     """A model's card, and what the store has of it."""
     name = request.path_params["name"]
     if name not in {row["name"] for row in api.models()}:
-        # Other words that name a card are files of the server's machine.
+        # A word that is no name of the library would be the path of a file on the server's machine.
         raise UsageError(f"the library has no model {shown(name)}: the page of models lists all of them")
     card = api.model(name)
 

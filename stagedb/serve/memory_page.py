@@ -69,7 +69,7 @@ def memory(request: Request) -> Response:
     """The memory of a rank of each class of an instance. What the store does not have is computed, and not stored."""
     system = named(request.query_params, "system")
     if system is not None and system not in {row["name"] for row in api.systems()}:
-        # Other words that name a system are files of the server's machine.
+        # A word that is no preset would be the path of a file on the server's machine.
         raise UsageError(f"there is no system {shown(system)}: the list on this page has all of them")
     at, word = named(request.query_params, "at"), named(request.query_params, "class")
     if at is not None and re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", at) is None:

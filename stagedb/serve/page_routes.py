@@ -319,7 +319,7 @@ async def login_page(scope: Any, receive: Any, send: Any) -> None:
 
 def _login(rules: AccessRules) -> Callable[[Request], Any]:
     async def login(request: Request) -> Response:
-        # Who may read is asked for the writers' token here.
+        # A reader who is known already comes here for the writers' token.
         reads = rules.is_known(request.headers)
         if request.method != "POST":
             to = request.query_params.get("to", "/")

@@ -36,7 +36,7 @@ class RecentAnswers:
         except Exception:  # noqa: BLE001 - the one who asked first has it; the next one may succeed
             return await compute()
         if isinstance(answer, StreamingResponse):
-            # Its parts are known soon, and the page of the next one is whole.
+            # A streamed page serves one reader. Its parts are kept soon, so that this reader gets a whole page.
             return await self.get(key, compute)
         return answer if _shareable(answer) else await compute()
 

@@ -51,7 +51,7 @@ def search(request: Request) -> Response:
         plans=_with_made(view, best),
         ids=[f"plan-{place}" for place in best.places],
         more=max(0, len(view.winners) - MOST),
-        # It escapes every text.
+        # `terms_section` returns HTML in which every text is escaped.
         terms=terms_section(view),
         memory=shown(memory_table(view)),
         ranks=shown(best_of_ranks(view)),

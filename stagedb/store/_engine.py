@@ -260,7 +260,7 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile,
             abandoned = now
         if now - abandoned > ABANDONED:
             os.kill(os.getpid(), signal.SIGKILL)
-        # A short command comes and goes between two looks.
+        # Not earlier: a short command may connect and leave between two polls.
         if now - used > QUIET:
             if collected < used:
                 # The virtual machine gives memory back only after a full collection.

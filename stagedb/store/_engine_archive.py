@@ -87,7 +87,7 @@ class ClassArchive:
     def _dump(self, new: Path) -> None:
         if shutil.disk_usage(self.directory).free < ROOM or self.path.exists():
             return
-        # The engine may be about to write the last line.
+        # The last line may be incomplete: the engine may be writing it.
         lines = self._listed.read_text(encoding="utf-8").splitlines(keepends=True)
         self._listed.write_text("".join(line for line in lines if line.endswith("\n")), encoding="utf-8")
         dump = ["-Xshare:dump", f"-XX:SharedClassListFile={self._listed}", f"-XX:SharedArchiveFile={new}"]

@@ -185,13 +185,14 @@ class Store:
         """
         queries.check(text)
         if self.engine == "neo4j":
-            # The embedded engine's process ends the thread of a query that is out of time.
+            # Neo4j cannot end a query within an expression. The embedded engine can: it ends the thread of the query.
             check_iterations(text)
         unwritten = write_reached(self, text, params or {}, progress) if ranks else 0
         if self._readers is None:
             answer = queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most, graph=graph)
         else:
-            # This engine ends a query whose connection is closed, and a query that runs out of memory takes it along.
+            # The embedded engine ends a query whose connection is closed. A query that runs out of memory ends the
+            # engine too.
             with self._readers.driver(timeout) as driver:
                 ran_out = self._readers.ran_out
                 answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most, ran_out, graph)

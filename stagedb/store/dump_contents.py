@@ -52,7 +52,7 @@ class DumpedEdge:
 def _node_kinds() -> Iterator[DumpedNode]:
     for owner in OWNERS:
         yield DumpedNode(owner, owner)
-        # What a node belongs to comes before it.
+        # `members` has the most distant labels first: reversed, a node comes after the one that it belongs to.
         yield from (DumpedNode(owner, label.name, path) for label, path in reversed(members(owner)))
 
 

@@ -94,7 +94,7 @@ def _node(label: str, row: Mapping[str, Any]) -> tuple[Sequence[str], str | None
     values |= {name: 0 for name in WRITTEN if name in values}
     if label == "Instance":
         values = {**plan_properties({}), **values}  # those of words that are newer than the instance
-    # What is complete in a store has the form of the store's schema, whichever version wrote it.
+    # A complete thing has the form of the store's schema: migrations have changed what older versions wrote.
     return also, row["parent"], {**values, "schema": VERSION} if label in OWNERS else values
 
 

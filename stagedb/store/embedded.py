@@ -211,11 +211,13 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
     while time.monotonic() < deadline and process.poll() is None:
         found = running(home)
         if found is not None and found.nonce == settings["nonce"]:
-            # The engine outlives this process. If it ends sooner, this thread collects it, or it stays as a zombie.
+            # The engine outlives this process. If it ends earlier, this thread waits for its exit status, so that it is
+            # no zombie.
             threading.Thread(target=process.wait, name="embedded engine", daemon=True).start()
             return found
         if found is not None:
-            # One ran already, and has written its damaged endpoint file again. The new one waits for its files.
+            # An engine with a damaged endpoint file ran already, and has written the file again. The new engine waits
+            # for its lock.
             process.kill()
             process.wait()
             return found

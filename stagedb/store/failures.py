@@ -80,7 +80,7 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
             f"the store at {uri} could not write the result of {doing}, and its old data is intact: check whether its "
             "disk is full, and run the command again"
         )
-    # The embedded engine reports the latter if it ends during a connection, as a server does when it is lost.
+    # An AuthError with this text is no refused account: the embedded engine reports it if it ends during a connection.
     if isinstance(error, driver.AuthError) and _ENDED not in text:
         return RefusedError(
             f"the store at {uri} refused the account: check NEO4J_USERNAME and NEO4J_PASSWORD, or the store's entry in "

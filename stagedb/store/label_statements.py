@@ -99,7 +99,8 @@ RETURN count(*) AS deleted
 """
 
 _FINISH_PARENT = {
-    # The write takes the lock of the graph. The second one that writes it, here or to retire it, sees the first.
+    # Setting a property locks the graph's node. So the later one of this write and a removal of the graph sees the
+    # other.
     "Instance": "\nMATCH (n)-[:OF]->(of:Graph)\nSET of.claim = $owner\nWITH n, of\nWHERE of.state = 'ready'",
     # Whoever retires an instance deletes its profiles afterwards.
     "Profile": "\nMATCH (n)-[:OF]->(:Instance {state: 'ready'})",

@@ -149,7 +149,7 @@ def building(
     lease._thread.start()
     try:
         with suppress(StagedbError):
-            sweep(store)  # nobody else does so in a store where every command succeeds
+            sweep(store)  # without this, nothing would sweep a store in which every command succeeds
         yield lease
         lease._finish(inputs, properties.get("system") or properties.get("name") or properties.get("model"))
     except ConnectionLost:
@@ -170,7 +170,7 @@ def building(
         raise
     finally:
         lease._ended.set()
-        # The caller may close the store, which breaks while a thread sends, or leaves the connection that it opens.
+        # The caller may close the store next: a thread that still sends would fail, or leave a connection open.
         lease._thread.join(LAST_RENEWAL)
 
 

@@ -36,7 +36,7 @@ def _command(row: Mapping[str, Any]) -> str:
 
     row: of `schema/older_instances`.
     """
-    # Every command opens a store, and hardly any finds an old one.
+    # Imported here: every command opens a store, and hardly any finds an old one.
     from stagedb.advice.commands import needed_words, plan_command
     from stagedb.models import card_names
     from stagedb.plans import Plan

@@ -117,7 +117,7 @@ def write_rank_nodes(store: "Store", instance: str, progress: NodesWritten = unw
     while True:
         rows = store.read("ranks/state", instance=instance)
         if not rows:
-            return 0  # there is no such instance, or it is being deleted: the query finds nothing either
+            return 0  # the instance does not exist or is being deleted, so that the query finds nothing of it either
         with reading(f"instance {instance[:12]} ({shown(rows[0]['name'])})"):
             layout = layout_of(rows[0])
         ranks, groups = rows[0]["ranks_written"], rows[0]["groups_written"]

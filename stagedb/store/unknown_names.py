@@ -40,7 +40,7 @@ class _Use:
         if self.what == "relationship":
             return frozenset(_TYPES)
         kinds = [kind for owner in self.owners if (kind := _LABELS.get(owner, _TYPES.get(owner))) is not None]
-        # An owner that no store has is named itself.
+        # If no store has the label itself, the sentence is about the label, and any property counts as known.
         return frozenset().union(*kinds) if self.owners and len(kinds) == len(self.owners) else _PROPERTIES
 
 

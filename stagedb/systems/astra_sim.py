@@ -143,7 +143,8 @@ class SimulatedCollective:
             return (n - 1) * self._link((along.dimension, 1), message)
         apart = [each * along.spacing for each in range(1, n)]
         hops = sum(max(dimension.hops(one), dimension.hops(n * along.spacing - one)) for one in apart)
-        # A link carries what the ranks on one side send to the other: `export` gives the ring its bandwidth for that.
+        # A link carries what the ranks on one side send to those on the other; `export` sets the ring's bandwidth
+        # accordingly.
         return hops * dimension.latency + (n * n // 4) * message * self._paces[along.dimension]
 
     @cached_property

@@ -35,11 +35,11 @@ class ErrorFigures:
 
 @dataclass(frozen=True)
 class KindErrors:
-    """The errors of a kind.
+    """The errors of predicted steps of one kind: an accelerator, a framework, and whether the model has experts.
 
-    held_out: those of its rows that fixed no number, with the numbers as they are. apart: those of its rows with
-    numbers that were fitted without them. elsewhere: with numbers that were fitted without any row on its accelerator.
-    unnamed: those of its rows where no framework is named.
+    held_out: errors of this kind's published steps that fixed no fitted number, with the fitted numbers as they are.
+    apart: errors of all its published steps, with numbers fitted without them. elsewhere: with numbers fitted without
+    any step on the accelerator. unnamed: errors of its published steps, predicted as if no framework were named.
     """
 
     accelerator: str

@@ -109,5 +109,5 @@ def as_used_by(
     )
     if not overlap.stretch:
         return replace(system, overlap=overlap)
-    # The framework's own numbers are in place of the system's share for any of them.
+    # Where fitted numbers of the framework are known, they replace the share that the system has for all frameworks.
     return replace(system, overlap=overlap, accelerator=replace(system.accelerator, sustained=Fraction(1)))

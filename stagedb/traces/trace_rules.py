@@ -120,7 +120,7 @@ def _check_attributes(trace: TraceColumns) -> Found:
         if value and computes and trace.attributes["kind"][index] == HOST_KIND:
             continue
         if value is not False and (index, "is_cpu_op") not in mistyped:
-            # ASTRA-sim computes for a processor, and never issues communication that is the processor's.
+            # ASTRA-sim runs a compute node that has is_cpu_op, but never issues a communication node that has it.
             rule = "label" if computes else "attribute"
             yield index, rule, f"is_cpu_op is {'missing' if value is None else 'true'}"
 

@@ -251,7 +251,7 @@ def _exchange(settings: EngineSettings, workflow: str) -> dict[str, Any]:
     if exchange is not None:
         exchange = settings.values.get("exchange_mode", exchange)
     if exchange == "by_step":
-        # DeepEP's modes: low latency sends each choice of a token, and throughput each token once a rank.
+        # DeepEP has two modes: low latency sends a token once for each of its experts, throughput once for each rank.
         exchange = "copies" if workflow in DECODING else "ranks"
     return {} if exchange is None else {"dispatch": exchange}
 

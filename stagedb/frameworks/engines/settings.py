@@ -168,7 +168,7 @@ def _setting(given: Given, where: str) -> Setting | None:
         return None
     if flag.sets in NUMBERS:
         if flag.sets in ("cache_most", "redundant") and value == "0":
-            return None  # no limit, or none
+            return None  # 0 means no bound on the cache, or no copies of experts
         return _whole(value, flag, where)
     if flag.sets == "memory_share":
         share = read_share(value)

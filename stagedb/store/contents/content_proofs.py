@@ -51,7 +51,7 @@ class ContentProof:
         try:
             return next(self._problems(sections), None)
         except (StagedbError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, AttributeError) as error:
-            # A text of it cannot be read as what it is to be.
+            # Some property cannot be parsed as its type in the schema.
             return f"its content cannot be read ({type(error).__name__}: {shown(str(error))})"
 
     def _problems(self, sections: Sequence[ThingContent]) -> Iterator[str]:

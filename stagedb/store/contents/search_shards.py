@@ -222,7 +222,7 @@ def put_together(
         written = _written(store, request, of, put, instance_of, made)
         if written is not None:
             return written
-        new = False  # whoever had the lease has put the shards together, this one too if it was there by then
+        new = False  # the holder of the lease before has merged all shards that were finished by then
 
 
 def _written(
@@ -269,7 +269,7 @@ class _Assembled:
         try:
             found = {each.number: read_search(store, each.id) for each in there}
         except StagedbError:
-            if _is_over(store, request):  # its shards are removed
+            if _is_over(store, request):  # the search is whole, so that its shards are removed
                 raise _OverError from None
             raise
         return cls(parts, put(found, of))

@@ -60,7 +60,7 @@ def record_search(
         return read_search(store, request.id), False
     if there:
         store.write("search/reopen", search=request.id, owner=new_claim())
-    # One that was put together from some of its shards is one without shards from now on.
+    # A search that was merged from some of its shards counts as one without shards from now on.
     properties = {**request_properties(request), "shards": None, "finished": None}
     inputs = inputs_of(request)
     with building(store, "Search", request.id, properties, inputs, resumes=True) as lease:
