@@ -74,7 +74,7 @@ class ToolAnswer:
     notes: Sequence[str] = ()
 
     def text(self, most: int) -> str:
-        """The answer as JSON of at most so many bytes."""
+        """The answer as JSON. most: bytes that it has at most."""
         notes = [_shortened(note, _TEXTS[0]) for note in self.notes][:_ITEMS]
         room = most - len(_json({"notes": notes}))
         facts, fewer = _fitting(dict(self.facts), int(room * (_FACTS if self.tables else 1)) - 200)

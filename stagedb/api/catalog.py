@@ -24,9 +24,10 @@ SHORT_ID = 12
 
 @dataclass(frozen=True)
 class UserMarks:
-    """What users wrote about things, each by the id of the thing. asked: when the caller asked for it, in ms.
+    """What users wrote about things of a store, by the id of the thing.
 
-    user: the caller. spaces: those in which the caller has names. loaded: texts about what came with a dump.
+    names: as `space/name`. tags, notes: texts. asked: when the caller asked for the thing last, ms since 1970. loaded:
+    texts on marks that came with a dump. user: the caller. spaces: the spaces in which the caller has names.
     """
 
     names: Mapping[str, Sequence[str]]
@@ -102,29 +103,33 @@ def runs(store: Store) -> list[RunInfo]:
 
 
 def graph_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[GraphInfo]:
-    """The graphs of some rows, in their order. A damaged one is left out with a warning, as in the next two."""
+    """The graphs of rows of `catalog/graphs` or of a look-up. A damaged one is left out with a warning."""
     return [*_infos("graph", lambda row: _graph(row, marks), rows)]
 
 
 def instance_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks, most: int | None = None) -> list[InstanceInfo]:
-    """The instances of some rows, which have the newest first: the caller's own, then all others; at most `most`."""
+    """The instances of rows of `catalog/instances` or of a look-up: the caller's own, then all others.
+
+    Within both, the order of the rows stays. marks: names, tags and notes. most: how many at most; None: all. A damaged
+    one is left out with a warning.
+    """
     own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*islice(_infos("instance", lambda row: _instance(row, marks), own_first), most)]
 
 
 def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks, most: int | None = None) -> list[ProfileInfo]:
-    """The profiles of some rows, in the same order."""
+    """The profiles of rows of `catalog/profiles` or of a look-up. A damaged one is left out with a warning."""
     own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*islice(_infos("profile", lambda row: _profile(row, marks), own_first), most)]
 
 
 def search_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[SearchInfo]:
-    """The searches of some rows, in their order."""
+    """The searches of rows of `catalog/searches` or of a look-up, in their order."""
     return [*_infos("search", lambda row: _search(row, marks), rows)]
 
 
 def run_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[RunInfo]:
-    """The runs of some rows: the caller's own, then all others."""
+    """The runs of rows of `catalog/runs` or of a look-up: the caller's own, then all others."""
     own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*_infos("run", lambda row: _run(row, marks), own_first)]
 

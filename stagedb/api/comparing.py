@@ -371,7 +371,7 @@ def _figures(one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
 
 
 def stored_sums(store: Store, profile: ProfileInfo, name: str) -> StepSums:
-    """Where the time of a profile's step goes, from the store. name: what a sentence calls it."""
+    """Where the time of a stored profile's step goes, for comparisons. name: what a sentence calls the step."""
     rows = store.read("profile/step_terms", profile=profile.id)
     if not rows:
         raise StagedbError(

@@ -37,7 +37,7 @@ class ForwardFlops:
 
 
 def forward_flops(card: Card, tokens: int) -> ForwardFlops:
-    """The FLOPs of a model's forward on one rank, with one sequence of so many tokens. It needs no store.
+    """The FLOPs of a model's forward on one rank, with one sequence of `tokens` tokens. It needs no store.
 
     Raises UsageError for a sequence without tokens, or longer than learned positions.
     """

@@ -52,7 +52,7 @@ class MatchedRun:
 
     @property
     def odd_rank(self) -> tuple[int, int] | None:
-        """The only rank that differs from the others, and how many findings it alone has."""
+        """The only rank that differs from the others, and how many findings it alone has; None without one."""
         at = self.findings.columns.index("ranks")
         alone = [ranks[0] for row in self.findings.rows if len(ranks := row[at]) == 1]
         return (alone[0], len(alone)) if self.run.world > 1 and len({*alone}) == 1 else None

@@ -70,9 +70,10 @@ def unknown_model(word: str, store: "Store | None" = None) -> UsageError:
 
 @dataclass(frozen=True)
 class Source:
-    """A graph that may not be built yet: it is in the store, or its card makes it.
+    """A symbolic graph that may not be built yet: it is in the store, or its card makes it.
 
-    card: the card of the graph; None if only the store has the graph.
+    options: of the graph. sizes: the model's symbols. origin: the graph in the store, or the card. card: of the graph;
+    None if only the store has the graph.
     """
 
     options: GraphOptions

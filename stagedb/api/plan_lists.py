@@ -98,7 +98,7 @@ class ListedPlan:
         return self.words[column] if column in self.words else getattr(self, column)
 
     def described(self, without: Iterable[str] = ()) -> str:
-        """The plan in short, without some of its words. Empty for a plan that the store has in no readable form."""
+        """The plan in short; empty for a plan that cannot be read. without: names of words that are left out."""
         return _described(self.plan, tuple(sorted(without)))
 
 

@@ -144,10 +144,9 @@ def _remove_graph(store: Store, graph: GraphInfo, force: bool, attempts: int = _
 
 
 def unused(store: Store, older_than: float) -> list[Unused]:
-    """What nobody named or tagged, made or asked for, within so many seconds: searches, profiles, instances, graphs.
+    """What nobody named or tagged, made or asked for, in the last seconds: searches, runs, profiles, instances, graphs.
 
-    An instance counts as used while something of it is: a profile that is used keeps it, as an instance keeps its
-    graph.
+    older_than: how many seconds. An instance counts as used while a profile of it is, and a graph while an instance is.
     """
     before = time.time_ns() // 1_000_000 - round(older_than * 1000)
     found: list[Unused] = []
@@ -169,9 +168,10 @@ def unused(store: Store, older_than: float) -> list[Unused]:
 
 
 def collect(store: Store, *, dead: bool, unnamed_older_than: float | None, dry_run: bool) -> list[Unfinished | Unused]:
-    """Remove what ended processes left (`dead`) and what nobody names, older than so many seconds. Returns it.
+    """Remove what ended processes left, and what nobody names. Returns what was removed.
 
-    dry_run: only return it. Raises UsageError without a scope.
+    dead: what ended processes left. unnamed_older_than: seconds since somebody made, asked for, named or tagged it.
+    dry_run: remove nothing, and return what would be removed. Raises UsageError without a scope.
     """
     if not dead and unnamed_older_than is None:
         raise UsageError(

@@ -65,8 +65,8 @@ class RequestWords:
 class RequestRoom:
     """The requests that a rank has room for.
 
-    share: the account of the class with the least room. fits: by tokens of a request, the plan's first. wanted: the
-    requests that a rank of the plan has at once, in so many micro-batches.
+    share: the memory of the rank class with the least room. fits: by tokens of a request, the plan's first. wanted: the
+    requests that a rank of the plan has at once, in all of its `microbatches`.
     """
 
     share: MemoryShare

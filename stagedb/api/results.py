@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The answer to a query: column names, and one tuple for each row."""
+    """The answer to a query: column names, and one tuple for each row.
+
+    newest: by kind, a description of the instance, profile or run that was taken because none was named. hints: what a
+    reader should know of the answer. cut: there are more rows. keep: the columns that hold the answer, the most
+    important first. units: by column. graph, plan: nodes and relationships in the rows, and how the store answers, if
+    asked for.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -68,11 +74,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """A symbolic graph in the store. `new`: this call wrote it. `sizes`: the model's symbols.
+    """A symbolic graph in the store.
 
-    `made_by`: the user who made it; None if an older stagedb wrote it. `tags` and `notes` are those of all users.
-    `loaded`: those that came with a dump, each with who loaded it and from which file; nobody here wrote them.
-    `padding`: a sentence on rows that the vocabulary has in addition to the published ones, if this call knows of some.
+    name: the model's. recipe: the framework. options: of the graph (`stagedb.plans.GraphOptions`). sizes: the model's
+    symbols. created: UTC. made_by: the user who made it; None if an older stagedb wrote it. tags, notes: those of all
+    users. loaded: marks that came with a dump, each with who loaded it and from which file. new: this call wrote it.
+    padding: a sentence on rows that the vocabulary has in addition to the published ones, if this call knows of some.
     """
 
     id: str
@@ -97,16 +104,16 @@ class GraphInfo:
 
 @dataclass(frozen=True)
 class InstanceInfo:
-    """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
+    """A graph under one plan.
 
-    `name` is the caller's name of it, else one of the team's or of somebody else (`bob/base`), else the model's.
-    `names` are all its names, as `space/name`; `tags` and `notes` are those of all users. `loaded`: those of them that
-    came with a dump, each with who loaded it and from which file; nobody here wrote them.
-
-    `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
-    `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
-    `new`: this call wrote it. `usual_length`: the sequence length and its reason, if this call named none.
-    `padding`: as that of a graph. `kept`: the store has it; otherwise it was lowered in memory alone.
+    name: the caller's name of it, else one of the team's or of somebody else (`bob/base`), else the model's. names: all
+    its names, as `space/name`. tags, notes: those of all users. loaded: marks that came with a dump, each with who
+    loaded it and from which file. graph: the id of its graph. model: the model's name. recipe: the framework. plan: the
+    plan's words (`stagedb.plans.Plan.to_dict`). ranks: of the job. classes: the number of rank classes. created: UTC.
+    made_by, asked_by: the users who made it, and who last asked for it; None if an older stagedb wrote it. new: this
+    call wrote it. usual_length: the sequence length and its reason, if this call named none. padding: a sentence on
+    rows that the vocabulary has in addition to the published ones. kept: the store has it; otherwise it was lowered in
+    memory alone.
     """
 
     id: str
@@ -131,7 +138,9 @@ class InstanceInfo:
 
     @property
     def called(self) -> str:
-        """Its model and plan in short, `llama3-70b tp8 pp4 dp32`, after its name if it has one of its own."""
+        """The name of the instance if it has one of its own, then its model and plan in short: `llama3-70b tp8 pp4
+        dp32`.
+        """
         text = f"{self.model} {short_plan(self.plan)}"
         return text if self.name == self.model else f"{self.name} ({text})"
 
@@ -226,6 +235,8 @@ class Memory:
 
     peaks: a row for each class, with the peak and its moment. levels: bytes by class, moment and category; moments are
     the start, the end of each phase, and the peak within each. tensors: the tensors held at the peak, largest first.
+    room: bytes of an accelerator for tensors; None without a limit. reserve: its other bytes, by what holds them.
+    requests: how many requests fit, if that was asked.
     """
 
     instance: InstanceInfo
@@ -254,12 +265,15 @@ class Memory:
 class ProfileInfo:
     """A profile in the store: a step of an instance on a system.
 
-    name, names, tags, notes, loaded: as of an instance; name is None without a name. instance, instance_name: the id
-    and the name of its instance.
-    blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
-    measured_time: share of the modelled time that was measured. made_by, asked_by: as of an instance. `new`: this
-    call wrote it. memory: bytes that its fullest rank holds; None if an older stagedb made it. room: bytes of an
-    accelerator; None without a bound. kept: whether the store has it.
+    name: the caller's name of it, else one of the team's or of somebody else; None without a name. names: all its
+    names, as `space/name`. tags, notes: those of all users. loaded: marks that came with a dump. instance,
+    instance_name: id and name of its instance. system: the system's name. scalings: factors on durations, such as
+    `collective:tp=0.5`. blocking: mesh axes whose communication a rank waits for. ranks: of the job. step: ns.
+    unscaled: ns of the step without the scalings. tokens_per_second: of the job. mfu, hfu: shares of the peak, from 0
+    to 1. measured_time: share of the modelled time that was measured. created: UTC. made_by, asked_by: the users who
+    made it, and who last asked for it; None if an older stagedb wrote it. memory: bytes that its fullest rank holds;
+    None if an older stagedb made it. room: bytes of an accelerator; None without a bound. new: this call wrote it.
+    kept: the store has it.
     """
 
     id: str
@@ -298,16 +312,17 @@ class ProfileInfo:
 
 @dataclass(frozen=True)
 class SearchInfo:
-    """A search in the store: what it asked, and what it found in all.
+    """A search in the store: what it asked, and what it found.
 
-    systems: names. ranks: numbers of ranks that it searched. by: what is best. allow: groups of words that varied. top:
-    the number of best plans. room: bytes of an accelerator; None: that of each system. condition: on plans; empty for
-    none. framework: what runs the plans; empty for none. words: those of all plans. size: plans whose degrees divide.
-    timed: plans that were timed. covered: whether every plan was tried or ruled out, so that the first is the best.
-    step, peak: of the best plan, in ns and bytes; None if none that fits was found. left: a lower bound of the step of
-    plans that were not tried [ns]. seconds: of the work. shard: of a shard, `3/8`; whole: id of the search that it is a
-    part of. shards: how many shards the search is cut into. finished: of a search that was put together from shards,
-    the numbers of those that are finished. made_by, tags, notes, loaded: as of a graph.
+    model: the model's name. systems: their names. ranks: numbers of ranks that it searched. by: what is best, such as
+    `step`. allow: groups of words that varied. top: the number of best plans. room: bytes of an accelerator; None: that
+    of each system. condition: on plans; empty for none. framework: what runs the plans; empty for none. words: those
+    that all plans have. size: plans whose degrees divide. timed: plans that were timed. covered: whether every plan was
+    tried or ruled out, so that the first is the best. step, peak: ns and bytes of the best plan; None if none that fits
+    was found. left: a lower bound of the step of plans that were not tried [ns]. seconds: the time of the work. whole,
+    shard: for a shard, the id of its search, and its number such as `3/8`. shards: how many shards the search is cut
+    into. finished: for a search that was merged from shards, the numbers of those that are finished. created, made_by,
+    tags, notes, loaded: as in `GraphInfo`.
     """
 
     id: str
@@ -366,13 +381,12 @@ class SearchInfo:
 class RunInfo:
     """A run in the store: what ranks of a job executed, as a profiler recorded it.
 
-    name, names, tags, notes, loaded, made_by, asked_by: as of an instance; name is None without a name. tool: what
-    recorded it. world: ranks that were imported. job_ranks: those of the job. step: ns from its first op to the end of
-    its last one. steps: those that the profiler counted; 0 without. ops: their number. devices: names of the
-    accelerators. busy: ns of computing and copying, exposed: ns of communication that nothing hides, means of the
-    ranks. unexplained, launching: ns of gaps of the critical path, after and before the launch of what
-    comes next. left_out: what of the files was not understood. new: this call imported it. known_as: names that it had
-    before this call imported it again.
+    tool: what recorded it. world: ranks that were imported. job_ranks: ranks of the job. step: ns from its first op to
+    the end of its last one. steps: those that the profiler counted; 0 without. ops: their number. devices: names of the
+    accelerators. busy: ns of computing and copying, mean of the ranks. exposed: ns of communication that nothing hides,
+    mean of the ranks. unexplained, launching: ns of gaps of the critical path, after and before the launch of the next
+    op. left_out: what of the files was not understood. new: this call imported it. known_as: names that it had before
+    this call imported it again. name, names, tags, notes, loaded, created, made_by, asked_by: as in `ProfileInfo`.
     """
 
     id: str
@@ -435,7 +449,7 @@ Thing = GraphInfo | InstanceInfo | ProfileInfo | SearchInfo | RunInfo
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes that a rank of a class holds at the peak of a step, in all and by category."""
+    """Bytes that a rank of a class holds at the peak of a step: in all, and by category. stages: of the class."""
 
     rank_class: int
     stages: tuple[int, ...]
@@ -531,7 +545,7 @@ class Advised:
 
     @property
     def fits(self) -> bool:
-        """Whether the accelerator's memory holds the plan as it is."""
+        """Whether the accelerator's memory holds the plan that was asked about, unchanged."""
         return self.room is None or self.peak <= self.room
 
 
@@ -772,7 +786,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
+        """Whether nothing differs between both sides."""
         held = any(row["difference"] for row in self.memory)
         return not (self.plan.rows or self.work.rows or self.time.rows or held)
 

@@ -47,7 +47,10 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A step that can be run. Nothing has been made for it. stored: its profile, if the request names one."""
+    """A step that can be run, and of which nothing has been made yet.
+
+    wanted: its instance. inputs: system and durations. stored: the profile that the request names, if it names one.
+    """
 
     wanted: Wanted
     inputs: ProfileInputs
@@ -56,7 +59,11 @@ class FoundStep:
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A step that has been run. stored: its profile, if the request names one."""
+    """A step that has been run.
+
+    instance: in the store. job: the step with the inputs of its times. view: its data for charts and reports. stored:
+    the profile that the request names, if it names one.
+    """
 
     instance: InstanceInfo
     job: JobProfile

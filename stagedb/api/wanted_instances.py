@@ -39,9 +39,11 @@ class StageClock:
 
 @dataclass(frozen=True)
 class Wanted:
-    """An instance that may not exist yet. It is checked, and nothing has been written.
+    """An instance that a request asks for, checked, and which may not exist yet. Nothing has been written.
 
-    usual_length: the sequence length that it has because the request named none. padding: see `vocabulary_padding`.
+    source: its model or graph. plan: with all words. name: to set; None: none. there: the instance, if it was found in
+    the store. usual_length: the sequence length that it has because the request named none. padding: see
+    `vocabulary_padding`.
     """
 
     source: model_names.Source

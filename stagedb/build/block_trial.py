@@ -116,7 +116,7 @@ class BlockTrial:
     sizes: Mapping[str, int]
 
     def on(self, options: GraphOptions, degrees: Mapping[str, int]) -> SimulatedRanks:
-        """The block laid out for the options of a graph, on so many ranks."""
+        """The block laid out on simulated ranks. options: of the graph. degrees: ranks by mesh axis (dp, cp, tp)."""
         part, framework = part_of(self.block), options.framework
         plan = BlockPlan(
             name="trial",
@@ -130,7 +130,11 @@ class BlockTrial:
         return SimulatedRanks(lay_out(plan, table, matching, HIDDEN, lambda has_bias: False), degrees, self.sizes)
 
     def whole_run(self, whole: SimulatedRanks) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Given values and all values of a run on one rank, whose gradients are those of finite differences."""
+        """Run the block on one rank until its gradients agree with finite differences, at several scales of its input.
+
+        Returns the values that it was given, and all values of the run, by tensor. Raises UsageError if no scale
+        agrees.
+        """
         wrong = None
         for seed, scale in enumerate(SCALES):
             given = self.values(whole.laid, seed, scale)
@@ -163,7 +167,11 @@ class BlockTrial:
     def wrong_gradient(
         self, whole: SimulatedRanks, given: Mapping[str, Array], values: Mapping[str, Array]
     ) -> tuple[str, float, float] | None:
-        """What has another derivative along a random direction than finite differences: its name, and both numbers."""
+        """The first tensor whose gradient differs from finite differences along a random direction; None if all agree.
+
+        given, values: what a run was given, and all that it computed. Returns the name, the derived and the measured
+        number.
+        """
         laid, rng, made = whole.laid, np.random.default_rng(1), whole.results(values)
         arriving = given[laid.output_gradient.name] if laid.output_gradient else np.zeros(())
         total = float(np.sum(made["output"] * arriving))
@@ -183,7 +191,10 @@ class BlockTrial:
     def check_same(
         self, ranks: SimulatedRanks, made: Mapping[str, Array], whole: SimulatedRanks, values: Mapping[str, Array]
     ) -> None:
-        """Raise UsageError for the first operation whose result differs from that on one rank."""
+        """Raise UsageError for the first operation whose result on several ranks differs from that on one rank.
+
+        made: whole tensors of the run on `ranks`. values: those of the run on one rank, `whole`.
+        """
         names = {tensor.name: op for op in whole.laid.operations for tensor in op.outputs}
         for name, op in names.items():
             if name in made and not same(made[name], values[name]):
@@ -201,7 +212,7 @@ class BlockTrial:
         return self.block.refused(lines.get(name, 0), f"step {name}: {text}")
 
     def name_in_file(self, name: str) -> str:
-        """The step or parameter of a name in the graph: `trial.mine.up.weight` is up."""
+        """The name of a step or parameter in the block's file: `up` for `trial.mine.up.weight` in the graph."""
         parts = name.split(".")
         return parts[2] if len(parts) > 2 else parts[-1]
 

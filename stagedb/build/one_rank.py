@@ -7,9 +7,9 @@ from stagedb.plans.token_copies import COPY_SYMBOLS
 
 
 def on_one_rank(graph: SymGraph, batch: int, tokens: int, keys: int | None = None) -> dict[str, int]:
-    """The values of a graph's symbols on one rank, for so many sequences of so many tokens.
+    """The values of a graph's symbols on one rank, for `batch` sequences of `tokens` tokens each.
 
-    keys: the keys of a sequence, if there are more than tokens: its queries are the last `tokens` of so many positions,
+    keys: the keys of a sequence, if there are more than tokens: its queries are the last `tokens` of `keys` positions,
     as in a step of decoding or a chunk of a prefill. Raises UsageError for a graph that has a key for each query.
     """
     degrees = dict.fromkeys(("dp", "tp", "cp", "ep", "epn", "epr", "edp", "pp", "hsdp", "cpr", "cpa"), 1)

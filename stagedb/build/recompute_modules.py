@@ -164,5 +164,5 @@ def in_layer(name: str) -> str:
 
 
 def meant(name: str, known: Sequence[str]) -> str:
-    """What a refusal has after a name inside a layer that is none of these: a colon, or similar ones before it."""
+    """The text of a refusal after an unknown name inside a layer: a colon, or similar known names and a colon."""
     return did_you_mean(name, known, ": {}", most=3, cutoff=0.5) or ":"

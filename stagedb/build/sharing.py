@@ -74,7 +74,7 @@ class BucketRule:
     again: bool = False
 
     def takes(self, weight: Layout) -> bool:
-        """Whether a weight of this layout, or its gradient, passes it."""
+        """Whether a weight with this layout, or its gradient, is in buckets of this rule."""
         return not held_apart(weight) and (self.of == "all" or (self.of == "experts") == of_experts(weight))
 
     def bytes(self) -> tuple[Expression, Expression]:

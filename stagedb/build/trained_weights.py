@@ -28,9 +28,9 @@ WITHOUT_BELOW = "first_"
 class Trained:
     """The weights that a step trains.
 
-    lora: the linear layers of a layer that have adapters, which are all that is trained then; empty: no adapters.
-    frozen: the parts that are not trained: `embedding`, `head`, or names inside a layer.
-    checkpointed: layers are functions that have a backward only where their input needs a gradient (Megatron-LM's).
+    lora: names of the linear layers with adapters, and only the adapters are trained; empty: there are no adapters.
+    frozen: the parts that are not trained: `embedding`, `head`, or names inside a layer. checkpointed: layers are
+    functions that have a backward only where their input needs a gradient (Megatron-LM's).
     """
 
     lora: tuple[str, ...] = ()

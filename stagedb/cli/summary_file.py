@@ -38,7 +38,10 @@ class SummaryOptions:
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "pdf"}
 
     def wanted(self, others: Mapping[str, object]) -> bool:
-        """Whether a summary is wanted. others: options that it does not take. Raises UsageError for some together."""
+        """Whether the options ask for a summary.
+
+        others: options that a summary does not take. Raises UsageError if one of these is given with it.
+        """
         if not self.pdf:
             given = [name for name, value in self.words().items() if value is not None]
             if given:

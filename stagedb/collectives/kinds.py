@@ -98,7 +98,10 @@ SIMULATED: Mapping[str, CollectiveKind] = {each.simulated: each for each in KIND
 
 
 def kind_between(before: HeldAs, after: HeldAs) -> CollectiveKind:
-    """The kind that turns what members have into what they shall have. LookupError if there is none."""
+    """The kind of collective that leads from one state of a tensor to another. LookupError if there is none.
+
+    before, after: what each member of the group has.
+    """
     found = next((each for each in KINDS.values() if (each.before, each.after) == (before, after)), None)
     if found is None:
         raise LookupError(f"no collective makes a {after} of a {before}")
@@ -106,7 +109,7 @@ def kind_between(before: HeldAs, after: HeldAs) -> CollectiveKind:
 
 
 def gathers(kind: str) -> bool:
-    """Whether operators of this kind put the parts of a group's members together."""
+    """Whether operators of this kind concatenate the parts of a group's members, as an all-gather does."""
     return kind in KINDS and KINDS[kind].gathers
 
 

@@ -183,7 +183,8 @@ def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bo
 def is_at_end(end: str | None, type_: OpType, template: Template) -> bool:
     """Whether an op runs at this end of a stage. end: `previous`, `next`, or None inside a block, where all ops run.
 
-    A forward is received (and gathered) at `previous` and sent at `next`; a backward the other way round.
+    A forward is received (and gathered) at `previous` and sent at `next`; a backward the other way round. type_: send,
+    receive, or else. template: forward or backward.
     """
     return end is None or (end == "previous") == ((type_ is not OpType.SEND) == template.upward)
 

@@ -57,9 +57,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class RankFindings:
-    """The findings of one rank, in the order of the run.
+    """The differences between the ops of one rank and its plan, in the order of the run.
 
-    on_path: by op of its lane, ns of it on the critical path; ops that are not on it may be absent.
+    planned: what the plan expects. match: of the rank's ops. on_path: ns on the critical path, by op of the rank's
+    lane; ops that are not on it may be absent.
     """
 
     planned: PlannedRun

@@ -36,7 +36,11 @@ class _Gap:
 
 @dataclass(frozen=True)
 class RunMatch:
-    """A run and a plan. ranks: by rank and step, the step as the profiler numbers it, None if it has no number."""
+    """A run matched with a plan.
+
+    planned: what the plan expects of each rank. ranks: by rank and step (as the profiler numbers it, None without a
+    number), the matched ops.
+    """
 
     run: StoredRun
     planned: PlannedRun

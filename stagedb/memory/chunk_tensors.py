@@ -54,9 +54,10 @@ def _fills_shared_buffer(op: SymOp) -> bool:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A virtual stage of a rank class: its program, its plan, and what its framework holds in memory.
+    """A virtual stage of a rank class, with the tables from which lifetimes of its tensors follow.
 
-    State that a stage holds once is counted in chunk 0.
+    program: its items. plan: of the instance. held: what the framework holds in memory beyond the tensors of operators.
+    State that a stage holds once, such as a buffer for all chunks, is counted in chunk 0.
     """
 
     program: ChunkProgram
@@ -220,7 +221,7 @@ class Chunk:
 
     @cached_property
     def handed(self) -> Mapping[Key, tuple[TaskKind, int]]:
-        """What a forward has kept as a gradient, and the item from which the backward has it as its own."""
+        """Gradients that a forward makes (of a loss in parts): the item of the backward that takes each over."""
         return {
             key: (kind, index)
             for kind, index, item in self.running
@@ -230,7 +231,7 @@ class Chunk:
 
     @cached_property
     def becoming(self) -> frozenset[Key]:
-        """What a forward has kept of weights' gradients that becomes the gradients of the step."""
+        """Gradients of weights that a forward makes (of a loss in parts) and that stay until the optimizer's step."""
         if self.held.gradient_buffer:
             return frozenset()
         made = {key: self.program.items[kind][index].writes[0] for key, (kind, index) in self.handed.items()}
@@ -240,7 +241,7 @@ class Chunk:
 
     @cached_property
     def graph(self) -> SplitGraph | None:
-        """What holds tensors of a forward between the halves of its backward, if the framework keeps that."""
+        """The autograd graph that holds tensors between the halves of a split backward; None if none does."""
         return SplitGraph(self.program) if self.split and self.held.retains_graph else None
 
     def _moment(self, place: tuple[TaskKind, int]) -> tuple[int, int]:
@@ -248,9 +249,9 @@ class Chunk:
 
     @cached_property
     def released(self) -> Mapping[TaskKind, Mapping[tuple[str, int], int]]:
-        """By kind of task, forward operator and position: its last gradient, if all are one call of the framework.
+        """By kind of task, forward operator and position: the item at which a call that makes several gradients ends.
 
-        The call holds what the forward has saved for it.
+        Until then the call holds what the forward has saved for it. Empty where each gradient is a call of its own.
         """
         whole = self.plan.options.framework.whole_backward
         return {
@@ -263,7 +264,7 @@ class Chunk:
         }
 
     def returned(self, key: Key) -> int:
-        """The item at which the call returns that makes a gradient."""
+        """The item at which the call that makes a gradient returns. key: of the gradient."""
         kind, index, item = self.begins[key]
         if self.graph is not None and kind is self.weights_task:
             return self.graph.following(item, index)
@@ -279,9 +280,9 @@ class Chunk:
 
     @cached_property
     def modelled(self) -> int:
-        """Where the forward of the model ends; the loss comes after it. The model gathers logits over tp itself.
+        """The first forward item after the model's own forward, which gathers logits over tp; the loss comes later.
 
-        A loss in parts has the head in it.
+        A loss in parts has the head in it, so that the model's forward ends before that.
         """
         items = self.program.items[self.program.forward]
         parts = (index for index in range(len(items)) if in_parts(self.program, index))
@@ -430,7 +431,7 @@ class Chunk:
 
     @property
     def split(self) -> bool:
-        """Whether a backward runs as two halves."""
+        """Whether a backward of the chunk runs as two halves."""
         return len(self.program.backwards) > 1
 
     def backward_over(self, which: TaskSelector = TaskSelector.EVERY) -> Moment:
@@ -438,7 +439,7 @@ class Chunk:
         return Moment(self.inputs_task, len(self.program.items[self.inputs_task]), which)
 
     def over(self, kind: TaskKind, unit: Unit | None) -> int:
-        """Where the items of a unit end in a kind of task; for weights outside layers, where all items end."""
+        """The index after the last item of a unit in a kind of task; None, weights outside layers: after all items."""
         if unit is None:
             return len(self.program.items[kind])
         return 1 + max(i for i, item in self.by_position[kind][unit.position] if unit.has(item))
@@ -466,13 +467,20 @@ class Chunk:
         }
 
     def recomputed(self, position: int) -> int:
-        """Where the backward of a position has computed again what it does; its end, if it computes nothing again."""
+        """The index of the backward's items after the last one that recomputes something at a position.
+
+        Where nothing is recomputed there, it is the end of the position's backward.
+        """
         items = self.by_position[self.inputs_task][position]
         again = [i for i, item in items if item.op.phase == RECOMPUTE]
         return 1 + again[-1] if again else self.over(self.inputs_task, Unit(position))
 
     def given_back(self, bucket: BucketStorage, which: TaskSelector = TaskSelector.EVERY) -> tuple[Moment, ...]:
-        """When gathered parameters are freed: before their gradients are scattered, or at the unit's backward's end."""
+        """When a bucket's gathered parameters are freed.
+
+        They are freed before their gradients are scattered, or after the backward of their unit. which: for which
+        tasks.
+        """
         task = self.inputs_task if which is TaskSelector.EVERY else self.weights_task
         over, members = self.over(task, self.unit(bucket)), frozenset(bucket.members)
         for index, scattered, item in self.scattering[task]:

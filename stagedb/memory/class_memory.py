@@ -22,7 +22,11 @@ from stagedb.workload.overlapped_pairs import interleaved
 
 @dataclass(frozen=True)
 class ClassMemory:
-    """The memory of one rank of a class. `usage`: live bytes at every point of the step; one program a chunk."""
+    """The memory of one rank of a class over a step.
+
+    rank_class: the number of the class. programs: one for each chunk of its stage. usage: bytes that are held at every
+    point of the step.
+    """
 
     rank_class: ClassColumns
     programs: tuple[ChunkProgram, ...]

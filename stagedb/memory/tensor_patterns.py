@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorPattern:
-    """Tensors of one name and category, in so many layers: `count` of them, with `bytes` together."""
+    """Tensors of one name and category in all layers that do the same.
+
+    layers: how many layers have them. count: how many tensors there are. bytes: the sum of their sizes.
+    """
 
     name: str
     category: str

@@ -28,7 +28,7 @@ def parts_in(unit: int, parts: Sequence[int]) -> list[int]:
 
 
 def bytes_text(size: float, digits: int = 3) -> str:
-    """Bytes, 0 or more, in a readable unit with so many digits: `22.17 MB`."""
+    """Bytes, 0 or more, in a readable unit with `digits` significant digits: `22.17 MB`."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if size < 1000:
             return f"{size:.{digits}g} {unit}"

@@ -179,9 +179,10 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def expert_parts(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The symbols `kept` and `cuts`: a rank has parts of so many experts, cut into so many each.
+    """The symbols `kept` and `cuts`: a rank has parts of `kept` experts, each of which is cut into `cuts` parts.
 
-    Ranks that share experts deal them among them, or cut each along its second axis if they are more than the experts.
+    Ranks that share experts have whole ones, or parts cut along the second axis if the ranks are more than the experts.
+    sizes: those of the model; nothing is returned for one without experts.
     """
     if "E" not in sizes:
         return {}
@@ -209,7 +210,10 @@ def _check_columns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:
-    """The choices of a rank's tokens in one micro-batch, which it deals to experts; ranks of tp may do so together."""
+    """The choices of experts that a rank's tokens make in one micro-batch.
+
+    sizes: those of the model. The number is no integer where ranks have parts of a token's choices.
+    """
     split = plan.cp * (plan.tp if plan.options.sp and not plan.options.routes_whole else 1)
     return Fraction(plan.micro_batch_size * plan.seq_len * sizes["K"], split)
 
@@ -295,12 +299,12 @@ def chosen_loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def held_experts(plan: PlanFields, sizes: Mapping[str, int]) -> int:
-    """The experts of a layer on all ranks of ep, with copies."""
+    """The number of experts of a layer on all ranks of ep together, copies included."""
     return sizes["E"] + plan.options.redundant_experts
 
 
 def uneven(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The load of each expert, if some have more than others; else, and in a model without experts, nothing."""
+    """The load of each expert, if loads differ; empty if all are equal, and for a model without experts."""
     found = loads(plan, sizes) if "E" in sizes else ()
     return found if len(set(found)) > 1 else ()
 

@@ -80,7 +80,7 @@ def chunk_layers(plan: PlanFields, layers: int, trial: Callable[[Change], object
 
 
 def spelled_out(plan: PlanFields, chunks: Sequence[int]) -> dict[str, Any]:
-    """The words of the split with these layers of each chunk: plans of equal meaning get equal words."""
+    """The words of a plan that give each chunk these numbers of layers: plans with one meaning get the same words."""
     stages = _by_stage(plan, chunks)
     even = tuple(stages[plan.placement.stage(number, plan.pp)] for number in range(len(chunks)))
     uneven = any(share != of * plan.virtual_stages for share, of in zip(even, chunks, strict=True))

@@ -143,7 +143,7 @@ def member_axis(plan: Plan) -> str:
 
 
 def members(plan: Plan) -> Counter[tuple[int, int]]:
-    """The number of ranks of a stage by their coordinates on (cp, ep)."""
+    """The number of ranks of a stage by their coordinates (on cp, on ep)."""
     axes = sorted(plan.expert_axes, key=plan.rank_order.index)
     alike = 1 if "tp" in axes else plan.tp
     # The coordinates repeat: thousands of ranks of dp have as many as one period of them.

@@ -36,7 +36,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Those of some numbers for a word that are valid, in their order."""
+    """The valid ones of some numbers for a word of a plan, as ways out of a refusal.
+
+    word: of the plan. numbers: in the order in which they are tried. valid: whether a number is allowed.
+    """
 
     word: str
     numbers: range
@@ -47,7 +50,10 @@ class Numbers:
 
 
 def nearest(word: str, value: int, most: int, valid: Callable[[int], bool], least: int = 1) -> tuple[Numbers, Numbers]:
-    """The valid numbers next to `value`: below (from `least`) and above (up to `most`)."""
+    """The valid numbers for a word that are nearest to `value`: below, down to `least`, and above, up to `most`.
+
+    word: of the plan. valid: whether a number is allowed.
+    """
     below, above = range(min(value - 1, most), least - 1, -1), range(max(value + 1, least), most + 1)
     return Numbers(word, below, valid), Numbers(word, above, valid)
 

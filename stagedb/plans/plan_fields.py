@@ -39,7 +39,10 @@ def gained_tokens(acceptance: float, drafted: int) -> Fraction:
 
 @dataclass(frozen=True)
 class RecomputedLayers:
-    """The layers that recompute: every so many-th of a stage, among the first ones of a chunk; None: all of a chunk."""
+    """The layers that recompute.
+
+    every: each n-th layer of a stage. first: only among the first n layers of a chunk; None: among all.
+    """
 
     every: int = 1
     first: int | None = None

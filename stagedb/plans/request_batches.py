@@ -167,7 +167,7 @@ def batch_of(texts: tuple[str, ...]) -> RequestBatch:
 
 
 def batch_of_lengths(lengths: Mapping[tuple[int, int], int]) -> RequestBatch:
-    """The batch with so many requests of each pair of new tokens and tokens in the cache."""
+    """The batch of requests of given lengths. lengths: by (new tokens, tokens in the cache), the number of requests."""
     if sum(lengths.values()) > MOST_REQUESTS or len(lengths) > MOST_LENGTHS:
         raise UsageError(
             f"a batch has at most {MOST_REQUESTS:,} requests of {MOST_LENGTHS:,} different lengths, and this one "

@@ -35,7 +35,7 @@ class Routing:
     table: tuple[int, ...] = ()
 
     def reached(self, parts: int) -> list[Fraction]:
-        """The copies that a rank sends to each of so many equal parts of the experts."""
+        """The copies of tokens that a rank sends to each of `parts` equal parts of the experts."""
         each = self.experts // parts
         if self.table:
             repeats = Fraction(self.tokens * self.choices, len(self.table))
@@ -133,5 +133,9 @@ def histogram(table: tuple[int, ...], experts: int) -> tuple[int, ...]:
 
 
 def of_sizes(sizes: Mapping[str, int], tokens: int, load: tuple[int, ...], table: tuple[int, ...]) -> Routing:
-    """The routing of a model of these sizes."""
+    """The routing of a rank's tokens in a model.
+
+    sizes: the symbols of the model. tokens: those of one micro-batch. load: choices by expert. table: experts of known
+    tokens; empty without a routing.
+    """
     return Routing(tokens, sizes["E"], sizes["K"], sizes.get("EG", 1), sizes.get("EC", 1), load, table)

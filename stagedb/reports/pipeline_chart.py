@@ -116,7 +116,7 @@ def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "")
 
 
 def row_height(count: int) -> int:
-    """The height in pixels of each of so many rows."""
+    """The height in pixels of each row of a chart with `count` rows."""
     return 26 if count <= 8 else 20 if count <= 16 else 14 if count <= 32 else 10
 
 

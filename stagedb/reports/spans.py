@@ -126,7 +126,7 @@ def _within(time: Ints, start: Ints, finish: Ints) -> "np.ndarray[tuple[int], np
 
 
 def shares(found: Spans, step: int, columns: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """ns that a lane spends in each `Doing` (columns), for each of so many equal columns of time (rows)."""
+    """ns that a lane spends in each `Doing` (columns), for each of `columns` equal parts of the step (rows)."""
     edges = np.linspace(0, step, columns + 1)
     total = np.zeros((columns, len(Doing)))
     for doing in Doing:

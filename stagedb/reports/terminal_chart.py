@@ -104,7 +104,7 @@ def _legend(width: int) -> list[str]:
 
 
 def span(ns: float, digits: int = 3, zeros: bool = False) -> str:
-    """A duration in a readable unit, with so many digits. zeros: keep those at its end."""
+    """A duration in a readable unit. ns: the duration. digits: significant ones. zeros: keep those at its end."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= size:
             return f"{_digits(ns / size, digits, zeros)} {unit}"

@@ -226,7 +226,7 @@ class LaneRows:
         return len(self.columns) - len(np.unique(self.columns.stream))
 
     def next_ops(self) -> Iterator[Edge]:
-        """Each op that has a next one on its stream, and that one."""
+        """The edges from each op to the next one on its stream."""
         after = next_of_stream(self.columns.stream)
         ops = np.flatnonzero(after != NONE)
         for op, following in rows_of(ops, after[ops]):
@@ -234,7 +234,7 @@ class LaneRows:
 
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
-    """Properties without those that are None."""
+    """The properties that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -64,21 +64,21 @@ class LegRows:
             yield self.run.id, values
 
     def first(self) -> Iterator[Edge]:
-        """The run, and its first leg."""
+        """The edge from the run to the first leg of its critical path."""
         yield self.run.id, self._id(0), {}
 
     def following(self) -> Iterator[Edge]:
-        """Each leg but the last one, and the next one."""
+        """The edges from each leg to the next one."""
         return ((self._id(number), self._id(number + 1), {}) for number in range(self.count - 1))
 
     def tasks(self) -> Iterator[Edge]:
-        """Each leg, and its task."""
+        """The edges from each leg to the task that it is a part of."""
         rows = rows_of(self.run.path.rank[self._first], self._task[self._first])
         for number, (rank, task) in enumerate(rows):
             yield self._id(number), f"{self.run.id}/{self.run.lane_of[rank].number}/t{task}", {}
 
     def ops(self) -> Iterator[Edge]:
-        """Each leg, and each op of it."""
+        """The edges from each leg to the ops that it consists of."""
         path, first = self.run.path, self._first
         lengths = np.diff(np.append(first, len(path)))
         leg = np.repeat(np.arange(len(first)), lengths)

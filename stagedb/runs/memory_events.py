@@ -176,7 +176,10 @@ def _around(time: int, thread: int, rank: RankSpans, names: list[str]) -> int | 
 
 
 def fullest_of_each(levels: Integers, most: int) -> Integers:
-    """Places of so many levels at most, one for each of equal parts: its first one with the most bytes."""
+    """Places of the fullest levels: one for each of at most `most` equal parts of all levels.
+
+    The place of a part is that of its first level with most bytes.
+    """
     size = -(-len(levels) // most)
     begins = range(0, len(levels), size)
     return np.array([begin + int(levels[begin : begin + size].argmax()) for begin in begins], np.int64)

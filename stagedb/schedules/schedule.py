@@ -43,8 +43,9 @@ class Schedule:
     pairs_alone: bool = False
 
     def misfit(self, stages: int, microbatches: int) -> str:
-        """Why so many micro-batches do not suit; empty if they do. A multiple of twice the stages suits
-        every schedule.
+        """Why this number of micro-batches does not suit; empty if it does.
+
+        A multiple of twice the stages suits every schedule.
         """
         if self.fewest and microbatches < 2 * stages:
             return self.fewest.format(name=self.name, least=2 * stages, stages=stages)
@@ -54,7 +55,7 @@ class Schedule:
         return why.format(stages=stages, microbatches=microbatches, rounds=rounds)
 
     def has_pairs(self, stages: int) -> bool:
-        """Whether forwards and backwards can run together on so many stages."""
+        """Whether forwards and backwards can run together in pairs on this number of stages."""
         return self.paired is not None and not (self.pairs_alone and stages > 1)
 
     def orders(

@@ -41,7 +41,8 @@ class _Running:
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
     """A forward, then both halves of a backward of each chunk in turn; a cool-down that puts weight gradients off.
 
-    Fewer than 2 * stages - 1 micro-batches leave holes in the order of so many.
+    Fewer than 2 * stages - 1 micro-batches run in the order of that number, without the tasks of those that are
+    missing.
     """
     del chunks
     full = max(2 * stages - 1, microbatches)

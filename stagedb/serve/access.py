@@ -228,7 +228,7 @@ async def given_token(request: Request) -> tuple[str, str]:
 
 
 async def form_words(request: Request, most: int = LARGEST_FORM) -> dict[str, str] | None:
-    """The fields of a form; None if it is longer than so many bytes."""
+    """The fields of a form by name; None if the form is longer than `most` bytes."""
     body = b""
     async for part in request.stream():
         body += part

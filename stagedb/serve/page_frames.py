@@ -46,7 +46,7 @@ class Cell:
 
 
 def cell(value: Any, to: str | None = None) -> Cell:
-    """A value as people read it. Control characters are written out, and long texts are cut."""
+    """A value as a cell of a table: control characters are written out, long texts cut. to: its link."""
     text = printable(readable_cell(value), kept="\n")
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return Cell(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} characters)", to, number)

@@ -167,7 +167,7 @@ FILTERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FoundList:
-    """The rows of a list in order, those before the filters, and the number of pages."""
+    """A list of plans for a page. rows: filtered, in order. every: rows before the filters. pages: their number."""
 
     every: Sequence[ListedPlan]
     rows: Sequence[ListedPlan]

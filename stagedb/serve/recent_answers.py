@@ -14,7 +14,7 @@ LARGEST = 2_000_000
 
 
 class RecentAnswers:
-    """Answers by key, shown to others for so many seconds. Requests for one key at the same time make it once."""
+    """Answers by key, each shown to other readers for some seconds. Concurrent requests for one key make it once."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock

@@ -51,7 +51,11 @@ class SeenQuery:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a scene has: its sub-graph, its path, and the Cypher of it."""
+    """What is drawn for a scene.
+
+    found: its sub-graph. path: the shortest path that was asked for. queries: the Cypher of what is drawn. cut: an
+    answer has more than is drawn.
+    """
 
     found: SubGraph
     path: ShortestPath | None

@@ -35,7 +35,10 @@ _STATEMENTS = {"Name": "all_names", "Tag": "all_tags", "Note": "all_notes", "Sav
 
 
 def check_mark(label: str, row: Row, things: Collection[Thing]) -> None:
-    """Raise UsageError unless a row can be written as a mark of one of the things."""
+    """Raise UsageError unless a row of a dump can be written as a name, tag, note or saved query.
+
+    label: of the row's node. things: the content of the dump that the row may be about.
+    """
     form = _FORMS.get(label)
     if form is None:
         raise UsageError(f"{shown(label)} is none of {', '.join(_FORMS)}")

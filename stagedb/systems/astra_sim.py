@@ -60,12 +60,12 @@ class SimulatedCollective:
 
     @property
     def whole(self) -> Fraction:
-        """Bytes of its largest buffer. Efficiencies of messages follow from it."""
+        """Bytes of the collective's largest buffer, from which efficiencies of messages follow."""
         return Fraction(self.kind.whole(self.size, self.placement.members))
 
     @property
     def rule(self) -> str:
-        """The algorithm: `ring`, `direct`, or `hierarchical`."""
+        """The name of the algorithm: `ring`, `direct`, or `hierarchical`."""
         if self._by_dimension and len(self.placement.spans) > 1 and not self.kind.exchanges:
             return "hierarchical"
         return "direct" if self.kind.exchanges or at_once(self.network) else "ring"
@@ -227,7 +227,7 @@ def _gray_steps(sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def longest(links: Sequence[Fraction], steps: int) -> Fraction:
-    """ns of the slowest way of a message over so many links of a ring, one after the other."""
+    """ns of the slowest way of a message over `steps` links of a ring, one after the other. links: ns of each link."""
     rounds, rest = divmod(steps, len(links))
     around = sum(links, Fraction(0))
     # All links but the fastest ones that follow each other, where these are fewer.

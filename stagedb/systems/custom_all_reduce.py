@@ -28,7 +28,7 @@ class CustomAllReduce:
     ranks: tuple[int, ...]
 
     def runs(self, members: int, size: int) -> bool:
-        """Whether there is a kernel for a message of so many bytes in a group with so many ranks."""
+        """Whether there is a kernel for a message of `size` bytes in a group of `members` ranks."""
         return members in self.ranks and 0 < size < self.limit
 
     def time(self, members: int, size: int, pace: Fraction) -> tuple[Fraction, str, Fraction]:

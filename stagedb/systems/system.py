@@ -143,11 +143,11 @@ class Host:
     efficiency: Curve = FLAT
 
     def copied(self, size: int) -> Fraction:
-        """ns of a copy of so many bytes."""
+        """ns of a copy of `size` bytes over the link to the host."""
         return self.latency + size / self.efficiency.at(max(size, 1)) * inverse(self.link)
 
     def updated(self, size: int) -> Fraction:
-        """ns of an update that reads and writes so many bytes."""
+        """ns of an update by the host's processors that reads and writes `size` bytes."""
         return size * inverse(self.bandwidth)
 
     def to_dict(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Dimension:
         return self.size
 
     def pace(self, size: Fraction | int) -> Fraction:
-        """ns a byte for what an accelerator sends along it in messages of so many bytes."""
+        """ns a byte that an accelerator takes to send along the dimension in messages of `size` bytes."""
         return inverse(self.bandwidth) / self.efficiency.at(max(size, 1))
 
     def hops(self, apart: int) -> int:
@@ -347,9 +347,10 @@ class System:
     host: Host | None = None
 
     def network(self, world: int) -> Network:
-        """The dimensions with a size for a job of so many ranks. UsageError if they have too few places.
+        """The dimensions of the network for a job of `world` ranks, each with a size.
 
-        With the collective model `astra-sim` they have exactly as many places as the job has ranks: see `filled`.
+        UsageError if they have too few places. With the collective model `astra-sim` they have exactly as many places
+        as the job has ranks: see `filled`.
         """
         places = 1
         sized = []

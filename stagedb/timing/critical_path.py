@@ -29,10 +29,11 @@ class Legs:
 
 @dataclass(frozen=True)
 class Path:
-    """The critical path, from the beginning of the step to its end: each node begins when the one before it ends.
+    """The critical path of a step, node by node: each node begins when the one before it ends.
 
-    node, start, finish [ns]: one value a node. reason: why the node began no earlier (`Reason`). Where a node waits for
-    another lane, the node of that lane (a message or a member of its group) comes before it.
+    network: whose nodes these are. node, start, finish [ns]: one value a node. reason: why the node began no earlier
+    (`Reason`). Where a node waits for another lane, the node of that lane (a message or a member of its group) comes
+    before it.
     """
 
     network: NodeGraph

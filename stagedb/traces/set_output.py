@@ -69,7 +69,7 @@ class Request:
         return self.written.rank_files(self.compress)
 
     def target(self, world: int) -> Simulator | None:
-        """The simulator whose inputs are next to the traces of so many ranks.
+        """The simulator whose inputs are next to the traces of `world` ranks.
 
         None for a format that no simulator reads, and for one rank, which no network of a simulator takes.
         """

@@ -45,7 +45,7 @@ def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
 
 
 def fixes(row: StepRow, number: Calibration) -> bool:
-    """Whether a row that is calibrated on fixes a number: it holds for its step."""
+    """Whether a published step that may fix numbers fixes this one: the number holds for its framework and system."""
     job = job_of(row)
     return number.holds(job.profile.name, job.system.name)
 

@@ -69,8 +69,10 @@ class CacheSide(ServedStep):
         return found
 
     def kept(self, block: str, tokens: int) -> Mapping[Part, int]:
-        """The bytes that a layer of a block keeps of one request with so many tokens, on all ranks of tp without
-        copies, by what tp cuts."""
+        """The bytes that a layer keeps of one request with `tokens` tokens, by what tp cuts.
+
+        The bytes are those on all ranks of tp, without copies. block: of the layer.
+        """
         env = {**self.plan.env(self.graph.sizes), "B": 1, "S": 1, "SK": tokens, "dp": 1, "cp": 1, "tp": 1}
         found = Counter[Part]()
         for tensor in self._caches.get(block, ()):

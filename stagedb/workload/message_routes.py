@@ -24,7 +24,7 @@ def steps(axis: tuple[str, ...], type_: Ints, peer: Ints, direction: Ints) -> In
 
 
 def placed(each: ClassColumns, plan: Mapping[str, Any]) -> ClassColumns:
-    """A class whose messages lead where the plan has its chunks, in place of a loop. plan: its words."""
+    """A class whose messages lead where the plan places its chunks, in place of a loop. plan: its words."""
     placement, stages = placement_of(plan["schedule"], plan.get("chunk_placement")), int(plan["pp"])
     if placement is LOOP:
         return each

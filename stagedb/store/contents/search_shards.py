@@ -46,8 +46,8 @@ class StoredShard:
     """A shard of a search in the store.
 
     number: of the shard, from 1. of: how many shards the search is cut into. state: finished, early (it ended before
-    its time), running or stopped. made: the user who made it. limits: the best values that its plans have on each
-    number of ranks.
+    its time), running or stopped. made: the user who made it. limits: by number of ranks, the best values of what the
+    search makes small.
     """
 
     id: str

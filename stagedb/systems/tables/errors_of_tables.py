@@ -30,7 +30,7 @@ class TableError:
 
 
 def held_out(rows: int, seed: int = SEED) -> Bools:
-    """A random tenth of so many rows, as a mask."""
+    """A mask of a random tenth of `rows` rows."""
     found: Bools = np.random.default_rng(seed).permutation(rows) < rows // 10
     return found
 

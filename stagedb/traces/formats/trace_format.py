@@ -21,8 +21,8 @@ Option = Literal["compress", "format", "replay", "resume", "simulator"]
 class RankFiles:
     """One file a rank, `NAME.RANK.ENDING`.
 
-    convert: makes the file's bytes from those of an `.et` trace; None where they remain unchanged. compress: whether
-    gzip is the last step.
+    ending: of the names. convert: makes the file's bytes from those of an `.et` trace; None: they remain unchanged.
+    compress: gzip is the last step.
     """
 
     ending: str
