@@ -7,7 +7,8 @@ from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.request_batches import RequestBatch
-from stagedb.workflows.serving import DECODE, MIXED, PREFILL, SPECULATIVE
+from stagedb.workflows import WORKFLOWS
+from stagedb.workflows.workflow import Workflow
 
 
 def check_requests(plan: PlanFields) -> None:
@@ -94,18 +95,15 @@ def _check_kinds(plan: PlanFields, batch: RequestBatch) -> None:
             f"requests of several lengths are computed by a fused attention, not by {plan.options.attention}",
             ways=[Way({"attention": "fused"})],
         )
-    has = {PREFILL: bool(batch.prefill.n and not batch.decode.n), DECODE: batch.sums.q == batch.sums.n}
-    has[MIXED] = bool(batch.prefill.n and batch.decode.n == batch.decode.q > 0)
-    has[SPECULATIVE] = batch.sums.q > batch.sums.n and batch.sums.q**2 == batch.sums.qq * batch.sums.n
-    if not has[workflow]:
-        fitting = next((each for each, fits in has.items() if fits), None)
+    if not _runs(workflow, batch):
+        fitting = next((each for each in WORKFLOWS.values() if each.caches and _runs(each, batch)), None)
         if fitting is None:
             raise UsageError(
                 f"the batch has {batch.decode.n:,} decodes with {batch.decode.q:,} new tokens: those of drafts are in "
                 f"a step of their own, as many of each request ({Word('requests')})"
             )
         raise Misfit(
-            f"{workflow.name} runs {_RUNS[workflow.name]}, and the batch has {batch.prefill.n:,} prefills and "
+            f"{workflow.name} runs {_requests_of(workflow)}, and the batch has {batch.prefill.n:,} prefills and "
             f"{batch.decode.n:,} decodes",
             ways=[Way({"workflow": fitting.name})],
         )
@@ -113,12 +111,25 @@ def _check_kinds(plan: PlanFields, batch: RequestBatch) -> None:
         raise UsageError(f"{workflow.name} reads the cache of each request, and these of {Word('requests')} have none")
 
 
-_RUNS = {
-    PREFILL.name: "requests with several new tokens",
-    DECODE.name: "requests with one new token",
-    MIXED.name: "some requests with several new tokens and others with one",
-    SPECULATIVE.name: "requests with as many new tokens each, 2 or more",
-}
+def _runs(workflow: Workflow, batch: RequestBatch) -> bool:
+    """Whether one step of a workflow with a cache runs the requests of a batch."""
+    sums = batch.sums
+    if workflow.mixes:
+        return bool(batch.prefill.n and batch.decode.n == batch.decode.q > 0)
+    if workflow.next_token:
+        return sums.q == sums.n
+    if workflow.drafts:
+        return sums.q > sums.n and sums.q**2 == sums.qq * sums.n
+    return bool(batch.prefill.n and not batch.decode.n)
+
+
+def _requests_of(workflow: Workflow) -> str:
+    """The requests that a step of a workflow with a cache runs, in words."""
+    if workflow.mixes:
+        return "some requests with several new tokens and others with one"
+    if workflow.next_token:
+        return "requests with one new token"
+    return "requests with as many new tokens each, 2 or more" if workflow.drafts else "requests with several new tokens"
 
 
 def _check_draft(plan: PlanFields) -> None:

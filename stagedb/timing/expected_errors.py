@@ -17,7 +17,7 @@ import yaml
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
-from stagedb.workflows.training import TRAINING
+from stagedb.workflows import find_workflow
 from stagedb.workload.instance_columns import Workload
 
 FEW = 3
@@ -125,8 +125,11 @@ def has_experts(workload: Workload) -> bool:
 
 
 def not_compared(workflow: str) -> str:
-    """Why steps of a workflow have no error to expect; empty for those of training, as published steps are."""
-    return "" if workflow == TRAINING.name else f"no published step of {workflow} was compared"
+    """Why steps of a workflow have no error to expect; empty for those with an optimizer, as published steps are.
+
+    workflow: its name.
+    """
+    return "" if find_workflow(workflow).optimizes else f"no published step of {workflow} was compared"
 
 
 def error_of_step(system: System, workload: Workload) -> ExpectedError | None:

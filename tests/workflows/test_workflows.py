@@ -7,29 +7,47 @@ from pathlib import Path
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.workflows import DEFAULT, TASK_KINDS, TEMPLATES, WORKFLOWS, find_workflow, template_named, training
+from stagedb.workflows import (
+    DEFAULT,
+    TASK_KINDS,
+    TEMPLATES,
+    WORKFLOWS,
+    find_workflow,
+    forward_only,
+    serving,
+    template_named,
+    training,
+)
 from stagedb.workflows.workflow import Workflow
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = sorted(path for path in (ROOT / "stagedb").rglob("*.py") if path.parent != ROOT / "stagedb" / "workflows")
-CONSTANTS = {name for name in vars(training) if name.isupper()}
-"""The names of the templates and kinds of tasks in code."""
+CONSTANTS = {name for module in (training, forward_only, serving) for name in vars(module) if name.isupper()}
+"""The names of the templates, kinds of tasks and workflows in code."""
+
+
+def owner(node: ast.expr | None) -> str:
+    """The name in code of an object, or of one whose `name` is read."""
+    if isinstance(node, ast.Attribute) and node.attr == "name":
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def asked(source: str) -> list[str]:
-    """Where code decides by which template, or kind of task, something is."""
+    """Where code decides by which template, kind of task or workflow something is."""
     found = []
     for node in ast.walk(ast.parse(source)):
         words: set[str] = set()
         if isinstance(node, ast.Compare):
             operands = [node.left, *node.comparators]
             items = [each for operand in operands for each in getattr(operand, "elts", [operand])]
-            words = {each.id for each in items if isinstance(each, ast.Name)} & CONSTANTS
+            words = {owner(each) for each in items} & CONSTANTS
             of_kind = any("template" in ast.unparse(each) or ".kind" in ast.unparse(each) for each in operands)
             texts = {str(each.value) for each in items if isinstance(each, ast.Constant)}
             words |= texts & (TEMPLATES.keys() | TASK_KINDS.keys()) if of_kind else set()
+            words |= texts & WORKFLOWS.keys() if any("workflow" in ast.unparse(each) for each in operands) else set()
         elif isinstance(node, ast.Dict):
-            words = {key.id for key in node.keys if isinstance(key, ast.Name)} & CONSTANTS
+            words = {owner(key) for key in node.keys} & CONSTANTS
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "index":
             words = {str(each.value) for each in node.args if isinstance(each, ast.Constant)} & TASK_KINDS.keys()
         found += [f"{getattr(node, 'lineno', 0)}: {word}" for word in sorted(words)]
@@ -50,6 +68,9 @@ def test_no_code_asks_for_a_template_by_name() -> None:
         "if task.kind is not STEP_TASK: pass",
         "found = {BACKWARD_TASK: 2}.get(task.kind, 1)",
         "code = TASK_KINDS.index('step')",
+        "if plan.workflow is DECODE: pass",
+        "if workflow not in ('prefill', 'decode'): pass",
+        "text = {PREFILL.name: 'prompts'}[workflow.name]",
     ],
 )
 def test_a_comparison_is_found(source: str) -> None:

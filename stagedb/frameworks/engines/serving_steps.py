@@ -11,12 +11,13 @@ from stagedb.frameworks.engines.settings import EngineSettings
 from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
 from stagedb.outputs import path_text
+from stagedb.workflows import WORKFLOWS
 
-SERVING = ("prefill", "mixed", "decode", "speculative")
+SERVING = tuple(name for name, workflow in WORKFLOWS.items() if workflow.caches)
 """The workflows that a file of an engine describes."""
 
-DECODING = ("decode", "speculative")
-"""Those whose steps go on with the answers of requests."""
+DECODING = tuple(name for name in SERVING if WORKFLOWS[name].decodes)
+"""The workflows whose steps add tokens to the answers of requests."""
 
 DRAFTS = ("speculation", "draft_method", "draft_tokens", "checked_tokens", "draft_steps", "draft_model")
 """Settings of speculative decoding."""
@@ -71,7 +72,7 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
         words |= {"ep": ranks.ep} | _exchange(settings, workflow)
     words |= _copies(settings)
     words |= {each: settings.values[each] for each in FORMATS if each in settings.values}
-    if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and workflow != "mixed":
+    if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and not WORKFLOWS[workflow].mixes:
         requests = _decoding if workflow in DECODING else _prompts
         words |= _halved(settings, {**words, **requests(settings, ranks, {**words, **given})})
     elif settings.values.get("overlap"):
@@ -82,7 +83,7 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
     return {word: value for word, value in words.items() if word not in given}
 
 
-def _drafts(settings: EngineSettings, workflow: object, given: Mapping[str, Any]) -> dict[str, Any]:
+def _drafts(settings: EngineSettings, workflow: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The tokens that a step checks for each request, and where its draft comes from.
 
     Raises UsageError for speculative decoding in a step of another workflow, and without a number of tokens.
@@ -90,7 +91,7 @@ def _drafts(settings: EngineSettings, workflow: object, given: Mapping[str, Any]
     named = next((each for each in DRAFTS if each in settings.values), None)
     if named is None:
         return {}
-    if workflow != "speculative":
+    if not WORKFLOWS[workflow].drafts:
         raise UsageError(
             f"{settings.place}: {settings.flag(named)}: speculative decoding gives each request several tokens in a "
             f"step; what works: {Word('workflow', 'speculative')} for the step that checks a draft, or leave it out"
