@@ -26,7 +26,7 @@ def listed(module: Mapping[str, Any]) -> Callable[[], list[str]]:
 
 
 class DeferredModule:
-    """Has the attributes of a module, which is imported when one of them is first read."""
+    """An object with the attributes of a module, which is imported when one of them is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,5 +36,7 @@ class DeferredModule:
 
 
 def deferred(*names: str) -> tuple[Any, ...]:
-    """Modules by their full names, each imported when something of it is first read."""
+    """Objects that represent modules, given by their full names; each imports its module when an attribute is first
+    read.
+    """
     return tuple(map(DeferredModule, names))

@@ -36,7 +36,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Words:
-    """Words that belong together in one request: `--tp 4 --pp 2`."""
+    """Words that belong together in one request, shown together: `--tp 4 --pp 2`."""
 
     words: tuple[Word, ...]
 
@@ -89,7 +89,10 @@ class Form(ABC):
         """A call of a verb, with the marks around it."""
 
     def whole(self, text: str, message: str) -> str:
-        """A message in this form, with what belongs to all of it. text: the message with its mentions shown."""
+        """The final text of a message, with what this form puts around it.
+
+        text: the message with its mentions shown. message: as it was, with mentions as data.
+        """
         return text
 
     def mention(self, mention: Mention) -> str:

@@ -16,9 +16,10 @@ from stagedb.workload.instance_columns import Ints, Workload
 
 
 def moved(own: Ints, before: Ints, after: Ints, modelled: np.ndarray) -> Ints:
-    """Durations [ns] that change as those of the model do: a scaling of an op remains.
+    """Measured durations [ns], changed by as much as the durations of the cost model change.
 
-    own: the durations before. before, after: those of the model. modelled: by op, whether its duration may change.
+    own: the measured durations. before, after: durations of the model on the first system and on the other one.
+    modelled: by op, whether its duration may change. A scaling (what-if) of an op remains.
     """
     share = np.where(before > 0, after / np.maximum(before, 1), 1.0)
     changed: Ints = np.where(modelled & (after != before), np.rint(own * share), own).astype(np.int64)

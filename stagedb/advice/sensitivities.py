@@ -17,10 +17,11 @@ LITTLE, MUCH = Fraction(101, 100), Fraction(11, 10)
 
 @dataclass(frozen=True)
 class NumberGain:
-    """What a step gains by one number of the system.
+    """What a step gains by a better number of the system.
 
-    elasticity: d ln step / d ln number, between the step with the number 1 % lower and 1 % higher: -1 for a rate that
-    is all that counts, +1 for such a time. little, much: ns of the step with the number 1 % and 10 % better.
+    number: of the system. elasticity: d ln step / d ln number, between the step with the number 1 % lower and 1 %
+    higher: -1 for a rate that alone decides the step, +1 for such a time. little, much: ns by which the step gets
+    shorter with the number 1 % and 10 % better.
     """
 
     number: SystemNumber

@@ -33,10 +33,11 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class PointOutcome:
-    """What came out of a point.
+    """The result of timing one point of a sweep.
 
-    step: ns. peak: bytes of the fullest rank. fits: whether an accelerator of the system holds them. mfu: None without
-    a finite peak. tokens: a second and accelerator. bound, share: what bounds the step (`Bound`), and its share.
+    ranks: of the plan. step: ns. peak: bytes of the fullest rank. fits: whether an accelerator of the system holds
+    them. mfu: from 0 to 1; None without a finite peak. tokens: a second and accelerator; None without an acceptance of
+    drafts. bound, share: what bounds the step (`Bound`), and its share of the step.
     """
 
     ranks: int
@@ -58,7 +59,10 @@ class Refusal:
 
 @dataclass
 class PointTrials:
-    """Points tried one by one. The last program is kept: points with the same plan follow each other."""
+    """A sweep's points timed one by one. The last program is kept, because points with the same plan follow each other.
+
+    trials: makes and times programs.
+    """
 
     trials: Trials
     _last: tuple[Plan, Program, int] | None = field(default=None, init=False)

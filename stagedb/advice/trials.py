@@ -26,10 +26,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trials:
-    """Plans of one model on one system. Plans with the same graph share it.
+    """Plans of one model on one system, timed one after another. Plans with the same graph share it.
 
-    blocking: mesh axes whose communication a rank waits for. processes: those that try plans; None for one on each
-    core.
+    graph_of: makes the graph of some options. sizes: the model's symbols. blocking: mesh axes whose communication a
+    rank waits for. processes: how many processes try plans; None for one on each core.
     """
 
     graph_of: GraphOf
@@ -47,17 +47,17 @@ class Trials:
         return self._graphs[key]
 
     def copied(self, plan: Plan) -> Program:
-        """The instance of a plan. UsageError for a plan that does not suit the model."""
+        """The program of a plan. UsageError for a plan that does not suit the model."""
         return lower(self.graph(plan.options), plan)
 
     def step(self, copied: Program) -> int:
-        """Nanoseconds of an instance's step. UsageError if the system has no room or no rate for it."""
+        """Nanoseconds of a program's step. UsageError if the system has no room or no rate for it."""
         return step_of(copied.workload, self.system, self.blocking)
 
     def terms(self, copied: Program) -> dict[str, int]:
-        """Where the step of an instance goes: ns of `compute`, `bubble`, `idle` and `exposed AXIS`, mean of all ranks.
+        """Where a program's step goes: ns of `compute`, `bubble`, `idle` and `exposed AXIS`, the mean of all ranks.
 
-        They add up to its step.
+        The terms add up to the step.
         """
         times = profile_job(copied.workload, self.system, blocking=self.blocking).times
         world = len(copied.workload.ranks)

@@ -31,7 +31,7 @@ Framework = Annotated[Name | None, Meta(description="The framework that runs it,
 
 
 class OutOfTimeError(StagedbError):
-    """A tool has tried plans for as long as it may."""
+    """A tool has tried plans for the time that its limit allows."""
 
 
 def _until(seconds: float) -> Callable[[int, int, str], None]:

@@ -58,7 +58,10 @@ def save_search_report(store: Store, word: str | None, out: Path | str | None, f
 
 
 def provenance_of(request: SearchRequest) -> Provenance:
-    """What a search is made from, and the command that makes it again, or shows it where no command has all of it."""
+    """The provenance of a search: its inputs, and the command that runs it again.
+
+    The command shows the stored search where no command can have all that the search was asked.
+    """
     command = search_command(request) or shlex.join(["stagedb", "report", request.id])
     systems = zip(request.systems, request.digests, strict=True)
     made = [("card", request.card, request.model), *(("system", digest, name) for name, digest in systems)]

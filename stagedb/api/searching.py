@@ -223,7 +223,10 @@ class SearchAsked:
     def compare(
         self, found: Searched, words: Mapping[str, Any] | None, progress: Report | None, seconds: float | None
     ) -> Searched:
-        """A result with a plan of these words next to its best one; None: as it is. seconds: for drawn plans."""
+        """A search's result with one more plan, compared with the best one.
+
+        words: of that plan; None: the result stays as it is. seconds: the time for drawing plans to compare it with.
+        """
         if words is None:
             return found
         began = time.monotonic()

@@ -58,7 +58,7 @@ def graph_of(
 
 
 def blocks_of(text: str) -> tuple[BlockSpec, ...]:
-    """The blocks of a graph from the JSON that the store has of them."""
+    """The blocks of a graph. text: the JSON of the property `blocks` of its node."""
     return tuple(BlockSpec(**_values(block, _BLOCK)) for block in json_list(text, "blocks"))
 
 

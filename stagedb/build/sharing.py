@@ -78,7 +78,10 @@ class BucketRule:
         return not held_apart(weight) and (self.of == "all" or (self.of == "experts") == of_experts(weight))
 
     def bytes(self) -> tuple[Expression, Expression]:
-        """Bytes that one weight adds to operand and result: it has `elements`, or `shard` of them on a rank."""
+        """Bytes of operand and result for one weight.
+
+        They are expressions over `elements` of the weight, and `shard`, the elements of a rank's part.
+        """
         if self.norms:
             return CLASS_BYTES[self.dtype], CLASS_BYTES[self.dtype]
         if not self.kind.resizes:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """How an engine divides an accelerator's memory between weights, activations and the caches of requests."""
+    """Options that set how an engine divides an accelerator's memory between weights, activations and caches of
+    requests.
+    """
 
     PANEL: ClassVar[str] = REQUESTS
 
@@ -49,7 +51,11 @@ class RequestOptions:
     ] = None
 
     def words(self, capacity: int | None, engine: "EngineSettings | None") -> "RequestWords | None":
-        """What they ask; None if nothing does. capacity: bytes of an accelerator, if the command line has them."""
+        """The options as a request of `Stagedb.memory`; None if none of them was given.
+
+        capacity: bytes of an accelerator, if the command line has them. engine: the settings of an engine's file, if
+        the plan is from one.
+        """
         from stagedb.api.request_room import RequestWords
         from stagedb.cli.memory import size_of
         from stagedb.frameworks.engines.settings import read_share

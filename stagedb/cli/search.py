@@ -34,7 +34,7 @@ TENTH = 100_000
 
 @dataclass(frozen=True)
 class Choices:
-    """Which plans a search has, and which of them is best."""
+    """Options of `search` that choose its plans, and what makes a plan the best."""
 
     PANEL: ClassVar[str] = OWN
 
@@ -99,7 +99,7 @@ class Choices:
         return None if self.fits is None else size_of(self.fits, "--fits")
 
     def of_steps(self) -> dict[str, bool]:
-        """Whether each option is given that a search of engines does not have."""
+        """By option that only searches of training steps take, whether it was given."""
         others = {each.name for each in fields(self)} - {"fix", "fits", "top"}
         return {f"--{name.rstrip('_')}": getattr(self, name) != getattr(Choices, name) for name in sorted(others)}
 

@@ -28,7 +28,7 @@ _UNITS = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9}
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """Requests that are served, and what they are promised."""
+    """Options of a search of serving engines: the requests, and the limits of their times."""
 
     PANEL: ClassVar[str] = SERVING
 
@@ -58,7 +58,7 @@ class ServingOptions:
 
     @property
     def asked(self) -> bool:
-        """Whether one of them was given."""
+        """Whether an option of a search of serving engines was given."""
         return any(getattr(self, each.name) is not None for each in fields(self))
 
     def words(self) -> dict[str, Any]:

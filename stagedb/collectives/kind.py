@@ -33,10 +33,10 @@ class CollectiveKind:
     """A kind of collective.
 
     name: of the operators' `kind`. before, after: what a member passes in, and what it gets. passes: how often the
-    buffer goes around the group. comm_type: its name in Chakra's schema. steps: what it runs over the dimensions of a
-    network, innermost first, by their numbers of members and the bytes passed in. simulated: what the files of
-    simulators call it; None: they do not run it. smallest: bytes that a member must pass in so that it ends there.
-    tables: what tables of measured latencies call it; empty: none has it.
+    buffer goes around the group. comm_type: its name in Chakra's schema. steps: the collectives that it runs over the
+    dimensions of a network, innermost first, by the numbers of members along them and the bytes passed in. simulated:
+    its name in files of simulators; None: they do not run it. smallest: bytes that a member must pass in so that it
+    ends in a simulator. tables: its name in tables of measured latencies; empty: none has it.
     """
 
     name: str
@@ -79,15 +79,18 @@ class CollectiveKind:
         return size * members if self.gathers else size
 
     def sizes(self, part: Size, whole: Size) -> tuple[Size, Size]:
-        """What a member passes in and what it gets, if these differ in size."""
+        """Sizes of what a member passes in and of what it gets, one of which is a part of the other.
+
+        part: the smaller size. whole: the larger one.
+        """
         return (part, whole) if self.gathers else (whole, part)
 
     def messages(self, members: int) -> int:
-        """Messages that a member sends around a ring, or one to each other member."""
+        """How many messages a member sends: around a ring, or one to each other member."""
         return self.passes * (members - 1)
 
     def message(self, size: Fraction, members: int) -> Fraction:
-        """Bytes of each of them, where a member passes in `size`."""
+        """Bytes of each message of a member that passes in `size` bytes (`messages` has their number)."""
         return size if self.gathers else size / members
 
     def combine(self, held: "Sequence[Array]", axis: int | None) -> "Array":

@@ -81,7 +81,7 @@ Calls = Mapping[int, Sequence[GroupCall]]
 
 
 def degrees_of(calls: Calls, world: int) -> FoundDegrees:
-    """The degrees of a job of `world` ranks, from what some or all of them communicate."""
+    """The degrees of parallelism of a job of `world` ranks. calls: what some or all of its ranks communicate."""
     stages, rings = _messages(calls)
     pp, ring = _largest(stages, world), _largest(rings, world)
     stage_of = _connected(stages, world)

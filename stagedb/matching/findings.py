@@ -69,7 +69,7 @@ class RankFindings:
     on_path: Mapping[int, int]
 
     def all(self) -> list[Finding]:
-        """All of them. Several of one kind in one module, phase and of one kind of op are one."""
+        """All findings of the rank. Several of one kind, in one module and phase and on one kind of op, are one."""
         found = [*self._changed(), *self._missing(), *self._extra()]
         found += self._order() if self.match.reordered else self._moved()
         return of_layers(merged(found))

@@ -15,11 +15,12 @@ from stagedb.matching.seen_ops import SeenOp
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of a model, whole, and of what a rank computes of it at once.
+    """Sizes of a decoder that were found in a run.
 
-    batch, rows: sequences of a micro-batch, and their length. layers: by stage. packed: queries, keys and values are
-    made by one matmul. gated: the feed-forward part has three matmuls. experts: 0 without. top_k: those of a
-    token. microbatches: of a step on a rank.
+    hidden, heads, kv_heads, head_dim, ffn, vocab: of the whole model. layers: by stage. batch, rows: sequences of a
+    micro-batch on a rank, and their length. microbatches: of a step on a rank. packed: queries, keys and values are
+    made by one matmul. gated: the feed-forward has three matmuls. experts: 0 for a dense model. top_k: experts of a
+    token.
     """
 
     hidden: int

@@ -158,7 +158,7 @@ def _packed_attention(shapes: Shapes) -> tuple[int, ...] | None:
 
 
 def is_packed(op: SeenOp) -> bool:
-    """Whether it is an attention of requests of several lengths, whose shapes do not have these lengths."""
+    """Whether an op is an attention of requests of several lengths, whose recorded shapes do not have these lengths."""
     return op.kind == ATTENTION and op.dims is not None and not op.dims[3]
 
 

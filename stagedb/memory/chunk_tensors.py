@@ -166,12 +166,14 @@ class Chunk:
         return self.plan.posts_ahead and self.program.chunk < ACTIVE
 
     def owned(self, name: str, sharded: bool) -> int:
-        """Bytes of a weight, or of the optimizer's state of it, that a rank keeps."""
+        """Bytes of a weight, or of a state of the optimizer for a weight, that a rank keeps.
+
+        name: of the tensor. sharded: whether ranks have parts of it.
+        """
         return self.program.parts[name] if sharded else self.program.sizes[name]
 
     def returned_size(self, item: Item) -> int:
-        """Bytes of the fp32 copy of a weight, or of a rank's part of it, that an operator takes from the host; 0 for
-        others."""
+        """Bytes of the fp32 copy of a weight, or of a rank's part, that an operator takes from the host; else 0."""
         if item.op.kind != FromHost.kind:
             return 0
         weight = item.op.writes[0].removesuffix(".returned")
@@ -337,9 +339,9 @@ class Chunk:
 
     @cached_property
     def accumulated(self) -> Mapping[Key, Key]:
-        """The gradients that only the last micro-batch reduces, each with the tensor that the backward makes of it.
+        """Gradients that only the last micro-batch reduces, each with the tensor that a backward makes for it.
 
-        The tensor is another one if it is cut: it is kept whole until it is reduced.
+        Both are the same tensor unless the gradient is cut: then a whole one is summed up until the reduction.
         """
         found: dict[Key, Key] = {}
         for key in self.first_gradients:

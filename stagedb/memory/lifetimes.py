@@ -58,7 +58,7 @@ class TaskSelector(StrEnum):
     LAST_PENDING = "last_pending"
 
     def fits(self, mark: TaskPosition) -> bool:
-        """Whether it happens in a task with this place among the tasks of its kind."""
+        """Whether the selector chooses a task. mark: the task's place among those of its kind."""
         match self:
             case TaskSelector.FIRST:
                 return mark.first
@@ -103,7 +103,10 @@ class Moment:
     prepared: bool = False
 
     def place(self, begins: bool) -> int:
-        """Its place in a task with two places an item: what is done before it, and the item itself."""
+        """The place of the moment in a task with two places an item: the time before the item, and the item itself.
+
+        begins: whether something begins to be held then, or ends.
+        """
         return 2 * self.index + (begins is not self.prepared)
 
 
@@ -151,8 +154,11 @@ class Changes:
 
 @dataclass(frozen=True)
 class Lives:
-    """All states and lives of a rank of a class in a step. host: what is in the memory of its host all the
-    time. host_lives: what lives there meanwhile."""
+    """All tensors that a rank of a class holds before, in and after a step.
+
+    states: held all the time. lives: held for a part of the step. host: in the memory of the rank's host all the time.
+    host_lives: there for a part of the step.
+    """
 
     states: tuple[State, ...]
     lives: tuple[Life, ...]
@@ -161,7 +167,7 @@ class Lives:
 
     @cached_property
     def changes(self) -> Mapping[tuple[TaskKind, int, TaskSelector], Changes]:
-        """By kind, chunk and which of the tasks: what begins and ends in them."""
+        """The bytes that begin and end to be held, by kind of task, chunk and selector of tasks."""
         found: dict[tuple[TaskKind, int, TaskSelector], list[tuple[int, Moment, bool, int]]] = {}
         rows = {category: row for row, category in enumerate(Category)}
         for life in self.lives:
@@ -189,7 +195,10 @@ def between(
     index: int,
     which: TaskSelector = TaskSelector.EVERY,
 ) -> Life:
-    """A life of the time before an item, after the one before it."""
+    """A life that is held from the end of the item before `index` until item `index` runs.
+
+    name, layer, size, category: of the tensor. kind, which: the tasks in which it is held.
+    """
     moment = Moment(kind, index, which, prepared=True)
     return Life(name, layer, size, category, moment, (moment,))
 
@@ -203,5 +212,5 @@ def brief(
     index: int,
     which: TaskSelector = TaskSelector.EVERY,
 ) -> Life:
-    """A life of one item."""
+    """A life that is held while item `index` runs. The other parameters are those of `between`."""
     return Life(name, layer, size, category, Moment(kind, index, which), (Moment(kind, index + 1, which),))

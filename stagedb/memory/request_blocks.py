@@ -106,5 +106,5 @@ def sampling_bytes(requests: int, vocabulary: int, each: int) -> int:
 
 
 def tightest(fits: Mapping[int, RequestFit]) -> int:
-    """The class with room for the fewest requests: the others wait for it. fits: by the number of the class."""
+    """The rank class with room for the fewest requests, which bounds all others. fits: by number of the class."""
     return min(fits, key=lambda number: (fits[number].requests, fits[number].cache))

@@ -88,7 +88,10 @@ class Dtypes(Formats):
         return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32", cache)
 
     def usual(self, recipe: str) -> dict[str, str]:
-        """What a framework takes, around this compute format and these parameters, where a plan names nothing else."""
+        """The formats that a framework takes if a plan names none but the compute format and that of parameters.
+
+        recipe: the framework's name.
+        """
         return dataclasses.asdict(Dtypes.of(recipe, self.act, param=self.param, logits=self.logits))
 
     def check(self, recipe: str, fp8: bool) -> None:

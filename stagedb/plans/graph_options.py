@@ -81,7 +81,7 @@ class GraphOptions(GraphAspects):
 
     @property
     def experts_of_tp(self) -> bool:
-        """Whether the ranks of tp, which have the same tokens, have other experts, and add what they make of them."""
+        """Whether each rank of tp has other whole experts for the same tokens, so that tp sums up the results."""
         return not self.sp and not self.expert_tp and self.dispatch == "copies"
 
     @property
@@ -102,7 +102,7 @@ class GraphOptions(GraphAspects):
 
     @property
     def absorbs(self) -> bool:
-        """Whether queries of latent attention read latents from a cache, in place of keys and values made of them."""
+        """Whether attention reads latents from the cache directly, in place of keys and values made of them."""
         usual = find_workflow(self.workflow).decodes and self.attention == "fused"
         return usual if self.latents == "usual" else self.latents == "absorbed"
 

@@ -44,10 +44,10 @@ def check_shared_layers(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def stage_layers(plan: PlanFields, layers: int) -> tuple[int, ...]:
-    """The number of layers of each stage, in order.
+    """The number of layers of each stage, in order. layers: of the model.
 
-    Without words for it the first stages have one layer more where pp does not divide the layers. UsageError if pp
-    exceeds the layers, or if the numbers that the plan gives have another sum.
+    Without words that give it, the first stages have one layer more where pp does not divide the layers. UsageError if
+    pp exceeds the layers, or if the numbers that the plan gives have another sum.
     """
     if plan.layers_per_chunk is not None:
         return _by_stage(plan, _given(plan.layers_per_chunk, "layers_per_chunk", layers, plan))

@@ -158,12 +158,12 @@ class Plan(PlanFields):
             return cls(options=options, dtypes=dtypes, **{**lengths, **typed, **implied(typed)})
 
     def with_ranks(self, ranks: int) -> "Plan":
-        """The same plan on another number of ranks. Only dp changes."""
+        """The plan on another number of ranks: only dp changes."""
         same = {word: value for word, value in self.to_dict().items() if word != "dp"}
         return Plan.from_mapping({**same, "ranks": ranks})
 
     def changed(self, change: Change) -> "Plan":
-        """The same plan with some words changed."""
+        """The plan with some words changed. change: the words with their new values."""
         return Plan.from_mapping({**self.to_dict(), **change})
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Plan(PlanFields):
         return {"cp_rank": cp_rank + 1, **loads}
 
     def symbols_of_ep(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
-        """The values of the symbols that differ between ranks of ep, for each of them."""
+        """For each rank of ep, the values of the symbols that differ between ranks of ep. sizes: those of the model."""
         return load_symbols(self, sizes, range(self.ep)) if "E" in sizes else [{}]
 
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:

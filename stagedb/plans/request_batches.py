@@ -91,7 +91,7 @@ class RequestSums:
         return RequestSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     def written(self, kind: str) -> str:
-        """As a text of a plan. kind: `prefill` or `decode`."""
+        """The sums as a text of a plan's word `requests`. kind: `prefill` or `decode`."""
         return " ".join((kind, *(f"{each.name}={getattr(self, each.name)}" for each in fields(self))))
 
     @property
@@ -136,7 +136,7 @@ class RequestBatch:
 
     @property
     def alike(self) -> "RequestBatch":
-        """As many prefills, and as many decodes, each with the mean of their lengths, rounded."""
+        """A batch with equal requests: as many prefills and decodes, each with the mean of their lengths, rounded."""
         lengths = Counter[tuple[int, int]]()
         for sums in (self.prefill, self.decode):
             if sums.n:

@@ -66,7 +66,7 @@ class Routing:
         return max(found, *loads)
 
     def most(self, parts: int) -> int:
-        """The most parts that a token reaches: as many as it has choices, or as its groups of experts have."""
+        """The most parts of the experts that one token can reach. parts: into how many parts the experts are cut."""
         each, group = self.experts // parts, self.experts // self.groups
         of_groups = self.chosen * (-(-group // each) + (0 if group % each == 0 or each % group == 0 else 1))
         return min(self.choices, parts, of_groups)

@@ -135,7 +135,7 @@ def _shares(word: str, value: object) -> tuple[int | Fraction, ...]:
 
 
 def share(value: object) -> int | Fraction | None:
-    """A number as it is written, exactly: whole, or with decimals. None for other values."""
+    """A number exactly as it was written: whole, or a fraction for one with decimals. None for other values."""
     if isinstance(value, int | Fraction):
         return None if isinstance(value, bool) else value
     if isinstance(value, float):

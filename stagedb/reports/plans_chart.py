@@ -43,7 +43,7 @@ class PlanMark:
 
     @property
     def text(self) -> str:
-        """Its name, its figures and its plan, for a tooltip and for those who hear the page."""
+        """Name, figures and plan of the mark, for a tooltip and for screen readers."""
         fits = "" if self.fits else ", does not fit"
         figures = (
             f"{self.tokens:,.1f} tokens/s an accelerator, step {self.step / MS:,.1f} ms, {self.memory / GB:,.2f} GB"

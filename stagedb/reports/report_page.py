@@ -29,7 +29,7 @@ class PageParts:
 
     @property
     def html(self) -> str:
-        """All of it, with what its script needs."""
+        """Figures and sections as one HTML text, with the data that its script needs."""
         return f"{self.figures}{self.sections}{chart_data(self.charts)}"
 
 

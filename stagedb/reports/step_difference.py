@@ -72,7 +72,7 @@ class TermChange:
 
 
 def sums_of(job: StepView, name: str) -> StepSums:
-    """The sums of a step. name: what a sentence calls it."""
+    """Where the time of a step goes, summed up for comparisons. name: what a sentence calls the step."""
     ranks = len(job.workload.ranks)
     pairs = list(zip(job.lanes, job.times.lanes, strict=True))
     terms = {term: sum(int(getattr(times, term)) * lane.ranks for lane, times in pairs) / ranks for term in TERMS}
@@ -223,7 +223,7 @@ def faster(ratio: float) -> str:
 
 
 def names_of(first: str, second: str) -> tuple[str, str]:
-    """What a sentence calls two things: their names, or the first and the second where these are the same."""
+    """What a sentence calls two things: their names, or `the first` and `the second` where the names are the same."""
     if first == second:
         return "the first", "the second"
     return in_short(first), in_short(second)

@@ -12,7 +12,7 @@ _BLOCKS = re.compile(r"Synchronize|^(?:cuda|hip|cu)Memcpy(?!.*Async)")
 
 
 def waiting_calls(names: Sequence[str]) -> "list[bool]":
-    """For each of some names of calls, whether the host waits in it for its device."""
+    """By name of a call of the device's runtime, whether the host waits in such a call for its device."""
     return [_BLOCKS.search(name) is not None for name in names]
 
 

@@ -161,7 +161,10 @@ KNOWN_FLOAT_EVENTS, KNOWN_DECIMAL_EVENTS = map(_known_events, (Number, Decimal |
 
 
 def nanoseconds(microseconds: list[Any]) -> Integers | None:
-    """Times in ns; None if one of them is none that is possible, or one that a float may not hold to the ns."""
+    """Times in ns, of numbers of microseconds; None if one is no possible time.
+
+    None also if a float may not hold one of them to the ns.
+    """
     kinds = set(map(type, microseconds))
     if not kinds <= {int, float}:
         return None
@@ -180,7 +183,7 @@ def nanoseconds(microseconds: list[Any]) -> Integers | None:
 
 
 def decimal_nanoseconds(microseconds: list[Any]) -> Integers | None:
-    """Times in ns, of decimal numbers; None if one of them is none that is possible."""
+    """Times in ns, of decimal numbers of microseconds. None if one of them is no possible time."""
     try:
         found = np.array([int(each * 1000) for each in microseconds], np.int64)
     except (TypeError, OverflowError, ValueError, ArithmeticError):

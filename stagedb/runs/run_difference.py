@@ -112,7 +112,7 @@ def _in_short(name: str) -> str:
 
 @dataclass(frozen=True)
 class RunDifference:
-    """What differs between two runs."""
+    """The differences between two recorded runs, with the second one scaled to as much work as the first."""
 
     one: RunSums
     other: RunSums

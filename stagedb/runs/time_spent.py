@@ -39,7 +39,7 @@ def union(start: Integers, end: Integers) -> tuple[Integers, Integers]:
 
 
 def covered(start: Integers, end: Integers, spans: tuple[Integers, Integers]) -> Integers:
-    """For each of some spans, how much of it others cover. spans: a union, as `union` returns it."""
+    """For each span, for how much of its time one of `spans` runs. spans: a union, as `union` returns it."""
     first, last = spans
     if not len(first):
         return np.zeros(len(start), np.int64)

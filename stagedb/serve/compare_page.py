@@ -48,7 +48,7 @@ PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors
 
 
 def compare(request: Request) -> Response:
-    """What the address names, side by side; with less than two, a form that asks for them."""
+    """The page that compares what the address names; with fewer than two names, a form that asks for them."""
     words = compared(request)
     shared, kept = request.app.state.shared, request.app.state.kept
     things: list[Thing] = shared.read(lambda db: [db.show(word) for word in words])

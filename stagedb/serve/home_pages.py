@@ -80,7 +80,7 @@ def lookup(request: Request) -> Response:
 
 
 def words_of(text: str) -> tuple[str, str]:
-    """The words of a text that are none of a plan, and those that are, such as `tp=8`."""
+    """A search text in two parts: the words to look for, and the words of a plan in it, such as `tp=8`."""
     plain, plan = list[str](), list[str]()
     for part in text.split():
         name, equals, value = part.partition("=")

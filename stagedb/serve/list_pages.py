@@ -117,7 +117,7 @@ def models(request: Request) -> Response:
 
 
 def model(request: Request) -> Response:
-    """A model's card, and what the store has of it."""
+    """The page of a model: its card, and the graphs, instances and profiles of it in the store."""
     name = request.path_params["name"]
     if name not in {row["name"] for row in api.models()}:
         # A word that is no name of the library would be the path of a file on the server's machine.

@@ -29,7 +29,7 @@ _FORM = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True)
 class FoundToken:
-    """A token, and where it comes from: words for a person who looks for it."""
+    """A token, and the place that it was read from, in words for a person who looks for it."""
 
     token: str = field(repr=False)
     source: str

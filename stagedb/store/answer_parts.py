@@ -36,7 +36,9 @@ class FoundGraph:
     edges: dict[str, FoundEdge] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
-        """Add what a value of the driver has: a node, a relationship, a path, or a list or map with some of them."""
+        """Add the nodes and relationships in a value of the driver: a node, a relationship, a path, a list or a map of
+        these.
+        """
         if isinstance(value, neo4j.graph.Node):
             # The ends of a relationship come without labels and properties where only the relationship is returned.
             if value.labels or len(value):

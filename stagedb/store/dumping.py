@@ -56,9 +56,10 @@ def records_of(store: Store, wanted: Iterable[tuple[Kind, str]], notice: Notice)
 def read_section(
     store: Store, kind: Kind, id: str, proof: Proof, above: Sequence[ThingContent]
 ) -> tuple[ThingContent | None, str | None]:
-    """A thing of a store (`Kind`) as a dump would have it, and what is wrong with it.
+    """Read a thing of a store as a section of a dump, and find what is wrong with it.
 
-    above: what it is made from. Raises UsageError if the store does not have it, or has it no more.
+    kind, id: of the thing. proof: finds content that does not match. above: what the thing is made from. Returns the
+    content and the problem; either is None if there is none. Raises UsageError if the store does not have the thing.
     """
     contents = Contents(proof, above)
     contents.begin(kind, id)

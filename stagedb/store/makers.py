@@ -31,7 +31,7 @@ def current_user(environment: Mapping[str, str] | None = None) -> str:
 
 
 def user_of(claim: str | None) -> str | None:
-    """The user of a claim; None if it has none, as those of older versions."""
+    """The user who made a claim; None for a claim of an older version, which has no user."""
     parts = (claim or "").split()
     return parts[4] if len(parts) == 5 else None
 

@@ -72,7 +72,7 @@ def _workspace(store: Store, environment: Mapping[str, str]) -> tuple[str, objec
 
 
 def spaces(store: Store) -> tuple[str, ...]:
-    """The spaces in which the caller sets names: the user's own, then that of the workspace."""
+    """The spaces in which the caller may set names: the user's own, then that of the workspace."""
     user, team = current_user(), workspace(store)
     return (user,) if team in (None, user) else (user, str(team))
 

@@ -140,7 +140,7 @@ def _from_keyring(uri: str, username: str | None, where: str) -> str:
 
 
 def check_keyring() -> None:
-    """Raise UsageError if the package for it is not installed: before a password is asked for."""
+    """Raise UsageError if the package that reads the system's keyring is not installed."""
     _keyring()
 
 

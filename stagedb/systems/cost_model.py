@@ -144,7 +144,7 @@ class Costs:
         return self._places[ranks]
 
     def placed(self, kind: str, size: int, placement: Placement) -> Timed:
-        """How long a collective takes in a group with a known placement, for code that often asks for it."""
+        """How long a collective takes in a group whose placement is known: for code that asks often."""
         asked = (kind, size, placement)
         if asked not in self._known:
             self._known[asked] = self._time_placed(kind, size, placement)

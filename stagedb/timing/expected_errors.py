@@ -144,7 +144,10 @@ def error_words(system: System, workload: Workload) -> str:
 
 
 def expected_error(system: System, experts: bool) -> ExpectedError:
-    """The error to expect of a step on a system as a framework uses it, or as it is where none is named."""
+    """The error to expect of a step on a system. experts: whether the model has experts.
+
+    The errors are those of the framework that the system's `overlap` names, or of steps without a named framework.
+    """
     model, framework, named = _models(experts), system.overlap.framework, system.accelerator.name
     alike = [each for each in expected_errors() if each.experts == experts]
     here = [each for each in alike if each.accelerator == named] if _is_known(system) else []

@@ -32,7 +32,7 @@ class Calibration:
     reason: str
 
     def holds(self, framework: str, system: str) -> bool:
-        """Whether it is of the steps of a framework on a system."""
+        """Whether the fitted number applies to steps of a framework on a system. framework, system: names."""
         return framework in (self.frameworks or (framework,)) and system in (self.systems or (system,))
 
 

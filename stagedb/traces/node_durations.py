@@ -20,9 +20,10 @@ from stagedb.workload.instance_columns import SEND, ClassColumns, Workload
 
 @dataclass(frozen=True)
 class RankPart:
-    """Ranks of a class whose ops take equally long: the ranks of `lanes`. ns: one value for each op of the class.
+    """Ranks of a class whose ops take equally long.
 
-    Without a profile the part is the whole class, with no lanes and no ns.
+    lanes: of the profile. ranks: those of the lanes. ns: the duration of each op of the class. Without a profile the
+    part is the whole class, with no lanes and no ns.
     """
 
     lanes: tuple[int, ...]

@@ -19,7 +19,10 @@ class CountedMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """FLOPs by (phase, matmul or attention), and the number of each message."""
+    """What one rank computes and sends in a step.
+
+    flops: by phase, and matmul or attention. messages: how many of each kind and size.
+    """
 
     flops: Mapping[tuple[str, str], int] = field(default_factory=dict)
     messages: Counter[CountedMessage] = field(default_factory=Counter)

@@ -8,10 +8,10 @@ from stagedb.models import Card
 
 
 def counted_ends(profile: FrameworkProfile, card: Card, words: Mapping[str, Any]) -> dict[str, str]:
-    """The word for it where stages of one chunk share the layers unevenly without the ends, and evenly with them.
+    """The word `counted_ends` of a row, where only with the ends counted as layers the stages share the layers evenly.
 
-    A table has no word for it: 70 layers of BLOOM on 12 stages are 6 on each, and the embedding and the head are in
-    place of one layer of the first and of the last.
+    Tables have no column for it: 70 layers of BLOOM on 12 stages are 6 on each, where the embedding and the head take
+    the place of one layer of the first and of the last stage. Empty for other rows. words: of the row's plan.
     """
     stages, chunks = words.get("pp") or 1, words.get("virtual_stages") or 1
     uneven = card.layers % stages != 0 and (card.layers + 2) % stages == 0

@@ -42,7 +42,10 @@ Event = Sent | OrderedWork
 
 @dataclass(frozen=True)
 class Compared:
-    """Whether messages and the work between two of them are the same; `exact`: the work is in the same order, too."""
+    """The result of comparing two orders of events. differences: in messages, and in the work between two of them.
+
+    exact: the work between messages is in the same order, too.
+    """
 
     differences: tuple[CountDifference, ...]
     exact: bool

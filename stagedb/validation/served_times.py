@@ -63,7 +63,7 @@ _LARGEST = 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class ServedRow:
-    """A row as it is written. line: its number in the file, the header being 1."""
+    """A row of a file of measured times. line: its number in the file, the header being 1. cells: texts by column."""
 
     line: int
     cells: Mapping[str, str]

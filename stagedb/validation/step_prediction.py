@@ -25,9 +25,10 @@ from stagedb.validation.step_rows import StepJob, StepRow, job_of
 
 @dataclass(frozen=True)
 class Prediction:
-    """A row and our time for it [s]; or `reason`, why no plan can express it.
+    """The prediction of a row of published steps.
 
-    job: what the row means, if it means something. remarks: notes and warnings that a profile of it has.
+    job: the row's model, plan and system; None if it has none. seconds: our time; None if no plan can express the row,
+    for the `reason`. remarks: notes and warnings that a profile of it has.
     """
 
     row: StepRow

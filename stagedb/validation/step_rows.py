@@ -60,7 +60,7 @@ CLUSTERS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class StepRow:
-    """A row as it is written. line: its number in the file, the header being 1."""
+    """A row of a file of published steps. line: its number in the file, the header being 1. cells: texts by column."""
 
     line: int
     cells: Mapping[str, str]

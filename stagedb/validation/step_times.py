@@ -52,7 +52,7 @@ class PublishedStep:
 
 @dataclass(frozen=True)
 class StepTime:
-    """A row and our time for it [s]."""
+    """A published step and our time for it. seconds: our time."""
 
     published: PublishedStep
     seconds: float

@@ -11,13 +11,20 @@ from stagedb.workload.instance_columns import RECV, RING_AXES, SEND, UPWARD, Cla
 
 
 def towards(axis: tuple[str, ...], template: Ints, type_: Ints, peer: Ints) -> Ints:
-    """The direction of each message's other end in a loop of stages: onwards along the pipeline, or back."""
+    """For each message, the direction of its other end in a loop of stages: 1 to the next stage, -1 to the one before.
+
+    axis, template, type_, peer: columns of `Ops`.
+    """
     along: Ints = np.where(UPWARD[template] == (type_ == SEND), 1, -1)
     return np.where(_on_ring(axis), np.sign(peer), along)
 
 
 def steps(axis: tuple[str, ...], type_: Ints, peer: Ints, direction: Ints) -> Ints:
-    """The step from each send's chunk to the other end's in a loop of stages: one chunk around the ends."""
+    """For each send, the chunk of its other end minus its own, in a loop of stages: one chunk where it goes around the
+    ends.
+
+    axis, type_, peer: columns of `Ops`. direction: of `towards`.
+    """
     around = (type_ == SEND) & (peer * direction < 0) & ~_on_ring(axis)
     found: Ints = np.where(around, direction, 0)
     return found

@@ -79,7 +79,7 @@ def _of_two(places: Ints, second: int) -> Ints:
 
 
 def turns(columns: ClassColumns, rows: Ints) -> Ints:
-    """The place of each op of a task in the order of a pair, ascending. rows: its ops in issue order."""
+    """The place of each op of a task in the alternating order of a pair, ascending. rows: its ops in issue order."""
     found = np.zeros(len(rows), np.int64)
     if not len(rows):
         return found

@@ -100,7 +100,7 @@ def check_digests(row: Mapping[str, Any], ops: Columns, edges: Columns | None, t
 
 
 def write_class_digests(store: Store, instance: str) -> None:
-    """Give each class of an instance the digests of what the store has of it now."""
+    """Give each class of an instance digests of its present content in the store."""
 
     def digests(row: Mapping[str, Any]) -> Mapping[str, str]:
         ops, edges, tasks = (store.read(f"workload/{what}", **{"class": row["id"]})[0] for what in _READ)
