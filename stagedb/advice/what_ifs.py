@@ -42,7 +42,7 @@ def what_ifs(
     found = [*_halved(times, durations, system, blocking), *_accelerated(times, durations, system, blocking)]
     lanes = times.lanes
     if any(lane.bubble for lane in lanes):
-        # What the fullest rank does and waits for in its own stage remains.
+        # Without bubbles the step is as long as the busiest lane computes, communicates and waits in its own stage.
         found.append(WhatIf("no bubble", max(times.step - lane.bubble for lane in lanes)))
     return tuple(sorted(found, key=lambda each: (each.step, each.name)))
 

@@ -60,7 +60,7 @@ class _FindArguments(PageArguments, kw_only=True):
 
 def _find(db: Stagedb, asked: _FindArguments, limits: AnswerLimits) -> ToolAnswer:
     words = plan_words(asked.plan)
-    most = asked.skip + asked.wanted(limits) + 1  # one more shows whether there are more
+    most = asked.skip + asked.wanted(limits) + 1  # one row more shows whether the answer is cut
     found = db.find(model=asked.model, system=asked.system, fits=asked.fits, limit=most, **words)
     rows = Rows(found.columns, found.rows[: most - 1], cut=len(found) == most, units={"step": "ns", "memory": "B"})
     return ToolAnswer({}, asked.page(rows, limits), found.hints)

@@ -167,6 +167,6 @@ _MODULES = {
     "plan_keywords": ("GraphWords", "PlanWords"),
 }
 
-# What works on files needs neither models nor the database's driver, which take most time.
+# Names are imported on first use: verbs on files need neither models nor the database's driver, which load slowly.
 __getattr__ = lazily(__name__, _MODULES)
 __dir__ = listed(globals())

@@ -64,7 +64,7 @@ def calibrated(
     profile = None if framework is None else find_profile(framework)
     unique = {each.id: each for each in (found[word] for word in runs)}.values()
     made = calibrate(tuple(unique), system, name, tuple(found[word] for word in predict), profile)
-    # What is returned is what its file has.
+    # The result is read back from the text of its file, so that both are the same system.
     system = parse_system(yaml.safe_dump(made.system.to_dict()), name)
     return CalibratedSystem(system, *_rows(made))
 

@@ -49,10 +49,11 @@ def check(store: Store, notice: Notice) -> tuple[StoreProblem, ...]:
     Every graph, instance, profile and search is read whole and compared with what it is made from, by the rules for
     dumps. notice: called with a line for each of them.
     """
+    # A search of a dead process is no problem: the next run of it goes on with what it has.
     found = [
         StoreProblem(each.kind, each.id, f"{each.state}, and its process has ended", _REPAIR, True, True)
         for each in unfinished(store)
-        if each.dead and each.kind != "Search"  # the same search goes on with what it has
+        if each.dead and each.kind != "Search"
     ]
     for name in names():
         if name.startswith(_LOST):
@@ -154,7 +155,7 @@ def _rank_nodes(store: Store, instance: str) -> list[str]:
         if store.read("ranks/state", instance=instance) == before:
             counts = before[0]["ranks_written"], before[0]["groups_written"]
             return [*rank_node_problems(instance, layout, found, counts)]
-    return []  # somebody writes them all the time: each transaction writes what follows from the plan
+    return []  # other clients wrote nodes during each attempt; every such write follows from the plan
 
 
 def repair(store: Store, problems: Sequence[StoreProblem]) -> int:

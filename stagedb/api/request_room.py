@@ -199,7 +199,8 @@ class _Sizes:
     def _plan(self, tokens: int) -> Plan:
         one: dict[str, object]
         if DRAFTING in self.wanted.source.sizes:
-            # Layers that draft keep keys of their own, which a prefill does not have.
+            # A model that drafts with its own layers keeps their keys too, which only a step that checks drafts has,
+            # and no prefill.
             checked = self.wanted.plan.drafted + 1
             one = {"seq_len": checked, "cache_len": max(tokens - checked, 1)}
         else:

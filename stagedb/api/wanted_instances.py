@@ -206,7 +206,7 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
     if "schedule" in words:
         merged |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
     elif "virtual_stages" in words and follows_from_chunks(plan.get("schedule")):
-        merged["schedule"] = None  # the number of chunks sets it
+        merged["schedule"] = None  # the schedule follows from the number of chunks
     if "dtype" in words:
         merged |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
     elif "param_dtype" in words:

@@ -68,7 +68,7 @@ class LaidOut:
     weights: tuple[Tensor, ...]
     rows: Mapping[str, int]  # by weight: how many of its first axes sharding takes as one dimension
     gradients: Mapping[str, Tensor]  # by weight
-    repeats: Mapping[str, str]  # by tensor that the backward computes again: the tensor that it repeats
+    repeats: Mapping[str, str]  # by tensor that the backward computes again: the forward's tensor
     given: tuple[Tensor, ...]  # tensors that no operation of the block makes, without weights
     input: Tensor | None
     output: Tensor | None

@@ -162,7 +162,7 @@ def _shown(size: int, table: bool) -> float | int:
 
 def _peaks(found: "Memory", room: int | None, table: bool) -> tuple[list[str], list[list[Any]]]:
     levels = {(row["class"], row["category"]): row["bytes"] for row in found.levels if row["moment"] == "peak"}
-    categories = [] if table else _categories(found)  # a terminal shows them by phase
+    categories = [] if table else _categories(found)  # a terminal shows the categories by phase
     columns = ["class", "stages", "ranks", _unit("peak", table)]
     columns += [_unit("left", table)] if room is not None else []
     columns += ["phase", "microbatch", "op", *categories]

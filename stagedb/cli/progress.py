@@ -28,7 +28,7 @@ class ReportProgress:
         self._timer = threading.Timer(PATIENCE, self._show)
         self._timer.daemon = True
         if before:
-            # What comes before the first report has no amount: the bar shows how long it takes.
+            # Work before the first report has no amount: the bar shows its time alone.
             self._timer.start()
 
     def __call__(self, done: int, of: int, size: int = 0, /) -> None:

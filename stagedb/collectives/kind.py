@@ -18,8 +18,8 @@ Size = TypeVar("Size")
 class HeldAs(StrEnum):
     """What each member of a group has of a tensor, before a collective or after it."""
 
-    SHARE = "share"  # a summand of it, as large as the tensor
-    PART = "part"  # what an axis is cut into
+    SHARE = "share"  # a summand of the tensor, as large as the tensor
+    PART = "part"  # a part of the tensor along one axis
     WHOLE = "whole"
 
 

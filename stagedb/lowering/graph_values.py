@@ -78,7 +78,7 @@ class Evaluated:
     blocks: tuple[Block, ...]
     weights: Mapping[str, tuple[Weight, ...]]
     buckets: tuple[BucketOp, ...]
-    axes: Mapping[str, str]  # the mesh axes that present collectives run on, and one of these collectives
+    axes: Mapping[str, str]  # by mesh axis, the name of a collective on it
     orders: int
     last: Mapping[tuple[str, str], str]  # by block and phase, the op that computes last
     parts: Mapping[str, tuple[Part, ...]]  # by block, its parts whose weights are units
@@ -94,7 +94,7 @@ def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
         if op["times"] is not None:
             values.of(op["times"], f"turns of {op['name']}")
         if op["block"] == BUCKET:
-            continue  # its costs are sums over its members
+            continue  # the costs of a bucket are sums over its weights
         for column in COSTS:
             if op[column] is not None:
                 values.of(op[column], f"{column} of {op['name']}")

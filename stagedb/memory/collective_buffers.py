@@ -85,7 +85,7 @@ def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     """
     which = TaskSelector(op.when)
     if which is TaskSelector.LAST and chunk.split:
-        # What is reduced is a sum of the reduction's format only if a later first half has made one.
+        # The sum of gradients is in the format of the reduction only if another first half of a backward came before.
         yield from _dealt(chunk, index, op, bucket, TaskSelector.LAST_PASSED)
         yield from _dealt(chunk, index, op, bucket, TaskSelector.LAST_PENDING)
     else:
@@ -127,7 +127,7 @@ def _widened(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     layer, task, first = chunk.layer_of(unit), chunk.weights_task, TaskSelector.FIRST
     at = chunk.summed_at(index, unit)
     if chunk.plan.microbatches == 1 and at == index:
-        # What the only micro-batch reduces is cut after that, and these copies are counted there already.
+        # The gradients of a single micro-batch are cut after this, and the cut copies are counted there.
         more = max(more - sum(chunk.cut_bytes(member) for member in bucket.members), 0)
     if chunk.split:
         task, at, first = chunk.inputs_task, chunk.over(chunk.inputs_task, unit), TaskSelector.PASSING

@@ -189,7 +189,7 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     name, layer, size = key[0], chunk.layer(key), chunk.gradient_size(key)
     scatter = chunk.scatters.get(chunk.program.gradients[key])
     if scatter is None and chunk.held.gradient_buffer:
-        return  # added to the buffer by the kernel that makes it
+        return  # the kernel that makes the gradient adds it to the buffer
     each = scatter is not None and scatter[1].op.when == "every"
     if key not in chunk.first_gradients and not (chunk.held.gradient_buffer and each):
         # A tied weight's second gradient is added to the first one when the operator that makes it is over.
@@ -284,7 +284,8 @@ def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
     task, inputs = chunk.weights_task, chunk.inputs_task
     summed = size // chunk.width("grad") * chunk.width("reduce")
     if made.kind is not task:
-        made = Moment(task, 0)  # autograd makes it in the second half, if a kernel of the first has made it here
+        # PyTorch makes a weight's gradient in the second half, even where one kernel here makes both gradients.
+        made = Moment(task, 0)
     hooks = chunk.over(inputs, chunk.unit_of(source))
     yield from parts
     added = Moment(task, at, TaskSelector.LAST_PASSED, prepared=True)

@@ -47,7 +47,8 @@ class JointOrder:
         """The place of a moment in a task, with two places an item, as `Moment.place` has it for a task alone."""
         at, index = self.at[task], moment.index
         if index and (index >= len(at) or not (begins or moment.prepared)):
-            # What an item frees is free when it ends, and not only when the next one of its task begins.
+            # Tensors that an item frees are freed at its end, even if items of another task run before the next one of
+            # its own.
             index = at[index - 1] + 1
         elif index < len(at):
             index = at[index]

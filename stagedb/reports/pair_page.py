@@ -136,7 +136,7 @@ def _parts(sums: tuple[StepSums, StepSums], names: Sequence[str]) -> str:
     found = sorted((row for row in found if row[2] != row[3]), key=lambda row: -abs(row[3] - row[2]))
     if not found:
         return ""
-    # What a phone shows without scrolling comes first.
+    # The columns that matter most come first: a phone shows only these without scrolling.
     columns = [
         TableColumn("work"),
         TableColumn("difference", True),

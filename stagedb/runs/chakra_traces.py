@@ -155,7 +155,7 @@ class _RunWriter:
         facts = self.run.lane_of[rank].ops
         nodes = [self._node(rank, place, fact, found) for place, fact in enumerate(facts)]
         transfers = {place: node for place, each in enumerate(nodes) if (node := self._transfer(rank, place, each))}
-        # What waits for a message waits for all of it.
+        # A node that waits for a receive waits for the end of its transfer.
         ends = [transfers.get(place, node) for place, node in enumerate(nodes)]
         launches = _launches(found, ends)
         made = [*launches.nodes, *transfers.values()]

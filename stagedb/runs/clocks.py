@@ -117,7 +117,7 @@ def _matched_by_order(
     found = set()
     for kind, rows in differences.items():
         table = np.array(rows, np.int64)
-        # The first rank is what the others are compared with.
+        # Clocks are relative to the first rank's, whose column is 0.
         spread = np.median(np.abs(table - np.median(table, axis=0)), axis=0)[1:]
         if kind not in unequal and (spread <= TOGETHER).all():
             found.add(kind)

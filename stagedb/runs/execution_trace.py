@@ -280,7 +280,7 @@ def _asked(node: _CallNode, nodes: Mapping[int, _CallNode], groups: "set[str]") 
         node.name,
         _named_group(nodes.get(node.above), groups),
         dtype,
-        # What comes out is the first operand, and what goes in the second one, if it is not the same.
+        # A call lists its output first and its input second, or one tensor that is both.
         sent=sizes[min(1, len(sizes) - 1)] if sizes else None,
         received=sizes[0] if sizes else None,
         peer=numbers[0] if message and numbers and numbers[0] >= 0 else None,

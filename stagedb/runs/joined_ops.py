@@ -55,7 +55,7 @@ def device_ops(rank: RankSpans) -> DeviceOps:
     call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
     moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
     waits = _waits(rank)
-    # What follows needs their memory.
+    # Frees their memory for the rest.
     rank.calls = SpanColumns()
     columns = _LaunchedOps(rank, rank.device, _operators(rank), moments, threads).columns()
     rank.host = SpanColumns()
@@ -69,7 +69,8 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         _of_names([name.startswith(words) for name in rank.table], host.column("name")).astype(bool)
         for words in (rank.asking, rank.waiting)
     )
-    # What contains a collective or a matmul, or only waits, or calls the operators of a backward, is no op of its own.
+    # No ops of their own: operators around a collective or a matmul, those that only wait, and calls of a backward's
+    # operators.
     wrapper = _of_names([name.startswith(ENGINE) for name in rank.table], host.column("name")).astype(bool) | waiting
     multiplies = _of_names([name.startswith(MULTIPLYING) for name in rank.table], host.column("name")).astype(bool)
     # An attention that calls matmuls is the op, not these. An operator that calls itself is a DTensor's wrapper, and no
@@ -143,7 +144,7 @@ class _LaunchedOps:
         launcher = _taken(rank.host.column("name"), inner, NONE)
         shapes = self.host.inherited(rank.host.column("shapes"), inner)
         engine = _of_names([name.startswith(ENGINE) for name in self.names], rank.host.column("name")).astype(np.int8)
-        # What autograd calls is inside one of its nodes.
+        # An operator that autograd calls is inside the span of one of autograd's nodes.
         inside = self.host.inherited(np.where(engine == 1, engine, NONE), np.arange(len(self.host.start))) != NONE
         module = ModulePaths(rank, self.host, inside).around(self.moments, self.threads, inner)
         operator = _taken(rank.host.column("number"), inner, NONE)

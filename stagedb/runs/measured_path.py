@@ -163,7 +163,7 @@ def _before(ops: TimedOps) -> Places:
     """For each op the one of its rank that ended last until its start, and began before it; or `NONE`."""
     by_end = np.argsort(ops.end, kind="stable").astype(np.int32)
     ends = ops.end[by_end]
-    # What ends at a moment began before it, unless it took no time.
+    # An op that ends at a moment began before it, unless it has no duration: only ops with one can precede each other.
     lasting = np.flatnonzero(ops.start[by_end] < ends)
     last = np.searchsorted(ends[lasting], ops.start, side="right") - 1
     found = np.where(last < 0, NONE, lasting[last]) if len(lasting) else np.full(len(ends), NONE)

@@ -88,7 +88,7 @@ def parameters_of(text: str) -> list[str]:
             if token.kind == "parameter":
                 found[token.text[1:].strip().strip("`")] = None
     except UnclosedError:
-        pass  # the check of the query explains it
+        pass  # the check of the query reports this error
     return list(found)
 
 

@@ -97,7 +97,7 @@ def _run(db: Stagedb, word: str) -> RunInfo:
 def _table(db: Stagedb, run: str, query: str, title: str) -> Table:
     """The first rows of an answer about a run, with the columns that hold the answer."""
     answer = db.query(query, run=run, most=MOST)
-    # What was not recorded is null, or 0, in every row.
+    # A column of figures that were not recorded is null, or 0, in every row.
     recorded = [any(row[place] for row in answer.rows) for place in range(len(answer.columns))]
     places = [place for place, name in enumerate(answer.columns) if name in answer.keep and recorded[place]]
     kept = [answer.columns[place] for place in places]

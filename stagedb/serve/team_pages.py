@@ -148,7 +148,7 @@ def _found(row: Mapping[str, Any], name: str | None) -> list[Cell]:
 def _event(columns: Sequence[str], values: Sequence[Any]) -> list[Cell]:
     row = dict(zip(columns, values, strict=True))
     id = row["id"]
-    # What was removed since has no page: /show names what is not there.
+    # A thing that was removed since has no page of its kind: /show answers that it is not there.
     linked = row["kind"] in _KINDS
     shown_id = cell(id[:SHORT_ID], address("show", id)) if linked else cell(id)
     texts = {"time": cell(page_frames.minute(row["time"])), "id": shown_id}

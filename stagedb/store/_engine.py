@@ -51,7 +51,7 @@ PROPERTIES = {
     "bolt.packstream.maxValueLength": str(1 << 28),
     "bolt.packstream.maxElements": str(1 << 24),
     "queryMaxHeapElementsAllowedPerOp": "10000000",
-    # Its gate lets few requests run at once, and long ones would keep out all others.
+    # Its limit of concurrent queries is low, so that a few long ones would keep out all others.
     "queryMaxConcurrent": "-1",
 }
 """Settings that the engine reads from the properties of the virtual machine."""

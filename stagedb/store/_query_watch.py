@@ -98,7 +98,8 @@ class QueryWatch:
             left = {name: each for name, each in readers.items() if name not in self._asked}
             sizes = self._allocated() if left else {}
             taken = {name: sizes.get(_thread_of(each), 0) for name, each in left.items()}
-            # Those of nearly the size of the largest would fill the room that it leaves before the next look.
+            # Queries half as large as the largest or more end with it: they would fill the freed memory before the next
+            # check.
             for name in [name for name, size in taken.items() if 2 * size >= max(taken.values())]:
                 self._end(name, left[name], MEMORY)
 
@@ -122,7 +123,7 @@ class QueryWatch:
                 traceback.print_exc()
                 there = True
             if not there:
-                query.close()  # its thread has ended with an error, and left it in the register
+                query.close()  # the query's thread has ended with an error, and left the query in the register
 
     def _ports_of_gone(self) -> frozenset[int]:
         """The ports of clients that have closed their connection."""

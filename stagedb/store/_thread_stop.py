@@ -87,7 +87,7 @@ def _thread(tools: Any, name: bytes) -> int | None:
         for place in range(count.value):
             info = _ThreadInfo()
             if _call(tools, _THREAD_INFO, _INT, _POINTER(threads[place]), ctypes.byref(info)) != 0:
-                continue  # it has ended
+                continue  # the thread has ended
             found = ctypes.string_at(info.name) == name
             _call(tools, _FREE, _INT, _POINTER(info.name))
             if found:

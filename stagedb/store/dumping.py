@@ -94,7 +94,7 @@ def _node(label: str, row: Mapping[str, Any]) -> tuple[Sequence[str], str | None
     values = {name: value for name, value in row["values"].items() if name != "claim"}
     values |= {name: 0 for name in WRITTEN if name in values}
     if label == "Instance":
-        values = {**plan_properties({}), **values}  # those of words that are newer than the instance
+        values = {**plan_properties({}), **values}  # defaults of words that were added since the instance was made
     # A complete thing has the form of the store's schema: migrations have changed what older versions wrote.
     return also, row["parent"], {**values, "schema": VERSION} if label in OWNERS else values
 

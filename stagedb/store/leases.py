@@ -165,7 +165,7 @@ def building(
                 _clear(store, kind, id, lease)
                 _remove(store, kind, id, lease.owner, [])
         if isinstance(error, StagedbError) and _without_parent(store, kind, properties):
-            # What it is made from vanished under a statement, which may fail with any error then.
+            # The graph or instance that the thing is made from was removed meanwhile: any error may be its consequence.
             raise _parent_gone(kind, id) from error
         raise
     finally:

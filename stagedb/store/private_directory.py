@@ -24,7 +24,7 @@ def check_private(directory: Path) -> None:
     try:
         found = directory.stat()
     except OSError:
-        return  # its use reports what is wrong
+        return  # the first use of the directory reports this error
     me = os.geteuid()
     if found.st_uid != me:
         raise UsageError(

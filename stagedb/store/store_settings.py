@@ -145,7 +145,7 @@ def read_project(path: Path, named: bool) -> Project:
             raise UsageError(f"{file.place(key)}: {key} must be a text, not {shown(value)}")
     uri, found = file.content.get("uri"), dict(file.content)
     if "store" in found and found["store"] != EMBEDDED:
-        # It may be an address with a password, so that its text stays out of the error.
+        # The value may be an address with a password: errors do not show it.
         checked_name(found["store"], f"store in {file.place('store')}")
     if uri is not None:
         found["uri"], user, password = split_uri(uri, f"uri in {file.place('uri')}")
@@ -247,7 +247,7 @@ def _check_own(path: Path, what: str, way: str, also: tuple[int, ...] = ()) -> N
     try:
         found, link = path.stat(), path.lstat()
     except OSError:
-        return  # its use reports what is wrong
+        return  # reading the file reports this error
     for each in (found, link):
         if each.st_uid not in (me, *also):
             raise UsageError(

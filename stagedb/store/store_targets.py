@@ -181,7 +181,7 @@ def _by_default(settings: SettingsFile) -> Selection:
 
 def _by_name(name: str, settings: SettingsFile, by: str, source: str) -> Selection:
     if any(mark in name for mark in "@:/"):
-        # It may be an address with a password, so that its text stays out of the error.
+        # The word may be an address with a password: errors do not show it.
         raise UsageError(
             f"{source} is neither the URI of a store nor the name of one: write a URI as bolt://host:7687, with the "
             "account in NEO4J_USERNAME and NEO4J_PASSWORD; a name has no @ : or /"

@@ -88,7 +88,7 @@ def _used(text: str) -> Iterator[_Use]:
         if token.text in OPENING:
             opened.append(place)
             after = found[place + 2].text if place + 2 < len(found) else ""
-            # What is made by the query, in the brackets of a function or a sum, is no pattern: it may have any key.
+            # A map that the query makes, inside a function or a sum, is no pattern: its keys are free.
             if token.text != "{" and (after in (":", "{") or (after == ")" and _plain(name) not in values)):
                 _bind(bound, _plain(name), _owners(found, place))
         elif token.text in CLOSING and opened:
@@ -127,7 +127,7 @@ def _owners(found: Sequence[Token], opening: int) -> frozenset[str]:
     while at + 1 < len(found) and found[at].text in (":", "|", "&") and found[at + 1].kind in ("word", "name"):
         owners.add(_plain(found[at + 1]))
         at += 2
-    # What is not a list of names, such as !Op, may be any.
+    # A label expression that is no list of names, such as !Op, may match any label.
     return frozenset(owners) if at < len(found) and found[at].text in (")", "]", "{", "*", "WHERE") else frozenset()
 
 

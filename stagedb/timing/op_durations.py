@@ -207,7 +207,7 @@ def _communicated(costs: Costs, columns: ClassColumns, op: int, position: _Posit
             return costs.placed(ops.kind[op], size, position.groups[ops.axis[op]])
         timed = costs.placed(ops.kind[op], int(ops.size[op]), position.groups[ops.axis[op]])
         if ops.operand[op] != ops.size[op]:
-            # It waits for the fullest member of its group, and sends only its own part.
+            # A rank waits for the fullest member of its group, and sends only its own part.
             own = costs.placed(ops.kind[op], int(ops.operand[op]), position.groups[ops.axis[op]])
             timed = replace(timed, wires=own.wires)
         if exchanges(ops.kind[op]) and ops.result[op] > ops.size[op]:

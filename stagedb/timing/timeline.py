@@ -280,7 +280,7 @@ def _longest_path(network: NodeGraph, source: Ints, target: Ints, length: Ints) 
             if not waiting[child]:
                 stack.append(child)
     if ended < len(took):
-        # Some events never begin: the other way to run a step finds out which.
+        # Some events never begin: `_run`, the slower way to run a step, raises the error that names them.
         _run(network, source, target, np.zeros_like(length), np.full(network.events, -1, np.int64))
     return step
 

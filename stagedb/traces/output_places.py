@@ -136,5 +136,5 @@ def _here() -> Path | None:
     try:
         return Path.cwd().resolve()
     except OSError:
-        # It was removed, so there is nothing to replace.
+        # The working directory was removed, so there is nothing to replace in it.
         return None

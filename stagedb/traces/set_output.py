@@ -216,7 +216,7 @@ def write_set(
             # Two processes resumed at once, and the other one finished first.
             if not (request.resume and is_trace_set(request.out)):
                 raise
-            return replace(work, pool=None).complete()  # its processes have ended
+            return replace(work, pool=None).complete()  # the processes of the pool have ended
     except OSError as error:
         raise StagedbError(explain(error, request.out)) from error
 
@@ -390,7 +390,8 @@ def _validate(directory: Path, so: str) -> None:
     # Reading traces needs protobuf, writing them does not.
     from stagedb.traces.set_validation import validate_traces
 
-    report = validate_traces(directory, inputs=False, own=True)  # people may have edited them
+    # The inputs of simulators are left out: people may have edited them.
+    report = validate_traces(directory, inputs=False, own=True)
     if report.faults:
         faults = "; ".join(
             f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]

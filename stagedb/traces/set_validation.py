@@ -118,7 +118,7 @@ def validate_traces(
         except TraceError as error:
             faults.add([Fault(rank, None, "", "framing", str(error))])
     progress(len(files), len(files))
-    # One rank has no network.
+    # A job of one rank has no network, and so no inputs of a simulator.
     if inputs and world > 1:
         faults.add(check_bundle(directory, traces, groups, world))
     runs = replayed and len(traces) == world

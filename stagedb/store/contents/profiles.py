@@ -72,7 +72,7 @@ def record_profile(
         delete(store, "Profile", found)
         there = []
     fit: Row = {}
-    # Without its instance it is refused below.
+    # `building` refuses a profile whose instance is missing.
     known = store.read("lifecycle/state_instance", id=job.workload.instance)
     if known and (not there or there[0]["memory"] is None):
         fit = {"memory": _fullest(store, job) if memory is None else memory, "room": job.system.accelerator.room}

@@ -131,7 +131,7 @@ def _ran(store: Store, request: SearchRequest, shard: Shards, work: ShardWork) -
             raise _OverError
         others = _Others(store, request, shard)
         there = store.read("search/found", search=request.id)
-        # What a search without shards has timed before it ended early.
+        # Plans that an earlier search without shards has timed, if it ended early.
         timed = _timed(store, request, request.id) if there and there[0]["finished"] is None else []
         SearchWriting(
             store,

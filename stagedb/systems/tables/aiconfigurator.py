@@ -61,7 +61,7 @@ class _Runs:
 
 _TRTLLM = "trtllm/1.3.0rc20"
 _RUNS: Mapping[str, _Runs] = {
-    # Its experts were measured with uneven loads only, and its kernels have no fp8.
+    # The experts of an A100 were measured with uneven loads only, and its kernels have no fp8.
     "a100_sxm": _Runs(
         "trtllm/1.0.0",
         "sglang/0.5.10",

@@ -127,7 +127,7 @@ def _message(row: Traffic, costs: Costs, laid: Sequence[Level]) -> tuple[_OnLeve
     # So many bytes that rounding to whole ns does not count.
     large, empty = (costs.transfer(Transfer(size, source, target)) for size in (_LARGE, 0))
     dimension = next(each for each in costs.network if each.name == large.dimension)
-    slower = round((large.ns - empty.ns) / (_LARGE * dimension.pace(_LARGE)))  # it may use one link of several
+    slower = round((large.ns - empty.ns) / (_LARGE * dimension.pace(_LARGE)))  # a message may use one link of several
     ns = row.bytes * slower * dimension.pace(row.bytes)
     at = next((at for at, level in enumerate(laid) if level.links.name == dimension.name), None)
     return () if at is None else (_OnLevel(at, 2, Fraction(row.bytes), ns),)

@@ -42,7 +42,7 @@ def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
     """
     network = system.network(math.prod(degrees))
     if network[0].simulated:
-        # It has exactly the places of the job.
+        # This network has exactly as many places as the job has ranks.
         return tuple(Level(each.places, each) for each in network if each.places > 1) or (Level(1, network[0]),)
     found: list[Level] = []
     for part in _parts(degrees, network):
