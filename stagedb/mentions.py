@@ -74,7 +74,7 @@ def one_of(name: str, values: Sequence[str]) -> str:
 
 
 class Form(ABC):
-    """How a door shows mentions."""
+    """How one door (the command line, Python, a page, a file, an agent) shows the mentions in a message."""
 
     @abstractmethod
     def word(self, word: Word) -> str:
@@ -96,7 +96,7 @@ class Form(ABC):
         return text
 
     def mention(self, mention: Mention) -> str:
-        """A mention of any kind."""
+        """Show a mention: a word, several words, or a call."""
         match mention:
             case Word():
                 return self.word(mention)
@@ -110,7 +110,7 @@ class Options(Form):
     """Options and commands of the command line: `--tp 4`, `stagedb ls`."""
 
     def word(self, word: Word) -> str:
-        """`--tp 4`, `--no-sp`."""
+        """Show a word as an option: `--tp 4`, `--no-sp`."""
         if word.value is False:
             return _option(word.off or f"no_{word.name}")
         if word.value is None or word.value is True:
@@ -118,7 +118,7 @@ class Options(Form):
         return f"{_option(word.name)} {value_text(word.value)}"
 
     def words(self, words: tuple[Word, ...]) -> str:
-        """`--tp 4 --pp 2`."""
+        """Show words as options of one command: `--tp 4 --pp 2`."""
         return " ".join(map(self.word, words))
 
     def call(self, call: VerbCall) -> str:

@@ -67,7 +67,7 @@ def _structure(plan: Plan) -> Iterator[Words]:
 
 
 def recomputing(plan: Plan, kind: str | int) -> dict[str, Any]:
-    """The change to another kind of recomputation."""
+    """The words that change a plan to another kind of recomputation. kind: a value of `recompute`."""
     named = ("recompute_operators", "recompute_modules")
     return {"recompute": kind, **{word: None for word in named if getattr(plan.options, word)}}
 

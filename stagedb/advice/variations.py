@@ -47,7 +47,7 @@ class Variation:
 
     @property
     def shown_values(self) -> tuple[Any, ...]:
-        """The values as rows have them."""
+        """The values as a sweep's rows show them: numbers of a system as in its file."""
         return tuple(shown_value(each) for each in self.values)
 
 
@@ -128,7 +128,7 @@ def point_name(values: Mapping[str, Any]) -> str:
 
 
 def shown_text(value: Any) -> str:
-    """A value as one would write it."""
+    """A value of a variation as a user would write it on the command line."""
     found = shown_value(value)
     if isinstance(found, bool):
         return str(found).lower()

@@ -64,7 +64,7 @@ class PlanSide:
 
     @property
     def info(self) -> InstanceInfo | ProfileInfo:
-        """The profile, or the instance without one."""
+        """The profile of this side; its instance, if it has no profile."""
         return self.profile or self.instance
 
     @property

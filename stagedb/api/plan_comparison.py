@@ -67,7 +67,7 @@ class PlanComparison:
 
     @property
     def compared_terms(self) -> tuple[ComparedTerm, ...]:
-        """The terms, as they are drawn."""
+        """Where the time of each step goes, term by term, in the order in which charts draw the terms."""
         return compared_terms(self.sums) if self.sums else ()
 
     @property
@@ -77,7 +77,7 @@ class PlanComparison:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
+        """Whether nothing differs between the compared instances or profiles."""
         return not (self.plan.rows or self.work.rows or self.compared_parts)
 
     def _repr_html_(self) -> str:

@@ -90,11 +90,11 @@ class ListedPlan:
 
     @property
     def star(self) -> bool:
-        """Whether somebody gave it a star."""
+        """Whether somebody gave the instance or the profile a star."""
         return STAR in self.tags
 
     def value(self, column: str) -> Any:
-        """The value of a column of `SORTS`."""
+        """The value of a column of `SORTS`, by its name; None if the row has none."""
         return self.words[column] if column in self.words else getattr(self, column)
 
     def described(self, without: Iterable[str] = ()) -> str:

@@ -30,7 +30,7 @@ PACKAGES = ("stagedb", "numpy")
 
 @cache
 def current_versions() -> dict[str, str]:
-    """The versions of what computes."""
+    """The versions of stagedb, Python and numpy that run, by name."""
     found = {}
     for name in PACKAGES:
         try:

@@ -89,7 +89,7 @@ def for_python(function: F) -> F:
 
 
 def all_for_python(class_: C) -> C:
-    """A class whose public methods are `for_python`."""
+    """Make each public method of a class one of `for_python`: whole signatures, and errors that name keywords."""
     for name, member in vars(class_).copy().items():
         if inspect.isfunction(member) and not name.startswith("_"):
             setattr(class_, name, for_python(member))

@@ -57,7 +57,7 @@ class RequestWords:
             raise UsageError(f"share is {float(self.share):g}: it takes a number above 0 and up to 1")
 
     def setting(self, name: str, default: int) -> int:
-        """A number of the engine's file."""
+        """A number of the engine's file. name: of the setting. default: without a file, or without the setting."""
         return default if self.engine is None else self.engine.number(name, default)
 
 

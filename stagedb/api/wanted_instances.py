@@ -24,14 +24,14 @@ DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
 
 
 class StageClock:
-    """Seconds of consecutive stages of work."""
+    """A clock of a verb's work: the seconds of each of its stages, such as `build` or `instantiate`."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """End a stage, which has this name."""
+        """End the present stage. stage: its name."""
         now = time.perf_counter()
         self.seconds[stage] = now - self._since
         self._since = now
@@ -55,7 +55,7 @@ class Wanted:
 
     @property
     def model(self) -> str:
-        """The model's name."""
+        """The name of the instance's model."""
         return self.source.origin.name
 
     @property

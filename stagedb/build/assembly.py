@@ -38,7 +38,7 @@ AGAIN = symbol("runs") - 1
 
 @dataclass(frozen=True)
 class Assembled:
-    """The rows of a graph."""
+    """The rows of a graph: its blocks, tensors, operators and edges."""
 
     blocks: tuple[BlockSpec, ...]
     tensors: tuple[SymTensor, ...]

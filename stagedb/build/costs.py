@@ -107,15 +107,15 @@ class Sizes:
         return largest(size, 1) if cuts and axis in self.replicable else size
 
     def shape(self, tensor: Tensor) -> tuple[Expression, ...]:
-        """The global shape."""
+        """The global shape of a tensor."""
         return tuple(self.axes[axis] for axis in tensor.axes)
 
     def local_shape(self, tensor: Tensor, layout: Layout) -> tuple[Expression, ...]:
-        """This rank's shape."""
+        """The shape of a rank's part of a tensor with this layout."""
         return tuple(self.local(axis, layout.cuts(axis)) for axis in tensor.axes)
 
     def elements(self, tensor: Tensor, layout: Layout) -> Expression:
-        """This rank's number of elements."""
+        """The number of elements of a rank's part of a tensor with this layout."""
         key = tensor.axes, layout
         if key not in self._elements:
             whole = product(self.local_shape(tensor, layout))
@@ -127,7 +127,7 @@ class Sizes:
         return self._elements[key]
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Expression:
-        """This rank's bytes."""
+        """The bytes of a rank's part of a tensor with this layout."""
         if tensor.dtype in BLOCKED:
             return BLOCKED[tensor.dtype](self.elements(tensor, layout))
         return self.elements(tensor, layout) * CLASS_BYTES[tensor.dtype]

@@ -67,7 +67,7 @@ _ON_THE_WAY = (Momentum.kind, Orthogonalisation.kind, ToHost.kind)
 
 
 def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
-    """Rows of `build/gradients`."""
+    """The rows that the statement `build/gradients` takes: each weight with its gradient."""
     key = graph.key
     return [{"gradient": f"{key}/{gradient}", "weight": f"{key}/{weight}"} for gradient, weight in _gradients(graph)]
 

@@ -37,7 +37,7 @@ class SimulatedRanks:
 
     @property
     def name(self) -> str:
-        """The mesh, for errors."""
+        """The degrees of the mesh in words, for errors."""
         return " x ".join(f"{axis} {self.degrees[axis]}" for axis in MESH if self.degrees[axis] > 1) or "one rank"
 
     def run(self, given: Mapping[str, Array], backward: bool = True) -> dict[str, Array]:
@@ -64,7 +64,7 @@ class SimulatedRanks:
         return values[self.laid.output.name] if self.laid.output else np.zeros(())
 
     def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """The block's result and the gradients of its input and its weights, by the name of what they belong to."""
+        """The block's result and the gradients of its input and its weights, by the name of the input or weight."""
         made = {"output": self.laid.output, "input": self.laid.input_gradient, **self.laid.gradients}
         return {name: values[tensor.name] for name, tensor in made.items() if tensor is not None}
 

@@ -31,7 +31,7 @@ Of = Callable[[Operation, Sizes, Mapping[str, Layout]], Expression]
 
 
 def temporary(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
-    """The most that it holds at once, in bytes on one rank."""
+    """The most that an operation holds at once in addition to its operands and results: bytes on one rank."""
     rule = _RULES.get(type(op.operator))
     return number(0) if rule is None else rule(op, sizes, layouts)
 

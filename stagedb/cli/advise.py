@@ -24,7 +24,7 @@ COMMANDS = 3
 
 
 class AdviceRows(StrEnum):
-    """The rows that are printed."""
+    """The values of `--show` in `advise`: which rows it prints."""
 
     CHANGES = "changes"
     WHAT_IFS = "what-ifs"

@@ -140,7 +140,7 @@ def note_runtime(common: Common, instance: "InstanceInfo") -> None:
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """`1 rank`, `8 ranks`."""
+    """A number with its noun, such as `1 rank` or `8 ranks`. many: the plural; with an s by default."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

@@ -40,7 +40,7 @@ TITLES = {
 
 
 class DiffRows(StrEnum):
-    """The rows that are printed."""
+    """The values of `--show` in `diff`: which rows it prints."""
 
     PLAN = "plan"
     WORK = "work"

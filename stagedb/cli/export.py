@@ -26,7 +26,7 @@ SHOWN = 5
 
 
 class NodeGranularity(StrEnum):
-    """What a node of a trace is."""
+    """The values of `--granularity` in `export`: what a node of a trace represents."""
 
     OP = "op"
     BLOCK = "block"

@@ -47,7 +47,7 @@ class ListeningOptions:
         return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value not in (None, [])]
 
     def listening(self) -> "Listening":
-        """The place that they name."""
+        """The options as the place where a server listens."""
         from stagedb.serve import Listening
 
         port = 8765 if self.port is None else self.port

@@ -15,7 +15,7 @@ from stagedb.outputs import GB
 
 
 class Kind(StrEnum):
-    """Kinds of things to list."""
+    """The kinds of things that `ls` can list alone."""
 
     GRAPHS = "graphs"
     INSTANCES = "instances"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class Sort(StrEnum):
-    """What listed rows can be sorted by."""
+    """The values of `--sort` in `ls`."""
 
     CREATED = "created"
     NAME = "name"

@@ -41,7 +41,7 @@ BIGGEST = 12
 
 
 class MemoryRows(StrEnum):
-    """The rows that are printed."""
+    """The values of `--show` in `memory`: which rows it prints."""
 
     PEAKS = "peaks"
     PHASES = "phases"

@@ -33,7 +33,7 @@ _UNBOUNDED = 100_000
 
 
 class RowFormat(StrEnum):
-    """The format of printed rows."""
+    """The values of `--format` of commands that print rows."""
 
     TABLE = "table"
     CSV = "csv"

@@ -30,7 +30,7 @@ TITLES = {"kind": "by kind", "axis": "by axis"}
 
 
 class ProfileRows(StrEnum):
-    """The rows that are printed."""
+    """The values of `--show` in `profile`: which rows it prints."""
 
     LANES = "lanes"
     MERIT = "merit"

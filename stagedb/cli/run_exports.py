@@ -90,7 +90,11 @@ def _rows(found: "RunWhatIf", changed: bool) -> list[tuple[str, int, float]]:
 
 
 def export_run(run: str, out: Path | None, system: str | None, written: Mapping[str, Any], common: Common) -> None:
-    """`export --run`. written: as of `WrittenSet.words`."""
+    """Run `export --run`: write an imported run as traces.
+
+    run: id or name. out: the directory. system: for the network of a simulator's inputs. written: options of the
+    traces, from `WrittenSet.words`.
+    """
     from stagedb.cli.export import note_differences, size, what_happened
     from stagedb.cli.progress import progress
 

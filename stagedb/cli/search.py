@@ -104,7 +104,7 @@ class Choices:
         return {f"--{name.rstrip('_')}": getattr(self, name) != getattr(Choices, name) for name in sorted(others)}
 
     def words(self) -> dict[str, Any]:
-        """What `api.search` takes."""
+        """The options as keyword arguments of `api.search`."""
         return {
             "allow": None if self.allow is None else [each.strip() for each in self.allow.split(",")],
             "room": self.room,

@@ -126,7 +126,7 @@ class TimingOptions:
 
 @dataclass(frozen=True)
 class Printing:
-    """How much a command prints."""
+    """How much a command prints. quiet: results and errors alone. verbose: details too."""
 
     PANEL: ClassVar[str] = EVERY
 

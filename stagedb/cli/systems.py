@@ -21,7 +21,7 @@ from stagedb.outputs import make_directory, path_text
 
 @dataclass(frozen=True)
 class Making:
-    """What `import` and `calibrate` take."""
+    """Options of `systems import` and `systems calibrate`, which make systems."""
 
     PANEL: ClassVar[str] = OWN
 

@@ -36,14 +36,14 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a file of the same
 
 
 class TimelineFormat(StrEnum):
-    """The format of a timeline."""
+    """The values of `--format` in `timeline`."""
 
     PERFETTO = "perfetto"
     TEXT = "text"
 
 
 class SliceGranularity(StrEnum):
-    """The slices of a timeline."""
+    """The values of `--granularity` in `timeline`: what a slice of the trace represents."""
 
     OP = "op"
     TASK = "task"

@@ -30,7 +30,7 @@ class Expression:
 
     @property
     def text(self) -> str:
-        """The canonical form."""
+        """The canonical text of the expression."""
         if self._text is None:
             self._text = written(self._fraction)
         return self._text
@@ -127,7 +127,7 @@ def parse(text: str) -> Expression:
 
 
 def total(values: "Iterable[Expression | int]") -> Expression:
-    """The sum; 0 without values."""
+    """The sum of expressions and integers; 0 without any."""
     result = number(0)
     for value in values:
         result = result + value
@@ -135,7 +135,7 @@ def total(values: "Iterable[Expression | int]") -> Expression:
 
 
 def product(values: "Iterable[Expression | int]") -> Expression:
-    """The product; 1 without values."""
+    """The product of expressions and integers; 1 without any."""
     result = number(1)
     for value in values:
         result = result * value

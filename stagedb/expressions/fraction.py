@@ -146,7 +146,7 @@ def divide_out(polynomial: Polynomial, number: int, monomial: Monomial) -> Polyn
 
 
 def fraction(above: Polynomial, below: Polynomial) -> Fraction:
-    """`above / below` in lowest terms."""
+    """The quotient of two polynomials in lowest terms."""
     if not below:
         raise DimensionError("a dimension that divides by zero")
     if not above:

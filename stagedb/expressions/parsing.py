@@ -36,7 +36,7 @@ class DimensionError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Terms with their signs (+1 or -1)."""
+    """A sum in a syntax tree: each term with its sign (+1 or -1)."""
 
     terms: tuple[tuple[int, "Node"], ...]
 

@@ -60,7 +60,7 @@ class StageWork:
 
     @property
     def layers(self) -> int:
-        """Layers of all chunks."""
+        """The number of layers of the stage, in all of its chunks."""
         return sum(chunk.stage.layers for chunk in self.chunks)
 
 

@@ -98,7 +98,7 @@ def rows_of(graph: IndexedGraph, plan: Plan, made: Prepared, chosen: Sequence[Ra
 
 
 def rows_by_class(rows: Iterable[Row]) -> Mapping[int, list[Row]]:
-    """Rows by their class."""
+    """Rows grouped by their key `class`, a number."""
     found = defaultdict[int, list[Row]](list)
     for row in rows:
         found[row["class"]].append(row)

@@ -88,7 +88,7 @@ class IssueOrder:
 
     @property
     def stride(self) -> int:
-        """Numbers that one position takes."""
+        """How many issue numbers one position takes."""
         return self.orders * self.slots
 
     def upward(self, position: int) -> int:

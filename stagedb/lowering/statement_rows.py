@@ -116,7 +116,7 @@ def rank_layout(classes: Sequence[RankClass], plan: Plan, groups: Sequence[AxisG
 
 
 def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, Member], int]:
-    """The class of each stage and member."""
+    """The number of the rank class of each stage and member (coordinates on cp and ep)."""
     number = {place: each.number for each in classes for place in each.places}
     of_cp, of_ep = (any(member[axis] for _, member in number) for axis in (0, 1))
     return {

@@ -151,7 +151,7 @@ class RankFindings:
         ]
 
     def reason(self, op: PlannedOp) -> str:
-        """Why the plan has an op."""
+        """Why the plan has an op, in words, such as the collective of a bucket of gradients."""
         plan = self.planned.program.plan
         if op.kind in WORK:
             return "recomputation" if op.phase == "recompute" else "the model"

@@ -38,7 +38,7 @@ class MemoryAt:
 
     @property
     def difference(self) -> int:
-        """Bytes that are seen and not expected."""
+        """Seen bytes minus expected bytes."""
         return self.seen - self.expected
 
     @property

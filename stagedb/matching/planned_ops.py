@@ -51,7 +51,7 @@ def matmul_dims(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A program's expectations, by rank."""
+    """The ops that a program's ranks should run, computed rank by rank."""
 
     program: Program
 

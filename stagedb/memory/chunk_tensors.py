@@ -96,7 +96,7 @@ class Chunk:
 
     @property
     def step_end(self) -> Moment:
-        """The end of a step."""
+        """The moment at which a step ends: after the last item of its last task."""
         return Moment(self.program.last, len(self.program.items[self.program.last]), TaskSelector.LAST)
 
     def layer(self, key: Key) -> int | None:
@@ -191,7 +191,7 @@ class Chunk:
 
     @cached_property
     def begins(self) -> Mapping[Key, tuple[TaskKind, int, Item]]:
-        """The item that makes each storage."""
+        """For each storage, the item that makes it: kind of task, index, item."""
         found: dict[Key, tuple[TaskKind, int, Item]] = {}
         for kind, index, item in self.running:
             for key in item.writes:
@@ -427,7 +427,7 @@ class Chunk:
 
     @cached_property
     def regathered(self) -> frozenset[Unit | None]:
-        """Units that their backward gathers again."""
+        """FSDP units whose parameters the backward gathers again."""
         items = self.program.items[self.inputs_task] if self.program.backwards else ()
         return frozenset(self.unit(item.bucket) for item in items if item.bucket is not None and item.bucket.gathers)
 

@@ -154,7 +154,7 @@ class ChunkProgram:
         return ((kind, at, item) for kind in self.items if kind.once for at, item in enumerate(self.items[kind]))
 
     def resolve(self, key: Key) -> Key:
-        """The storage of a tensor."""
+        """The storage that a tensor uses: its own, or that of a tensor that it is a view of."""
         return storage_of(self.storage, key)
 
 

@@ -17,7 +17,7 @@ from stagedb.workflows import TaskKind
 
 
 class Category(StrEnum):
-    """The purpose of held memory."""
+    """What memory is held for, such as parameters or activations."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"

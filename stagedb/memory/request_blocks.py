@@ -79,7 +79,7 @@ class RequestFit:
 
     @property
     def each(self) -> int:
-        """Blocks of one request."""
+        """Blocks that one request takes."""
         return -(-self.tokens // self.block_tokens)
 
     @property

@@ -19,7 +19,7 @@ Place = tuple[TaskKind, int]
 
 @dataclass(frozen=True)
 class SplitGraph:
-    """The two halves of a chunk's backward."""
+    """What autograd's graph holds between the two halves of a chunk's backward. program: of the chunk."""
 
     program: ChunkProgram
 

@@ -98,7 +98,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def batch(self) -> int:
-        """Sequences a step."""
+        """The global batch size: sequences of all ranks in a step."""
         return self.global_batch_size or self.micro_batch_size * self.dp
 
     @property
@@ -113,7 +113,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def positions(self) -> int:
-        """Positions of the longest sequence or request."""
+        """Positions (tokens with those in the cache) of the longest sequence or request."""
         batch = self.request_batch
         return self.keys if batch is None else batch.longest
 
@@ -176,11 +176,11 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def workflow(self) -> Workflow:
-        """What a step runs."""
+        """The workflow that the options name: what a step runs."""
         return find_workflow(self.options.workflow)
 
     def orders(self) -> tuple[tuple[Task, ...], ...]:
-        """The order of tasks of every stage."""
+        """The tasks of each stage in the schedule's order."""
         if self.task_order:
             return tuple(
                 parse_order(text, f"task_order[{stage}]", self.workflow) for stage, text in enumerate(self.task_order)

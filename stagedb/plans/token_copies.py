@@ -125,7 +125,7 @@ def whole_copies(routing: Routing, parts: int) -> tuple[int, ...]:
 
 
 def histogram(table: tuple[int, ...], experts: int) -> tuple[int, ...]:
-    """How often each expert is chosen."""
+    """How often each expert is in a table of choices. experts: their number."""
     found = [0] * experts
     for expert in table:
         found[expert] += 1

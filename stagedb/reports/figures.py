@@ -166,7 +166,7 @@ class Held:
 
     @property
     def total(self) -> int:
-        """Bytes."""
+        """Bytes of all categories together."""
         return sum(self.sizes.values())
 
 
@@ -177,7 +177,7 @@ def task_words(task: Task) -> str:
 
 
 def held(job: StepView) -> list[Held]:
-    """The peaks of memory, by class."""
+    """The peak of memory of each rank class."""
     found = []
     for each in job.memory:
         task, _, name = each.at(each.peak)

@@ -59,7 +59,7 @@ class Levels:
 
     @property
     def sizes(self) -> Mapping[str, Sequence[int]]:
-        """Bytes by category."""
+        """By category, the bytes of each piece of the curve."""
         return self.curve.sizes
 
 

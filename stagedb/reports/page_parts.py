@@ -48,7 +48,7 @@ def bars(rows: Sequence[Bar], whole: float, limit: tuple[float, str] | None = No
 
 
 def legend(items: Iterable[tuple[str, str]]) -> str:
-    """CSS classes and their meaning."""
+    """A legend as HTML. items: CSS class of each colour, and its meaning."""
     return (
         '<div class="legend">'
         + "".join(f'<span><i class="{style}"></i>{escape(text)}</span>' for style, text in items)
@@ -115,7 +115,7 @@ def scroll_hint(what: str) -> str:
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """Names and their values."""
+    """Names and values as an HTML list."""
     lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows.items())
     return f'<table class="facts"><tbody>{lines}</tbody></table>'
 

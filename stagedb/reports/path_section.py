@@ -127,7 +127,7 @@ def _where(job: StepView, lanes: Sequence[int]) -> str:
 
 
 def path_section(job: StepView) -> str:
-    """The section of a report."""
+    """The section of a report on the critical path, as HTML."""
     rows, step = path_rows_of(job), job.times.step or 1
     if not rows:
         return ""

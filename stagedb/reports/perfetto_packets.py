@@ -25,7 +25,7 @@ class InternedNames:
         return self.numbers.setdefault(text, len(self.numbers) + 1)
 
     def of(self, values: Sequence[str]) -> Ints:
-        """Their numbers."""
+        """The number of each text, which is new for a text that was not interned yet."""
         return np.array([self[value] for value in values], np.int64)
 
 
@@ -120,7 +120,7 @@ def flow_field(field: int, numbers: Ints) -> ByteRows:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A field that is a whole number."""
+    """A protobuf field whose value is a whole number."""
     return number_fields(field, np.array([value], np.int64)).data.tobytes()
 
 

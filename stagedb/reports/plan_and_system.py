@@ -12,7 +12,7 @@ from stagedb.timing.expected_errors import error_words
 
 
 def plan_and_system(job: StepView) -> str:
-    """The sections of a report."""
+    """The sections of a report on the whole plan and the whole system, as HTML."""
     workload, system = job.workload, job.system
     accelerator = system.accelerator
     rates = ", ".join(f"{dtype} {_plain(rate)}" for dtype, rate in accelerator.peak.items())

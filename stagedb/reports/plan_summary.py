@@ -159,7 +159,7 @@ class PlanSummary:
 
     @property
     def steps(self) -> int | None:
-        """Whole steps for the tokens."""
+        """How many steps train on the tokens, rounded up; None without a number of tokens."""
         return None if self.prices.tokens is None else -(-self.prices.tokens // self.step_tokens)
 
     @property
@@ -174,7 +174,7 @@ class PlanSummary:
 
     @property
     def hours(self) -> Fraction | None:
-        """Hours of all accelerators together."""
+        """Hours of the steps for the tokens, all accelerators added up."""
         return None if self.time is None else Fraction(self.ranks * self.time, HOUR)
 
     @property
@@ -208,7 +208,7 @@ class PlanSummary:
         return self.days / (1 + worst), self.days / (1 - worst) if worst < 1 else None
 
     def sections(self) -> tuple[SummarySection, ...]:
-        """Everything in words."""
+        """All figures of the summary in words, by section."""
         found = [
             SummarySection("Plan", self._plan_rows()),
             SummarySection("Step", self._step_rows()),

@@ -36,7 +36,7 @@ def ranks_of(job: StepView) -> str:
 
 
 def chips(job: StepView) -> str:
-    """The plan in short."""
+    """The plan in short, as HTML: a chip for each degree and word that matters."""
     plan, found = job.workload.plan, job.merit
     degrees = {axis: plan[axis] for axis in ("tp", "cp", "ep", "pp", "dp") if plan.get(axis, 1) != 1}
     words = {

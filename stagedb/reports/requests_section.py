@@ -14,7 +14,7 @@ from stagedb.reports.terminal_chart import span
 
 
 def requests_section(job: StepView) -> str:
-    """The section. Empty for a step without other numbers of requests."""
+    """The section of a report on other numbers of requests, as HTML; empty for a step without them."""
     points = job.batches
     if len(points) < 2:
         return ""

@@ -18,7 +18,7 @@ SLACK = 1.001
 
 
 def roofline(job: StepView) -> str:
-    """The section of a report."""
+    """The section of a report with the roofline chart, as HTML."""
     every = works(job)
     points = [row for row in every if row.flops and row.bytes and row.ns]
     moves = _moves(job, [row for row in every if not row.flops])

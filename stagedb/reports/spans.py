@@ -14,7 +14,7 @@ from stagedb.workload.instance_columns import ONCE_A_STEP, Ints
 
 
 class Doing(IntEnum):
-    """What a lane does."""
+    """What a lane does at a time, such as computing in a forward, communicating or waiting."""
 
     FORWARD = 0
     BACKWARD = 1

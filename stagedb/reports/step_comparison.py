@@ -36,12 +36,12 @@ class ComparedTerm:
 
     @property
     def text(self) -> str:
-        """What a reader calls it."""
+        """The name of the term for readers."""
         return self.kind or term_name(self.name)
 
     @property
     def spread(self) -> float:
-        """Ns between the least and the most."""
+        """Ns between the least and the largest value of the steps."""
         return max(self.values) - min(self.values)
 
 

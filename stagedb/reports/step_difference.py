@@ -67,7 +67,7 @@ class TermChange:
 
     @property
     def change(self) -> float:
-        """ns by which the second takes longer."""
+        """ns by which the term takes longer in the second step."""
         return self.second - self.first
 
 

@@ -66,7 +66,7 @@ class Arguments(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event without its times."""
+    """An event of a profile in JSON, without its times. ph: its phase letter. cat: its category."""
 
     ph: str = ""
     cat: str | None = None

@@ -86,7 +86,7 @@ def _is_pipeline(group: str) -> bool:
 
 @dataclass(frozen=True)
 class LaneRows:
-    """The rows of one lane."""
+    """The rows of one lane of a run: its ops, its tasks and their relationships."""
 
     run: MeasuredRun
     lane: MeasuredLane

@@ -23,7 +23,7 @@ class SharedMemory:
 
     @property
     def first(self) -> tuple[int, AllocatedMemory]:
-        """The first rank, and its memory."""
+        """The first of the ranks that share the memory, and its memory."""
         return next(iter(self.ranks.items()))
 
     def begin(self, rank: int) -> int:

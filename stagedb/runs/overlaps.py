@@ -53,7 +53,7 @@ def halves_of(run: StoredRun, rank: int) -> tuple[Half, ...]:
 
 
 def in_half(facts: Sequence[RunOpFacts], half: str) -> Bools:
-    """Which ops are of a half."""
+    """For each op, whether it belongs to a half. half: name of the half."""
     phases = ("backward", RECOMPUTE) if half == "backward" else (half,)
     return np.array([each.phase in phases for each in facts], bool)
 

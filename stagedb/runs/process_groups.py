@@ -24,6 +24,6 @@ def process_groups(rows: Any, world: int) -> tuple[ProcessGroup, ...]:
 
 
 def in_group(collective: RecordedCollective, group: ProcessGroup) -> RecordedCollective:
-    """A collective, as one of a group."""
+    """A collective with the name, description and ranks of its process group."""
     size = len(group.ranks) or None
     return replace(collective, group=group.name, description=group.description, ranks=group.ranks, size=size)

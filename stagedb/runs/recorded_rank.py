@@ -44,14 +44,14 @@ class RecordedRank(RankSpans):
         )
 
     def add_call(self, name: str, times: tuple[int, int], thread: Hashable, correlation: int) -> None:
-        """A call of a host that launches ops."""
+        """Add a call of a host that launches ops. correlation: the number that its ops have, too."""
         place = self.threads[thread]
         self.calls.add(start=times[0], end=times[1], place=place, name=self.table[name], correlation=correlation)
 
     def add_operator(
         self, name: str, times: tuple[int, int], thread: Hashable, collective: RecordedCollective | None = None
     ) -> None:
-        """An operator of a host, whose inputs have no known shapes."""
+        """Add an operator of a host, whose inputs have no known shapes. collective: what it records of one."""
         place, number = self.threads[thread], self.place(collective)
         columns = {
             "place": place,
@@ -64,7 +64,7 @@ class RecordedRank(RankSpans):
         self.host.add(start=times[0], end=times[1], **columns)
 
     def add_annotation(self, name: str, times: tuple[int, int], thread: Hashable) -> None:
-        """A range that the program named."""
+        """Add a range that the program named. times: start and end in ns. thread: any key of the thread."""
         self.annotations.append(Annotation(name, *times, self.threads[thread]))
 
     def trace(

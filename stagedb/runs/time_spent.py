@@ -54,7 +54,7 @@ def covered(start: Integers, end: Integers, spans: tuple[Integers, Integers]) ->
 
 
 def length(spans: tuple[Integers, Integers]) -> int:
-    """The time that a union covers."""
+    """ns that a union of spans covers."""
     return int((spans[1] - spans[0]).sum())
 
 

@@ -95,5 +95,5 @@ def stages_of(text: str) -> tuple[int, ...]:
 
 
 def map_text(placement: ChunkPlacement, stages: int, chunks: int) -> str:
-    """The text that `stages_of` reads."""
+    """The placement as a text of a plan, `0,1,1,0`, which `stages_of` reads."""
     return ",".join(str(placement.stage(number, stages)) for number in range(stages * chunks))

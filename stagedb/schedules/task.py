@@ -56,7 +56,7 @@ def two_by_two(order: Order) -> tuple[Task, ...]:
 
 
 def splits(order: Order) -> bool:
-    """Whether backwards run as two halves."""
+    """Whether an order of tasks runs backwards as two halves."""
     return any(task.kind.half for task in order)
 
 

@@ -25,7 +25,7 @@ PLANS: Mapping[str, Literal["explain", "profile"]] = {"plan": "explain", "profil
 
 
 class Ask(Protocol):
-    """Asks a store a query."""
+    """A function that asks a store a query."""
 
     def __call__(self, db: Stagedb, most: int, plan: Literal["explain", "profile"] | None = None) -> Rows:
         """The answer with at most so many rows, or the plan of the query."""

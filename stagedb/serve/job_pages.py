@@ -57,7 +57,7 @@ def words_of(found: Sequence[JobInfo]) -> dict[str, Any]:
 
 
 def shown_job(each: JobInfo) -> ShownJob:
-    """A job as people read it."""
+    """A job with its texts for a page."""
     amount = each.unit
     if each.done is not None and each.of is not None:
         amount = f"{each.done:,} of {each.of:,} {each.unit}"

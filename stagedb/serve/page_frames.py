@@ -148,7 +148,7 @@ def page_in_parts(request: Request, template: str, parts: Callable[[], str], *, 
 
 
 class BusyError(StagedbError):
-    """Too many others ask at the moment."""
+    """The server answers too many requests at the moment."""
 
 
 def error_page(request: Request, error: Exception) -> Response:

@@ -109,7 +109,7 @@ class AskedList:
 
     @property
     def falls(self) -> bool:
-        """Whether the largest is first."""
+        """Whether the list is sorted with the largest value first."""
         return SORTS[self.sort] if self.order is None else self.order == "desc"
 
     def to(self, **changes: Any) -> str:

@@ -90,7 +90,7 @@ def _searched(request: Request, info: SearchInfo) -> Searched:
 
 
 def shown(table: SearchTable) -> Table:
-    """A table as a page has it."""
+    """A table of a search as a table of a page."""
     rows = [
         [
             Cell(cell(each if isinstance(each, str) else each[0]).text, number=column.numeric)

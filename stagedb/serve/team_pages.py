@@ -80,7 +80,7 @@ def find(request: Request) -> Response:
 
 
 def log(request: Request) -> Response:
-    """What changed the store, the newest first."""
+    """The page of the store's log: changes, the newest first."""
     words = request.query_params
     word, user = named(words, "word"), named(words, "user")
     days = number_of(words, "days", DAYS)

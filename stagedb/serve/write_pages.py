@@ -24,7 +24,7 @@ MOST = 20
 
 
 def name(request: Request) -> Response:
-    """Let a name mean an instance, a profile or a run."""
+    """Let a name mean an instance, a profile or a run, and lead back to its page."""
     return _written(request, lambda db, id: db.name(id, _word(request, "name")))
 
 
@@ -44,7 +44,7 @@ def star(request: Request) -> Response:
 
 
 def note(request: Request) -> Response:
-    """Write a note."""
+    """Write a note about a thing, and lead back to its page."""
     return _written(request, lambda db, id: db.note(id, _word(request, "note")))
 
 

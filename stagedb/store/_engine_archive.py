@@ -49,7 +49,7 @@ class ClassArchive:
 
     @property
     def path(self) -> Path:
-        """The archive."""
+        """The file of the archive."""
         return self.directory / f"classes-{self.name}.jsa"
 
     @property

@@ -37,7 +37,7 @@ class _ThreadInfo(ctypes.Structure):
 
 
 class Unavailable(Exception):
-    """The virtual machine does not offer this."""
+    """The virtual machine does not offer the interface that stops threads."""
 
 
 def prepare() -> None:

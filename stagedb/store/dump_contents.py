@@ -200,14 +200,14 @@ class Contents:
 
     @contextmanager
     def at(self, where: str) -> Iterator[None]:
-        """Errors inside begin with the place."""
+        """A context in which errors begin with a place in the dump. where: the place."""
         try:
             yield
         except DumpError as error:
             raise DumpError(f"{where}: {error}. Nothing was written; make the dump again") from None
 
     def add(self, record: Record) -> None:
-        """The next record."""
+        """Check the next record of the dump, and count it."""
         match record:
             case DumpedThing(kind, id):
                 self.begin(kind, id)
@@ -219,7 +219,7 @@ class Contents:
                 self.mark(label, rows)
 
     def begin(self, kind: str, id: str) -> None:
-        """A graph, an instance, a profile or a search begins."""
+        """Begin the section of a graph, an instance, a profile, a search or a run. kind: its label."""
         if self.marks:
             raise DumpError(f"{kind} {shown(id)} comes after names, tags and notes")
         if self._open:

@@ -93,5 +93,5 @@ def older(version: int) -> UsageError:
 
 
 def described(migrations: Iterable[Migration]) -> str:
-    """`9 (graphs …), 10 (…)`"""
+    """Migrations in a line, such as `9 (graphs …), 10 (…)`."""
     return ", ".join(f"{migration.version} ({migration.description})" for migration in migrations)

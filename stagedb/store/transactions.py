@@ -15,7 +15,7 @@ from stagedb.store.statements import Statement
 def written(
     transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Run a statement that writes."""
+    """Run a statement that writes in a transaction, and return its rows."""
     return rows_of(transaction, statement.text, params)
 
 

@@ -75,7 +75,7 @@ class Measured:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that the row has."""
+        """The names of the fields by which the row matches."""
         return tuple(each for each in FIELDS if getattr(self, each) is not None)
 
 
@@ -164,12 +164,12 @@ class Coverage:
 
     @property
     def share_of_ops(self) -> float:
-        """From 0 to 1."""
+        """The share of the runs of operators that were measured, from 0 to 1."""
         return self.measured_ops / self.ops if self.ops else 0.0
 
     @property
     def share_of_time(self) -> float:
-        """From 0 to 1, of the modelled time."""
+        """The share of the modelled time that was measured, from 0 to 1."""
         return self.measured_ns / self.ns if self.ns else 0.0
 
 

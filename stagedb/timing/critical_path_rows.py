@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PathRows:
-    """Rows of `profile/segments` and `profile/legs`."""
+    """The rows of a critical path that the statements `profile/segments` and `profile/legs` take."""
 
     segments: tuple[Row, ...]
     legs: tuple[Row, ...]

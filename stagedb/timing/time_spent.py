@@ -153,7 +153,7 @@ class Cover:
 
     @property
     def total(self) -> int:
-        """Covered ns."""
+        """The number of covered ns."""
         return int((self.finish - self.start).sum())
 
     def gaps(self, end: int) -> tuple[Ints, Ints]:

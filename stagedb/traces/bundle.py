@@ -129,7 +129,7 @@ def _tasks(columns: ClassColumns, nodes: Nodes) -> list[str]:
 
 
 def write_texts(directory: Path, files: Mapping[str, str]) -> None:
-    """Write small files; scripts are made executable."""
+    """Write small text files into a directory. Those that end in `.sh` become executable."""
     for name, text in files.items():
         path = directory / name
         path.write_text(text, encoding="utf-8")

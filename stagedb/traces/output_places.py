@@ -25,7 +25,7 @@ _UNFINISHED = re.compile(
 
 
 class TakenError(UsageError):
-    """The name is taken."""
+    """The name of an output is taken by something that must not be replaced."""
 
 
 def check_directory(out: Path, force: bool) -> None:

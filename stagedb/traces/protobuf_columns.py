@@ -43,7 +43,7 @@ class ByteRows:
         return ByteRows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
 
     def row(self, index: int) -> bytes:
-        """One row."""
+        """The bytes of one row."""
         start = int(self.starts[index])
         return self.data[start : start + int(self.lengths[index])].tobytes()
 
@@ -57,7 +57,7 @@ def spread(starts: Ints, lengths: Ints) -> Ints:
 
 
 def constant(value: bytes, count: int) -> ByteRows:
-    """The same bytes in every row."""
+    """`count` rows with the same bytes."""
     return ByteRows(np.tile(np.frombuffer(value, np.uint8), count), np.full(count, len(value), np.int64))
 
 
@@ -105,7 +105,7 @@ def put_padded(buffer: Bytes, positions: Ints, values: Ints, width: int) -> None
 
 
 def tag(field: int, wire_type: int) -> bytes:
-    """The bytes before a field's value."""
+    """The protobuf tag of a field: the bytes before its value."""
     return varints(np.array([field << 3 | wire_type], np.int64)).row(0)
 
 

@@ -50,7 +50,7 @@ class TraceTarget:
 
     @property
     def files(self) -> RankFiles:
-        """The format's files."""
+        """How the files of ranks are named and coded, by the format."""
         files = format_named(self.format).rank_files(self.compress)
         if files is None:
             raise ValueError(f"{self.format} has no file a rank")
@@ -175,7 +175,7 @@ class Writers:
             raise UnfinishedError(f"a process that wrote traces ended with status {min(statuses)}")
 
     def stop(self) -> None:
-        """End the processes, in any state."""
+        """End the writing processes at once, in any state."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()

@@ -47,7 +47,7 @@ def shard_ranks(text: str, world: int) -> str:
 
 
 def format_ranks(ranks: Ints) -> str:
-    """The text that `parse_ranks` reads."""
+    """A set of ranks as a text, such as `0-7,16`, which `parse_ranks` reads."""
     if not len(ranks):
         return ""
     ends = np.flatnonzero(np.diff(ranks) != 1)

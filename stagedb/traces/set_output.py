@@ -144,7 +144,7 @@ class Summary:
 
 @dataclass
 class WriteClock:
-    """Seconds of each stage of work."""
+    """A clock of an export: the seconds of each stage of its work, by name."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class WriteClock:
 
 
 class Counter:
-    """Adds up the written files, and reports the sum."""
+    """Counts the ranks whose files are written, in all processes, and reports the sum to a progress bar."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress

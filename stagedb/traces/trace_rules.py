@@ -225,7 +225,7 @@ def _check_chain(trace: TraceColumns) -> Found:
 
 
 def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
-    """Ranks without durations, if others have some."""
+    """A fault for each rank whose trace has no durations, if other ranks have some."""
     timed = {rank: any(ns is not None for ns in trace.attributes["duration_ns"]) for rank, trace in traces.items()}
     if any(timed.values()):
         for rank in (rank for rank, has_durations in timed.items() if not has_durations):

@@ -33,7 +33,7 @@ class ClassTraces:
 
     @property
     def nodes(self) -> int:
-        """Nodes of one rank."""
+        """The number of nodes of one rank's trace."""
         return int(self.facts["nodes"])
 
 
@@ -62,7 +62,7 @@ class TraceSet:
 
     @property
     def name(self) -> str:
-        """The beginning of the files' names."""
+        """The name of the set, with which the names of its files begin."""
         return str(self.facts["name"])
 
     @property
@@ -98,7 +98,7 @@ class TraceSet:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all traces, as plain files."""
+        """Bytes that all traces take as plain files."""
         return sum(each.encoded.size * len(each.ranks.ranks) for each in self.classes)
 
     def only(self, ranks: Ints) -> "TraceSet":

@@ -43,7 +43,7 @@ class CountDifference(NamedTuple):
 
 
 def compare(theirs: Counts, ours: Counts) -> Iterator[CountDifference]:
-    """Every quantity that either side has."""
+    """Compare the counts of a record with ours: every quantity that either side has."""
     for phase, kind in sorted({*theirs.flops, *ours.flops}):
         key = (phase, kind)
         yield CountDifference(f"FLOPs {phase} {kind}", theirs.flops.get(key, 0), ours.flops.get(key, 0))

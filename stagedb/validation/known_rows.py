@@ -76,7 +76,7 @@ def _key(row: StepRow) -> Key:
 
 
 def known_rows() -> tuple[StepRow, ...]:
-    """The rows of all files."""
+    """The published steps of all files in `KNOWN_FILES`."""
     return tuple(itertools.chain.from_iterable(_read()))
 
 

@@ -21,7 +21,7 @@ _WORD = re.compile(r"\(|\)x[0-9]+|[^\s()]+")
 
 
 class Sent(NamedTuple):
-    """A message, in the order of issue."""
+    """A message in a rank's program order. size: bytes of the operand."""
 
     phase: str
     kind: str

@@ -54,7 +54,7 @@ class Published:
 
 
 def check_published(progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
-    """Every number. No store is needed."""
+    """Compute all published numbers again, and yield each with ours. It needs no store."""
     yield from check_cards()
     yield from check_rows(published_rows(), progress=progress)
 

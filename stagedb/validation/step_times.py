@@ -80,7 +80,7 @@ class Errors:
 
 
 def published_steps() -> tuple[PublishedStep, ...]:
-    """Every row, table after table."""
+    """The published steps of `step_times.yaml`, table after table."""
     text = resources.files(__package__).joinpath("step_times.yaml").read_text(encoding="utf-8")
     return tuple(_row(table, row) for table in yaml.safe_load(text) for row in table["rows"])
 

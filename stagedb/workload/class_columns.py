@@ -173,12 +173,12 @@ def tasks_of_rows(row: Mapping[str, Any]) -> Tasks:
 
 
 def rank_table(layout: RankLayout) -> RankTable:
-    """The ranks of a layout."""
+    """The table of all ranks of a layout: their classes and neighbours."""
     return RankTable.of(layout.coordinates(), layout.numbers(), layout.plan.ulysses)
 
 
 def group_table(made: Sequence[AxisGroups]) -> Groups:
-    """The groups of all axes."""
+    """The communicator groups of all axes as columns."""
     ranks, none = [], np.zeros(0, np.int64)
     for each in made:
         index, member = np.arange(each.count)[:, None], np.arange(each.members)[None, :]

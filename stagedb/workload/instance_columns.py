@@ -304,6 +304,6 @@ class Workload:
     engines: tuple[tuple[Step, ...], ...] = ()
 
     def class_of(self, rank: int) -> ClassColumns:
-        """The class of a rank."""
+        """The columns of the class of a rank."""
         number = int(self.ranks.number[rank])
         return next(each for each in self.classes if each.number == number)

@@ -64,7 +64,7 @@ class EngineSettings:
         return path_text(self.path)
 
     def number(self, setting: str, default: int = 1) -> int:
-        """A setting that is a number."""
+        """The value of a setting that is a number. default: for a setting that the file lacks."""
         value = self.values.get(setting, default)
         return value if isinstance(value, int) else default
 

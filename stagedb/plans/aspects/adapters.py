@@ -8,7 +8,7 @@ from stagedb.plans.aspects.word import WordSpec, aspect
 
 @aspect
 class Adapters:
-    """The size of adapters."""
+    """Words on low-rank adapters that do not change the graph: their rank."""
 
     lora_rank: Annotated[
         int,
@@ -24,7 +24,7 @@ class Adapters:
 
 @aspect
 class TrainedOptions:
-    """Which weights have gradients."""
+    """Words that choose which weights are trained."""
 
     lora: Annotated[
         tuple[str, ...],

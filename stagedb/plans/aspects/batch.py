@@ -8,7 +8,7 @@ from stagedb.plans.aspects.word import WordSpec, aspect
 
 @aspect
 class Batch:
-    """The sequences of a step."""
+    """Words on the sequences, or requests, of a step: how many, and how long."""
 
     micro_batch_size: Annotated[
         int,

@@ -11,7 +11,7 @@ CpChunks = Literal["none", "balanced", "contiguous"]
 
 @aspect
 class Context:
-    """How the ranks of cp are grouped."""
+    """The word that groups the ranks of cp for Ulysses inside a ring."""
 
     ulysses: Annotated[
         int,

@@ -11,7 +11,7 @@ _WORKFLOWS = "; ".join(f"{name}, {workflow.help}" for name, workflow in WORKFLOW
 
 @aspect
 class OperatorOptions:
-    """The workflow, the framework and the kernels."""
+    """Words that choose the workflow, the framework and the operators of layers."""
 
     workflow: Annotated[
         str,

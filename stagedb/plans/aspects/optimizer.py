@@ -7,7 +7,7 @@ from stagedb.plans.aspects.word import WordSpec, aspect
 
 @aspect
 class OptimizerOptions:
-    """What updates the weights."""
+    """Words that choose the optimizer and where it runs."""
 
     optimizer: Annotated[
         Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "sgd", "sgd-momentum"],

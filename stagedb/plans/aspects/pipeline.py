@@ -83,7 +83,7 @@ class Pipeline:
 
 @aspect
 class PipelineOptions:
-    """The messages between stages."""
+    """The word on how messages between stages are sent."""
 
     scatter_gather: Annotated[
         bool,

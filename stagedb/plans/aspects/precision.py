@@ -111,7 +111,7 @@ class Formats:
 
 @aspect
 class PrecisionOptions:
-    """The format of the operands of matmuls."""
+    """The word for the number format of the operands of matmuls."""
 
     matmul_dtype: Annotated[
         Literal["same", "fp8"],

@@ -11,7 +11,7 @@ RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe
 
 @aspect
 class Recompute:
-    """Which layers recompute."""
+    """Words that choose the layers which recompute activations."""
 
     recompute_every: Annotated[
         int,
@@ -39,7 +39,7 @@ class Recompute:
 
 @aspect
 class RecomputeOptions:
-    """What a layer recomputes."""
+    """Words that choose what a layer recomputes."""
 
     recompute: Annotated[
         Literal["none", "full", "core", "pointwise", "operators", "modules"],

@@ -100,7 +100,7 @@ def _figures(job: JobProfile) -> Row:
 
 
 def inputs_of(job: JobProfile) -> list[Input]:
-    """What a profile is made from, with digests."""
+    """The inputs that a profile is made from, with digests."""
     measured = _measured(job.measured)
     return [
         Input("instance", job.workload.instance),

@@ -132,7 +132,7 @@ def candidate_values(request: SearchRequest, each: Candidate) -> dict[str, Any]:
 
 
 def candidate_of(request: SearchRequest, values: Row) -> Candidate:
-    """The candidate with these properties."""
+    """The candidate that a node with these properties represents."""
     chosen = {name: values[name] for name in _WORDS if values.get(name) is not None}
     return Candidate(
         words={**request.words, **chosen},

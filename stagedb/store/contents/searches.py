@@ -92,7 +92,7 @@ def _read(store: Store, search: str) -> SearchResult:
 
 
 def inputs_of(request: SearchRequest) -> list[Input]:
-    """What a search is made from."""
+    """The inputs that a search is made from, with digests."""
     systems = zip(request.systems, request.digests, strict=True)
     return [
         Input("card", request.card[:20], request.model),

@@ -32,7 +32,7 @@ def pipelined(latencies: Sequence[Fraction], moves: Sequence[Fraction], parts: i
 
 
 def applies(spread: Spread) -> bool:
-    """Even groups that span several dimensions."""
+    """Whether the algorithm suits a group: one that spans several dimensions evenly."""
     return spread.uniform and len(spread.spans) > 1
 
 

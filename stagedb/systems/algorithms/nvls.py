@@ -23,7 +23,7 @@ def shares(spread: Spread) -> list[Fraction]:
 
 
 def applies(spread: Spread) -> bool:
-    """Groups on one switch."""
+    """Whether the algorithm suits a group: all of its ranks are on one switch."""
     return len(spread.spans) == 1 and spread.dimension(spread.spans[0]).kind == "switch"
 
 

@@ -17,7 +17,10 @@ def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
 
 
 def applies(spread: Spread) -> bool:
-    """Groups in which any two members reach each other in one step: not along a ring of links."""
+    """Whether the algorithm suits a group: any two members reach each other in one step.
+
+    Along a ring of links they do not.
+    """
     return all(spread.dimension(each).kind != "ring" for each in spread.spans)
 
 

@@ -71,12 +71,12 @@ class MeasuredTable:
 
     @property
     def fastest_bytes(self) -> float:
-        """Bytes a ns that no size exceeds."""
+        """A bound of the rate for any size: bytes a ns."""
         return self.bandwidth / self._least
 
     @property
     def fastest(self) -> float:
-        """FLOPs a ns that no size exceeds."""
+        """A bound of the rate for any size: FLOPs a ns."""
         if self.shape.families:
             return self.rate / self._least
         # In a cell of the grid the difference from the model is none below that of its corners, and the model's time of
