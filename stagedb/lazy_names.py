@@ -36,7 +36,8 @@ class DeferredModule:
 
 
 def deferred(*names: str) -> tuple[Any, ...]:
-    """Objects that represent modules, given by their full names; each imports its module when an attribute is first
-    read.
+    """Objects that represent modules. Each imports its module when an attribute of it is first read.
+
+    names: full names of the modules.
     """
     return tuple(map(DeferredModule, names))

@@ -85,9 +85,9 @@ class Copies:
 
 @contextmanager
 def copies(answer: Answer, count: int, name: Callable[[Any], str], lost: str) -> Iterator[Copies]:
-    """So many processes that answer questions. They end with the block, and with this process.
+    """`count` processes that answer questions. They end with the block, and with this process.
 
-    name, lost: as in `Copies`.
+    answer: makes the answer to a question. name, lost: as in `Copies`.
     """
     found = Copies(answer, name, lost)
     if count < 2 or sys.platform != "linux":

@@ -91,7 +91,10 @@ class ToolAnswer:
 
 
 def paged(found: Rows, skip: int, wanted: int, rest: str = "") -> PagedTable:
-    """A table that is in memory as a whole, from a row on."""
+    """A part of a table that is in memory as a whole.
+
+    skip: rows before it. wanted: its rows. rest: the tool that has the rest.
+    """
     return PagedTable(_from(found, skip), skip, wanted, found.cut, rest)
 
 

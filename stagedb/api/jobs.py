@@ -89,7 +89,10 @@ class RunningJob:
         self._thread = threading.Thread(target=self._keep, name=f"progress of {kind}", daemon=True)
 
     def note(self, done: int, of: int, detail: str = "", unit: str = "") -> None:
-        """Remember how much is done. detail, unit: new ones; empty keeps those before."""
+        """Remember how far the job is: `done` of `of`, in its unit.
+
+        detail, unit: new ones; empty keeps those before.
+        """
         now = {**self._now, "done": int(done), "of": int(of)}
         now |= {name: _short(text) for name, text in (("detail", detail), ("unit", unit)) if text}
         self._now = now

@@ -142,7 +142,10 @@ def sub_graph(
 
 
 def can_open(key: str) -> bool:
-    """Whether a node's neighbours can be shown: those of ranks are joined by properties."""
+    """Whether a node's neighbours can be shown: those of ranks are joined by properties.
+
+    key: label and id of the node.
+    """
     return f"around/{key.partition('/')[0].lower()}" in names()
 
 

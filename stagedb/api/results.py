@@ -138,9 +138,7 @@ class InstanceInfo:
 
     @property
     def called(self) -> str:
-        """The name of the instance if it has one of its own, then its model and plan in short: `llama3-70b tp8 pp4
-        dp32`.
-        """
+        """The instance's own name if it has one, then model and plan in short: `llama3-70b tp8 pp4 dp32`."""
         text = f"{self.model} {short_plan(self.plan)}"
         return text if self.name == self.model else f"{self.name} ({text})"
 

@@ -107,7 +107,10 @@ class ExportRequest:
         return shard_ranks(self.shard, world)
 
     def request(self, model: str, world: int) -> Request:
-        """What the traces package is asked for. The place follows from the model and the ranks if not given."""
+        """The request for the traces package.
+
+        Without a place of its own, it follows from the model's name and the ranks. world: ranks of the job.
+        """
         part = "" if self.shard is None else f".{self.shard.replace('/', 'of')}"
         name = f"{file_name(model)}-{world}{part}{'.packed' if self.form.packed else ''}"
         return replace(self.form, out=Path(name if self.out is None else self.out))

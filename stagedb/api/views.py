@@ -131,7 +131,7 @@ def save_timeline(
     force: bool,
     progress: Progress | None,
 ) -> Viewed:
-    """Write a step as a Perfetto trace."""
+    """Write a step as a Perfetto trace. The parameters are those of `Stagedb.timeline`."""
     stages = stages_of(only)
     found = find_step(store, asked)
     path = place_of(_name(found), out, ".pftrace", force)
@@ -147,7 +147,7 @@ def save_timeline(
 def draw_chart(
     store: Store, asked: StepRequest, width: int, only: str | None, color: bool, progress: Progress | None
 ) -> Chart:
-    """The Gantt chart of a step for a terminal."""
+    """The Gantt chart of a step for a terminal. The parameters are those of `Stagedb.chart`."""
     stages = stages_of(only)
     step = run_step(store, find_step(store, asked))
     text = draw(step.view, width, stages, color)
@@ -157,7 +157,7 @@ def draw_chart(
 def save_report(
     store: Store, asked: StepRequest, out: Path | str | None, force: bool, progress: Progress | None
 ) -> Viewed:
-    """Write a report of a step as a page."""
+    """Write a report of a step as a page. The parameters are those of `Stagedb.report`."""
     found = find_step(store, asked)
     path = place_of(_name(found), out, ".html", force)
     step = run_step(store, found)

@@ -75,8 +75,9 @@ class WrittenSet:
     ] = None
 
     def words(self) -> dict[str, Any]:
-        """The options as keyword arguments of `Stagedb.export`. UsageError for an unknown name, before a store is
-        opened.
+        """The options as keyword arguments of `Stagedb.export`.
+
+        UsageError for an unknown name, before a store is opened.
         """
         format_named(self.format)
         simulator_named(self.simulator)

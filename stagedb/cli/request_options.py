@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """Options that set how an engine divides an accelerator's memory between weights, activations and caches of
-    requests.
-    """
+    """Options that divide an accelerator's memory between weights, activations and caches, as an engine does."""
 
     PANEL: ClassVar[str] = REQUESTS
 

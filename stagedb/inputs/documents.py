@@ -54,12 +54,18 @@ def read_document(
 
 
 def parse_json(text: str, where: str) -> Any:
-    """`parse_document` for JSON, the form of values in a store."""
+    """The content of a JSON text, as `parse_document` returns it: the form of values in a store.
+
+    where: begins an error.
+    """
     return parse_document(text, "JSON", where)
 
 
 def parse_document(text: str, form: str, where: str, constants: bool = False) -> Any:
-    """The content of a text in a form: `YAML`, `JSON` or `TOML`. UsageError, which begins with `where`."""
+    """The content of a text in a form: `YAML`, `JSON` or `TOML`. UsageError, which begins with `where`.
+
+    constants: `Infinity` and `NaN` in JSON are texts; otherwise they are refused.
+    """
     with _named(form, where):
         if form == "YAML":
             node = _compose(text)

@@ -13,9 +13,9 @@ def nearest(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6)
 
 
 def question(near: Sequence[str], form: str = " ({})", between: str = " or ") -> str:
-    """`did you mean tp or dp?` in a form, `{}` of which it replaces; empty without words.
+    """`did you mean tp or dp?` for the words in `near`, put into `form` in place of `{}`; empty without words.
 
-    between: what is between two of the words.
+    between: the text between two of the words.
     """
     return form.format(f"did you mean {between.join(near)}?") if near else ""
 

@@ -189,7 +189,7 @@ MOST_OF_A_LAYER = 3
 
 
 def of_layers(found: Sequence[Finding]) -> list[Finding]:
-    """Findings with those of the matmuls of a layer and phase as one, where there are more than some."""
+    """The findings, where those on many matmuls of one layer and phase are joined to one."""
     layers: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for each in found:
         if each.kind in ("missing", "extra", "shape") and each.planned.startswith(WORK):
@@ -237,7 +237,7 @@ def _difference(planned: PlannedOp, seen: SeenOp) -> tuple[str, str, str]:
 
 
 def ranks_text(group: Sequence[int]) -> str:
-    """Ranks in words: `ranks 0, 1, 3`, the first eight."""
+    """Ranks in words: `ranks 0, 1, 3`; of many, the first eight. group: ascending."""
     shown = ", ".join(map(str, sorted(group)[:8]))
     more = f" and {len(group) - 8} more" if len(group) > 8 else ""
     return f"rank{'' if len(group) == 1 else 's'} {shown}{more}"

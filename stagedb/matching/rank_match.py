@@ -94,7 +94,11 @@ class RankMatch:
         return sorted((*self.matched, *self.changed), key=lambda each: each.seen)
 
     def beyond_plan(self, early_stop: bool) -> list[int]:
-        """Extra ops that count: no barriers and sums of one number, and no matmuls in which a recomputation stops."""
+        """Places of the extra ops that count.
+
+        Barriers, sums of one number, and matmuls in which a recomputation stops do not. early_stop: whether
+        recomputations end as soon as all that the backward reads is there.
+        """
         stopped = self.stopped(early_stop)
         return [place for place in self.extra if not self.seen[place].scalar and place not in stopped]
 

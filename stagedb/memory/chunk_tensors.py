@@ -42,7 +42,10 @@ def means_of(program: ChunkProgram) -> tuple[tuple[str, int], ...]:
 
 
 def in_parts(program: ChunkProgram, index: int) -> bool:
-    """Whether a forward item works on a part of the tokens of a loss, whose gradients are made in the forward."""
+    """Whether a forward item works on a part of the tokens of a loss, whose gradients are made in the forward.
+
+    index: of the item among those of the forward.
+    """
     item = program.items[program.forward][index]
     return any(LOSS_TOKENS in program.tensors[name].axes for name in (*item.op.reads[:1], *item.op.writes[:1]))
 

@@ -20,7 +20,10 @@ class Unit:
 
     @classmethod
     def of_layer(cls, position: int, weight: TensorFacts, apart: bool) -> "Unit":
-        """The unit of a layer's weight. apart: experts are one of their own."""
+        """The FSDP unit of a layer's weight.
+
+        position: of the layer. apart: the layer's experts are a unit of their own.
+        """
         return cls(position, experts=apart and weight.experts)
 
     def has(self, item: Item) -> bool:

@@ -82,7 +82,7 @@ class SplitGraph:
     def following(self, item: Item, index: int) -> int:
         """The item until whose end a gradient of weights is held, in addition to the sum that it is added to.
 
-        It has a name until the next group of gradients is there.
+        The gradient has a name in the code until the next group of gradients is there. index: of `item`.
         """
         branches = self.branches
         over = branches.get(forward_of(item), index)

@@ -55,7 +55,7 @@ class JointOrder:
         return 2 * index + (begins is not moment.prepared)
 
     def held(self, task: int, index: int, prepared: bool) -> int:
-        """The place of a point in a task: while an item runs, before it, or the end of the task."""
+        """The place of a point in a task: while item `index` runs, before it (`prepared`), or the end of the task."""
         at = self.at[task]
         if index < len(at):
             return 2 * at[index] + (not prepared)
@@ -75,7 +75,7 @@ class JointOrder:
 
 
 def alone(length: int) -> JointOrder:
-    """The items of a task that runs alone."""
+    """The order of the items of a task that runs alone. length: how many items it has."""
     return JointOrder((tuple(range(length)),))
 
 
@@ -217,7 +217,7 @@ class Usage:
         return _by_category(found[:, items.held(number, point.index, point.prepared)])
 
     def fuller(self, task: int, index: int) -> Point:
-        """While an item of a task runs, or before it if more is held then, as `levels` has it."""
+        """The point while item `index` of a task runs; the time before it if more is held then, as in `levels`."""
         both = Point(task, index), Point(task, index, prepared=True)
         return max(both, key=lambda point: sum(self.at(point).values()))
 

@@ -272,10 +272,10 @@ def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) ->
 
 
 def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The load of each expert of a model, in the smallest whole numbers.
+    """The load of each expert on all ranks of ep, copies included, in the smallest whole numbers.
 
-    Without a given load it is even. If a rank's choices do not divide among the experts, some experts have one more
-    than the others. They are spread out, so that ranks of ep have as equal numbers as whole tokens allow.
+    Without a given load it is even: if a rank's choices do not divide among the experts, some have one more than the
+    others, spread out so that ranks of ep have as equal numbers as whole tokens allow. sizes: those of the model.
     """
     if plan.options.redundant_experts:
         own, given = int(routed(plan, sizes)), chosen_loads(plan, sizes)

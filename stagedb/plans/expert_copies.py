@@ -10,9 +10,10 @@ from fractions import Fraction
 
 
 def numbers_of_copies(load: Sequence[int], redundant: int) -> list[int]:
-    """How often each expert is there. load: its choices. redundant: how many copies there are in all.
+    """How many ranks' places each expert takes, itself and its copies.
 
-    The first one of several with the same load has the copy.
+    load: choices of each expert. redundant: copies in all. The first one of several experts with the same load has the
+    copy.
     """
     counts = [1] * len(load)
     for _ in range(redundant):
@@ -21,8 +22,11 @@ def numbers_of_copies(load: Sequence[int], redundant: int) -> list[int]:
 
 
 def placed(load: Sequence[int], redundant: int, ranks: int) -> list[list[tuple[int, int]]]:
-    """By rank, its experts, each with the choices that it gets there. The copies of one share its choices as evenly as
-    whole numbers allow. ranks: they divide the experts with their copies."""
+    """The experts of each rank, each with the choices that it gets there.
+
+    load: choices of each expert. redundant: how many copies there are in all. ranks: they divide the experts with their
+    copies. The copies of one expert share its choices as evenly as whole numbers allow.
+    """
     counts = numbers_of_copies(load, redundant)
     parts = [
         (load[expert] // count + (at < load[expert] % count), expert)
@@ -40,5 +44,8 @@ def placed(load: Sequence[int], redundant: int, ranks: int) -> list[list[tuple[i
 
 
 def placed_loads(load: Sequence[int], redundant: int, ranks: int) -> tuple[int, ...]:
-    """The choices of each expert and each copy, those of a rank one behind another."""
+    """The choices of each expert and each copy, those of a rank one behind another.
+
+    The parameters are those of `placed`.
+    """
     return tuple(choices for own in placed(load, redundant, ranks) for _, choices in own)

@@ -139,7 +139,10 @@ def _uneven(dealt: Sequence[int], layers: int, plan: PlanFields, trial: Callable
 
 
 def uneven_chunks(layers: int, count: int) -> tuple[int, ...]:
-    """An uneven split: the chunks in the middle of the pipeline have one layer more."""
+    """Layers of each of `count` chunks, of which those in the middle of the pipeline have one layer more.
+
+    layers: in all.
+    """
     share, rest = divmod(layers, count)
     begin = (count - rest) // 2
     return tuple(share + (begin <= number < begin + rest) for number in range(count))

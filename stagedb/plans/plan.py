@@ -226,7 +226,10 @@ class Plan(PlanFields):
         check_drafts(self, sizes)
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
-        """The values of the symbols that differ between ranks of a stage."""
+        """The values of the symbols that differ between ranks of a stage.
+
+        sizes: the model's. cp_rank, ep_rank: coordinates.
+        """
         loads = load_symbols(self, sizes, (ep_rank,))[0] if "E" in sizes else {}
         return {"cp_rank": cp_rank + 1, **loads}
 

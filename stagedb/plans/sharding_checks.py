@@ -110,7 +110,10 @@ def check_units(plan: PlanFields) -> None:
 
 
 def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str | None:
-    """What a framework's runtime gathers in another way than the graph has it; None if nothing."""
+    """A sentence on what a framework's runtime gathers in another way than the graph has it; None if nothing.
+
+    zero, virtual_stages: words of the plan.
+    """
     if zero < 2 or virtual_stages <= ACTIVE or not framework.posts_ahead:
         return None
     return (

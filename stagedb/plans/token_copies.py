@@ -98,9 +98,10 @@ def chance(experts: int, choices: int, groups: int, chosen: int, first: int, cou
 
 
 def copy_symbols(routing: Routing, ranks: int, near: int, ep_rank: int) -> dict[str, int]:
-    """The values of the copies' symbols on a rank of ep. near: ranks of a node, 1 if tokens go straight to ranks.
+    """The values of the symbols for copies of tokens (`dispatch`) on a rank of ep.
 
-    Each rank of ep sends the same numbers to the others, so that together they send what they get.
+    routing: of the rank's tokens. ranks: of ep. near: ranks of a node, 1 if tokens go straight to ranks. ep_rank: the
+    rank. Each rank of ep sends the same numbers to the others, so that together they send what they get.
     """
     to_ranks, own = whole_copies(routing, ranks), ep_rank % ranks
     found = {"copies_out": sum(to_ranks), "copies_in": ranks * to_ranks[own]}

@@ -121,7 +121,10 @@ def facts(rows: Mapping[str, str]) -> str:
 
 
 def time_ticks(step: int, count: int = 9) -> str:
-    """Marks of a time axis, for the box under it. The script of a page makes others at another zoom."""
+    """Marks of a time axis, for the box under it; the script of a page makes others at another zoom.
+
+    step: ns. count: at most.
+    """
     return _x_marks(step, nice(step / count) if step else 1, _mark)
 
 
@@ -154,7 +157,7 @@ def level_ticks(top: float, unit: float, name: str, count: int = 6) -> str:
 
 
 def y_mark(at: str, text: str) -> str:
-    """A mark of a vertical axis with its line across the plot, so far below the top."""
+    """A mark of a vertical axis with its line across the plot. at: its distance from the top, as CSS. text: HTML."""
     return f'<line x2="100%" y1="{at}" y2="{at}"/><text x="-7" dy=".35em" y="{at}">{escape(text)}</text>'
 
 

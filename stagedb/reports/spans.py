@@ -155,7 +155,7 @@ def in_columns(found: Spans, step: int, columns: int) -> Spans:
 
 
 def covered(start: Ints, finish: Ints, times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "Floats":
-    """The ns of disjoint ascending spans before each of these times."""
+    """The ns of disjoint ascending spans before each of `times`. start, finish: ns of the spans."""
     if not len(start):
         return np.zeros(len(times))
     whole = np.concatenate([[0], np.cumsum(finish - start)])

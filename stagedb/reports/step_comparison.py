@@ -54,7 +54,7 @@ def labels(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def scaled_to_first(sums: Sequence[StepSums]) -> tuple[float, ...]:
-    """What times of each step are multiplied by, to be for as many tokens as the first step has."""
+    """For each step, the factor of its times that makes them count for as many tokens as the first step has."""
     return tuple(sums[0].tokens / each.tokens if each.tokens else 1.0 for each in sums)
 
 

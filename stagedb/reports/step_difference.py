@@ -218,7 +218,7 @@ def _steps(one: StepSums, other: StepSums, word: str) -> str:
 
 
 def faster(ratio: float) -> str:
-    """How a rate is compared, from 1 up: `3.2% faster than`, `2.1 times as fast as`."""
+    """A comparison of rates in words: `3.2% faster than`, `2.1 times as fast as`. ratio: from 1 up."""
     return f"{ratio:.3g} times as fast as" if ratio >= 1.1 else f"{ratio - 1:.2%} faster than"
 
 

@@ -69,11 +69,11 @@ Axis = Scale | LinearScale | _Places
 
 
 def sweep_chart(title: str, varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The picture.
+    """The points of a sweep as an SVG.
 
-    varied: the columns of what varies; the first one is the horizontal axis. rows: with these columns, `step` [ns],
-    `fits`, and `refused`, which is None for a point that is drawn. Raises UsageError for more than `LINES` lines, and
-    where no point can be drawn.
+    title: shown above. varied: the columns of what varies; the first one is the horizontal axis. rows: with these
+    columns, `step` [ns], `fits`, and `refused`, which is None for a point that is drawn. Raises UsageError for more
+    than `LINES` lines, and where no point can be drawn.
     """
     first, *others = varied
     lines: dict[str, list[_Point]] = {}

@@ -28,7 +28,7 @@ class Alignment:
 
 
 def align(one: Sequence[Hashable], other: Sequence[Hashable]) -> Alignment:
-    """Align two sequences of keys."""
+    """Align two sequences of keys: find the longest part that both have in the same order."""
     begin = 0
     while begin < min(len(one), len(other)) and one[begin] == other[begin]:
         begin += 1

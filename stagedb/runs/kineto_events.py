@@ -213,7 +213,7 @@ def integers(values: list[Scalar]) -> Integers:
 
 
 def integer(value: Scalar, otherwise: int) -> int:
-    """A number, which may be written as a text."""
+    """A whole number, which may be written as a text. otherwise: returned for any other value."""
     if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 19:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST:

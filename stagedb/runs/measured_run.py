@@ -89,7 +89,7 @@ class MeasuredRun:
 
 
 def run_id(digests: Mapping[int, str]) -> str:
-    """The id of the run of these files, each with its rank."""
+    """The id of the run of these files. digests: by rank, the sha256 of its file."""
     text = json.dumps([FORMAT, sorted(digests.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -81,7 +81,10 @@ class RunSums:
         return known / every if every else 0.0
 
     def operators(self, by_launcher: bool) -> dict[str, OperatorTime]:
-        """Times by operator, or by kernel, and of what is communicated by kind and group."""
+        """Times and calls by operator, and of communication by kind and group.
+
+        by_launcher: kernels count for the operator that launched them; otherwise each kernel counts under its own name.
+        """
         found: dict[str, OperatorTime] = defaultdict(OperatorTime)
         share = len(self.run.timed) * self.steps
         for op, ns, count in self._ops():

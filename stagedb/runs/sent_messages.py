@@ -11,9 +11,10 @@ from stagedb.runs.rank_trace import BACKGROUND, CATEGORIES, RankTrace
 def received_by_then(
     ranks: Mapping[int, RankTrace], timed: Mapping[int, TimedOps], calls: Sequence[JointCollective]
 ) -> dict[int, TimedOps]:
-    """Ops such that a message which a host sends has ended when the other rank has received it.
+    """Ops of hosts whose sends end when the other rank has received the message.
 
-    A program may wait for what it sends much later, and until then the recording has it as not ended.
+    A program may wait for what it sends much later, and until then the recording has the send as not ended. ranks:
+    recorded. timed: their ops. calls: the messages with both ends.
     """
     ends = {rank: ops.end.copy() for rank, ops in timed.items()}
     kinds = {rank: [each.kind for each in trace.collectives] for rank, trace in ranks.items()}

@@ -128,9 +128,10 @@ def stage_orders(
 
 
 def placement_of(schedule: str, placement: str | None = None) -> ChunkPlacement:
-    """The chunks' places: those that a plan chooses, by name or as a map, or else those of the schedule.
+    """The places of the chunks in the pipeline.
 
-    Explicit orders have them in loops. Raises UsageError for a text that is neither name nor map.
+    schedule: its name. placement: a name or a map that a plan gives; None: the schedule's. Explicit orders have them in
+    loops. Raises UsageError for a text that is neither name nor map.
     """
     if placement is None:
         return SCHEDULES[schedule].placement if schedule in SCHEDULES else LOOP

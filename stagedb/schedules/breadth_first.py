@@ -6,7 +6,11 @@ from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """All micro-batches run through one chunk, then the next: forward, then backward. GPipe is this with one chunk."""
+    """The tasks of a stage: all micro-batches run through one chunk, then the next, forward and then backward.
+
+    stage, stages: the index of the stage, and how many there are. microbatches: of a step. chunks: on each stage. With
+    one chunk it is GPipe.
+    """
     del stage, stages  # every stage does the same
     batches = range(microbatches)
     forwards = [Task(FORWARD_TASK, index, chunk) for chunk in range(chunks) for index in batches]

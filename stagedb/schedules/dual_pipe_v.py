@@ -51,7 +51,11 @@ class _Issued:
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """The eight steps of the publication; from the fourth to the fifth a forward and a backward make a pair."""
+    """The tasks of a stage in the eight steps of the publication.
+
+    From the fourth to the fifth step a forward and a backward make a pair. stage, stages: the index of the stage, and
+    how many there are. microbatches: of a step. chunks: 2.
+    """
     return _order(stage, stages, microbatches, pairs=False)
 
 

@@ -6,7 +6,10 @@ from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """All forwards, then all backwards, then the step."""
+    """The tasks of a stage: all forwards, then all backwards, then the step.
+
+    The parameters are those of `breadth_first.order`.
+    """
     del stage, stages, chunks  # every stage does the same
     forwards = [Task(FORWARD_TASK, index) for index in range(microbatches)]
     backwards = [Task(BACKWARD_TASK, index) for index in range(microbatches)]

@@ -11,7 +11,11 @@ from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """Groups of `stages` micro-batches run through one chunk, then the next. Micro-batches come in whole groups."""
+    """The tasks of a stage: groups of `stages` micro-batches run through one chunk, then the next.
+
+    stage, stages: the index of the stage, and how many there are. microbatches: of a step, a multiple of `stages`.
+    chunks: on each stage.
+    """
     return _order(stage, stages, microbatches, chunks, paired=False)
 
 

@@ -10,9 +10,11 @@ from stagedb.workflows.training import FORWARD_TASK, INPUT_GRADIENT_TASK, STEP_T
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """Weight gradients come `stage` backwards late. Micro-batches run through a chunk in equal rounds.
+    """The tasks of a stage: weight gradients come `stage` backwards late, micro-batches run in equal rounds.
 
-    A round has as many micro-batches as there are stages, or more where these do not divide them.
+    A round runs through one chunk, then the next. Rounds have as many micro-batches as there are stages, or more where
+    these do not divide them. stage, stages: the index of the stage, and how many there are. microbatches: of a step.
+    chunks: on each stage.
     """
     each = microbatches // max(1, microbatches // stages)
     total = microbatches * chunks

@@ -7,7 +7,10 @@ from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """`stages - stage - 1` forwards of warm-up, then a forward and a backward in turn."""
+    """The tasks of a stage: `stages - stage - 1` forwards of warm-up, then a forward and a backward in turn.
+
+    stage, stages: the index of the stage, and how many there are. microbatches: of a step. chunks: 1.
+    """
     del chunks
     warm_up = min(stages - stage - 1, microbatches)
     found = [Task(FORWARD_TASK, index) for index in range(warm_up)]

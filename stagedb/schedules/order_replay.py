@@ -111,7 +111,10 @@ def unit_cost(task: Task) -> int:
 
 
 def bubble(orders: Sequence[Order], placement: ChunkPlacement = LOOP) -> Fraction:
-    """The share of its time that a stage idles, the mean over stages, in unit costs."""
+    """The share of its time that a stage idles, from 0 to 1: the mean over stages, in unit costs.
+
+    orders: the tasks of each stage. placement: the places of chunks in the pipeline.
+    """
     spans = replay(orders, placement=placement)
     makespan = max(stage[-1].end for stage in spans)
     busy = sum(unit_cost(task) for order in orders for task in order)

@@ -61,6 +61,9 @@ class Schedule:
     def orders(
         self, stages: int, microbatches: int, chunks: int = 1, pairs: bool = False
     ) -> tuple[tuple[Task, ...], ...]:
-        """The order of every stage. pairs: with forwards and backwards that run together, where it has them."""
+        """The tasks of every stage, in order.
+
+        chunks: on each stage. pairs: run forwards and backwards together, if it can.
+        """
         order = self.paired if pairs and self.paired is not None else self.order
         return tuple(order(stage, stages, microbatches, chunks) for stage in range(stages))

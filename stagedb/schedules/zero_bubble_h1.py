@@ -7,9 +7,10 @@ from stagedb.workflows.training import INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GR
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """1F1B in which weight gradients come `stage` micro-batches after their input gradients.
+    """The tasks of a stage: 1F1B in which weight gradients come `stage` micro-batches after their input gradients.
 
-    Each stage holds as much for waiting weight gradients and input gradients together as the first stage holds.
+    Each stage holds as much for waiting weight gradients and input gradients together as the first stage holds. stage,
+    stages: the index of the stage, and how many there are. microbatches: of a step. chunks: 1.
     """
     found: list[Task] = []
     for task in one_f_one_b.order(stage, stages, microbatches, chunks):

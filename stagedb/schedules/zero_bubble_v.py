@@ -39,10 +39,11 @@ class _Running:
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """A forward, then both halves of a backward of each chunk in turn; a cool-down that puts weight gradients off.
+    """The tasks of a stage: a forward, then both halves of a backward of each chunk in turn, and a cool-down.
 
-    Fewer than 2 * stages - 1 micro-batches run in the order of that number, without the tasks of those that are
-    missing.
+    The cool-down puts weight gradients off. Fewer than 2 * stages - 1 micro-batches run in the order of that number,
+    without the tasks of those that are missing. stage, stages: the index of the stage, and how many there are.
+    microbatches: of a step. chunks: 2.
     """
     del chunks
     full = max(2 * stages - 1, microbatches)

@@ -68,7 +68,7 @@ class AccessRules:
         return replace(self, writer=writer)
 
     def is_token(self, given: str) -> bool:
-        """Whether a text is the token; the time that this takes does not depend on where they differ."""
+        """Whether a text is the readers' token. The time of the comparison does not depend on where they differ."""
         return self.token is not None and hmac.compare_digest(_digest(given), _digest(self.token))
 
     def is_writer_token(self, given: str) -> bool:

@@ -22,7 +22,10 @@ class RecentAnswers:
         self._making: dict[Hashable, asyncio.Task[Response]] = {}
 
     async def get(self, key: Hashable, compute: Callable[[], Awaitable[Response]]) -> Response:
-        """The answer of this key. An error, and what is sent in parts, is for the one who asked alone."""
+        """The answer of a key, computed if it is not kept.
+
+        An error or a streamed answer is for the one who asked alone. compute: makes the answer.
+        """
         kept = self._kept.get(key)
         if kept is not None and self._clock() - kept[0] < self._seconds:
             return kept[1]

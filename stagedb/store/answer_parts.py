@@ -36,8 +36,9 @@ class FoundGraph:
     edges: dict[str, FoundEdge] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
-        """Add the nodes and relationships in a value of the driver: a node, a relationship, a path, a list or a map of
-        these.
+        """Add the nodes and relationships in a value of the driver.
+
+        value: a node, a relationship, a path, a list or map of these, or any other value.
         """
         if isinstance(value, neo4j.graph.Node):
             # The ends of a relationship come without labels and properties where only the relationship is returned.

@@ -48,7 +48,11 @@ class Input:
 def new_event(
     action: str, kind: str, thing: str, detail: str | None = None, *, claim: str | None = None
 ) -> dict[str, Any]:
-    """The properties of an `Event` of now. claim: that of the process, which makes the id, so that it is one event."""
+    """The properties of an `Event` of now.
+
+    action: such as made or removed. kind, thing: label and id of the thing. detail: in words. claim: that of the
+    process, from which the id is made, so that a repeated write is one event.
+    """
     words = (claim or new_claim()).split()
     found = {
         "id": f"{action}/{words[3]}",

@@ -145,7 +145,7 @@ def check_keyring() -> None:
 
 
 def keep(uri: str, username: str, password: str) -> None:
-    """Put a password into the keyring. Raises UsageError if there is none, or if it does not keep it."""
+    """Put a password into the system's keyring, for a server and a user. Raises UsageError if that fails."""
     keyring = _keyring()
     _READ.add(password)
     try:

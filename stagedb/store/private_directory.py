@@ -53,7 +53,7 @@ def is_private_group(group: int, user: int) -> bool:
 
 
 def user_text(number: int) -> str:
-    """A user of this machine, for an error."""
+    """A user of this machine for an error: its name, or its number without one."""
     import pwd
 
     try:

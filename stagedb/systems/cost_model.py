@@ -138,13 +138,19 @@ class Costs:
         return self.placed(collective.kind, collective.bytes, self.placement(collective.ranks))
 
     def placement(self, ranks: tuple[int, ...]) -> Placement:
-        """The placement of a group. Many groups have the same placement, and take the same time."""
+        """The placement of a group of ranks.
+
+        Many groups have the same one, and take the same time. ranks: ascending.
+        """
         if ranks not in self._places:
             self._places[ranks] = place(ranks, self._sizes, simulated=self.network[0].simulated)
         return self._places[ranks]
 
     def placed(self, kind: str, size: int, placement: Placement) -> Timed:
-        """How long a collective takes in a group whose placement is known: for code that asks often."""
+        """How long a collective takes in a group whose placement is known: for code that asks often.
+
+        kind: name of the collective. size: bytes that a rank passes in.
+        """
         asked = (kind, size, placement)
         if asked not in self._known:
             self._known[asked] = self._time_placed(kind, size, placement)
@@ -309,9 +315,10 @@ def time_collective(network: Network, collective: CollectiveWork) -> Timed:
 
 
 def time_placed(network: Network, kind: str, size: int, placement: Placement, parts: int = 1) -> Timed:
-    """The time of the fastest algorithm in a group with a known placement.
+    """The time of the fastest algorithm for a collective in a group whose placement is known.
 
-    parts: the most parts that a collective over several dimensions is cut into.
+    kind: name of the collective. size: bytes that a rank passes in. parts: the most parts that a collective over
+    several dimensions is cut into.
     """
     found = _collective(kind, size)
     if not placement.spans:

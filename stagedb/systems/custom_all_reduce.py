@@ -32,9 +32,10 @@ class CustomAllReduce:
         return members in self.ranks and 0 < size < self.limit
 
     def time(self, members: int, size: int, pace: Fraction) -> tuple[Fraction, str, Fraction]:
-        """ns of the faster of both, its name, and the bytes that a rank reads, which is what others read from it.
+        """ns of the faster kernel, its name, and the bytes that a rank reads from others.
 
-        pace: ns a byte at the bandwidth between the ranks.
+        Others read as many from it. members: ranks of the group. size: bytes of the message. pace: ns a byte at the
+        bandwidth between the ranks.
         """
         once, twice = Fraction((members - 1) * size), Fraction(2 * (members - 1) * size, members)
         shots = ((self.one_shot, "one-shot", once), (self.two_shot, "two-shot", twice))

@@ -116,7 +116,10 @@ def crossed(source: int, target: int, sizes: Sequence[int], *, innermost: bool =
 
 
 def differences(source: int, target: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Dimensions in which two ranks have different places, innermost first, each with their distance along it."""
+    """Dimensions in which two ranks have different places, innermost first, each with their distance along it.
+
+    source, target: ranks. sizes: places of each dimension, innermost first.
+    """
     found = []
     for dimension, size in enumerate(sizes):
         if source % size != target % size:

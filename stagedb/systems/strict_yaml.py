@@ -27,7 +27,7 @@ class Value:
     line: int
 
     def wrong(self, takes: str) -> UsageError:
-        """The error for a value that is not allowed. It names the value, its place, and what is allowed."""
+        """The error for a value that is not allowed. It names the value, its place, and `takes`, what is allowed."""
         return UsageError(f"{self._place}: {self.key or 'it'} is {self._description}: it takes {takes}")
 
     def refused(self, why: str) -> UsageError:
@@ -74,13 +74,13 @@ class Value:
         return found
 
     def items(self, takes: str) -> "list[Value]":
-        """The values of a list with at least one value."""
+        """The values of a list with at least one value. takes: what the error names as allowed."""
         if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
             raise self.wrong(takes)
         return [Value(node, self.where, f"{self.key}[{at}]", _line(node)) for at, node in enumerate(self.node.value)]
 
     def text(self, takes: str, right: Callable[[str], bool] = bool) -> str:
-        """A printable text."""
+        """A printable text. takes: what the error names as allowed. right: whether a text is allowed."""
         value = self._scalar
         is_text = self.node.tag == "tag:yaml.org,2002:str"
         if value is None or not is_text or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
@@ -90,11 +90,14 @@ class Value:
         return value
 
     def choice(self, words: Sequence[str]) -> str:
-        """One of the given words."""
+        """One of the given words; a UsageError names these."""
         return self.text(f"one of {', '.join(words)}", lambda text: text in words)
 
     def number(self, takes: str, right: Callable[[Number], bool], *, infinite: bool = False) -> Number:
-        """A number exactly as it is written; `.inf` if `infinite` allows it."""
+        """A number exactly as it is written.
+
+        takes: what the error names as allowed. right: whether a number is allowed. infinite: `.inf` is allowed.
+        """
         text = self._scalar or ""
         if infinite and text in _INFINITE:
             return math.inf
@@ -107,7 +110,7 @@ class Value:
         return value
 
     def integer(self, takes: str, least: int, most: int = 1 << 40) -> int:
-        """A whole number within bounds."""
+        """A whole number from `least` to `most`. takes: what the error names as allowed."""
         return int(self.number(takes, lambda value: value == int(value) and least <= value <= most))
 
     @property

@@ -63,7 +63,10 @@ LONGEST_RUN = 1 << 60
 
 
 def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
-    """Durations of a class's ops as a column [ns]. UsageError for one that is longer than `LONGEST_RUN`."""
+    """Durations of a class's ops as a column [ns].
+
+    UsageError for one longer than `LONGEST_RUN`. took: ns of each op.
+    """
     for op, ns in enumerate(took):
         if ns > LONGEST_RUN:
             raise UsageError(

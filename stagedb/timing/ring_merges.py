@@ -36,10 +36,11 @@ def merge_ns(ops: Ops, op: int, merges: str, repeated: bool, accelerator: Accele
 
 
 def moved(dims: Sequence[int], first: bool, backward: bool, merges: str) -> int:
-    """Bytes that are read and written to merge a turn.
+    """Bytes that are read and written to merge the result of one turn of a ring into the sum.
 
     dims: (batch, heads, heads of keys, queries, keys, head_dim) of the turn's kernel. A kernel with fewer queries than
-    keys has the second half of the queries, and one with fewer keys has the first half of the keys.
+    keys has the second half of the queries, and one with fewer keys has the first half of the keys. first: the turn is
+    the ring's first. backward: gradients are merged. merges: `eager` or `fused`.
     """
     batch, heads, kv_heads, queries, keys, width = dims[:6]
     of_queries, of_keys = batch * heads * queries * width, 2 * batch * kv_heads * keys * width

@@ -113,7 +113,10 @@ class StepTimes:
         )
 
     def class_ops(self, number: int) -> OpTimes:
-        """The ops of a rank class, with one rank of each of its lanes added up: sums, and the least slack."""
+        """The ops of a rank class, one rank of each of its lanes added up: sums of times, and the least slack.
+
+        number: of the class.
+        """
         lanes = [
             each.ops for lane, each in zip(self.network.lanes, self.lanes, strict=True) if lane.rank_class == number
         ]
@@ -133,7 +136,7 @@ class Cover:
 
     @classmethod
     def of(cls, start: Ints, finish: Ints) -> "Cover":
-        """The cover of spans in any order. Spans of no length cover nothing."""
+        """The cover of spans in any order; spans of no length cover nothing. start, finish: ns of each span."""
         some = finish > start
         order = np.argsort(start[some], kind="stable")
         start, finish = start[some][order], np.maximum.accumulate(finish[some][order])

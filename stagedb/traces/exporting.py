@@ -92,7 +92,7 @@ def _parts(workload: Workload, number: int, timing: NodeTiming | None) -> tuple[
 
 
 def smaller(workload: Workload, traces: TraceSet, free: int, timing: NodeTiming | None = None) -> list[str]:
-    """Forms of a set that fit into this many bytes, with their sizes."""
+    """Forms of a set that fit into `free` bytes, with their sizes, as words of a message."""
     fits = []
     if traces.facts["granularity"] == "op":
         blocks = trace_set(workload, granularity="block", timing=timing).only(traces.ranks).bytes

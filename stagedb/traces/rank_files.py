@@ -58,7 +58,10 @@ class TraceTarget:
 
 
 def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, written: Progress) -> None:
-    """Write the files of some ranks of a class. Raises OSError as the system does."""
+    """Write the files of some ranks of a class.
+
+    written: called with how many more are written. Raises OSError as the system does.
+    """
     files = target.files
     folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -201,7 +204,10 @@ class Writers:
 
 @contextmanager
 def writers(count: int, written: Progress) -> Iterator[Writers]:
-    """Processes that end when the block is left, also by an error."""
+    """Processes that write files of ranks, which end when the block is left, also by an error.
+
+    count: how many processes. written: called with how many more files are written.
+    """
     made = Writers(count, written)
     try:
         yield made

@@ -81,7 +81,10 @@ class Request:
         return {name: text for name, text in files.items() if plain or not name.endswith(SCRIPT)}
 
     def check(self, world: int, only: str | None) -> None:
-        """Raise UsageError for an impossible request, before any work is done for it."""
+        """Raise UsageError for an impossible request, before any work is done for it.
+
+        world: ranks of the job. only: the ranks to write; None: all.
+        """
         format = self.written
         if isinstance(format.files, OneFile):
             check_file(self.out, self.force)

@@ -136,8 +136,8 @@ def find_program(simulator: Simulator, binary: str | Path | None) -> Path:
 def simulate_set(found: SimulatedSet, program: Path, timeout: float = TIMEOUT) -> dict[int, RankFinish]:
     """Run a simulator on a set, with inputs that match its system, and return when each rank finished.
 
-    The inputs are written anew, to a directory that is removed again: the set's own ones may have been edited. Raises
-    StagedbError for one that takes too long or whose ranks hang.
+    The inputs are written anew, to a directory that is removed again: the set's own ones may have been edited. program:
+    the simulator. timeout: seconds. Raises StagedbError for one that takes too long or whose ranks hang.
     """
     job = found.job
     with tempfile.TemporaryDirectory(prefix="stagedb-simulate-") as place:

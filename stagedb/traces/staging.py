@@ -89,7 +89,10 @@ def mended(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
-    """A file to make. It gets its name when the block ends without an error, and is removed otherwise."""
+    """A file to make. It gets its name when the block ends without an error, and is removed otherwise.
+
+    force: replace a packed set that has the name.
+    """
     check_file(out, force)
     out = out.absolute()
     partial = _partial(out)

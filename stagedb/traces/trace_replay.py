@@ -43,7 +43,7 @@ def _start(trace: TraceColumns) -> _Rank:
 
 
 class Replay:
-    """A run of all ranks' traces."""
+    """A replay of all ranks' traces in a simulator's order, without a clock, from the first ready node to the last."""
 
     def __init__(self, traces: Mapping[int, TraceColumns], groups: Groups) -> None:
         self.groups = groups

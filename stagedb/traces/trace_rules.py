@@ -43,7 +43,7 @@ UNKNOWN = "is not among the communicator groups"
 
 
 def check_rank(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Iterator[Fault]:
-    """The faults of one rank's trace on its own."""
+    """The faults of one rank's trace on its own. groups: ranks by id of the group. world: ranks of the job."""
     for index, rule, message in _check_nodes(rank, trace, groups, world):
         name = "" if index is None else trace.names[index]
         yield Fault(rank, None if index is None else trace.ids[index], name, rule, message)

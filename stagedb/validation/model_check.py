@@ -121,7 +121,10 @@ def decode_options(card: Card) -> GraphOptions:
 
 
 def cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:
-    """Bytes of the caches of all layers on one rank. graph: of a workflow that has a cache."""
+    """Bytes of the caches of all layers on one rank.
+
+    graph: of a workflow that has a cache. env: the values of symbols.
+    """
     repeats = _repeats(graph, env)
     return sum(evaluate(each.bytes, env) * repeats[each.block] for each in graph.tensors if each.role == "cache")
 
@@ -143,7 +146,10 @@ def _repeats(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
 
 
 def parameters_by_kind(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
-    """Elements of all weights, a tied one once, by the kinds of recorded models."""
+    """Elements of all weights of a graph, a tied one once, by the kinds of recorded models.
+
+    env: the values of symbols.
+    """
     repeats, found = _repeats(graph, env), Counter[str]()
     for tensor in graph.tensors:
         if tensor.role == "weight" and tensor.parameter is not None and tensor.parameter.tied is None:
@@ -180,7 +186,10 @@ def _kind(tensor: SymTensor) -> str:
 
 
 def forward_rows(card: Card, graph: SymGraph, env: Mapping[str, int]) -> Rows:
-    """The matmuls of a forward on one rank, each with its count. Attention is two, over the keys that are seen."""
+    """The matmuls of a forward on one rank, each with its count. Attention is two matmuls, over the keys that are seen.
+
+    env: the values of symbols.
+    """
     repeats, rows = _repeats(graph, env), Rows()
     for op in graph.ops:
         if op.phase == "forward" and isinstance(op.work, Compute) and op.work.dims and op.block in repeats:

@@ -52,7 +52,7 @@ class Compared:
 
 
 def work(kind: str, dims: Sequence[int]) -> OrderedWork:
-    """A matmul is the same if its two sides change places."""
+    """A matmul or attention whose dimensions have one order: a matmul is the same if its two sides change places."""
     if kind == "matmul":
         *batch, m, n, k = dims
         dims = (*batch, *sorted((m, n)), k)

@@ -236,7 +236,7 @@ def kinds_served(found: Sequence[ServedTime]) -> Iterator[tuple[tuple[str, str, 
 
 
 def served_errors(found: Sequence[ServedTime]) -> ServedErrors | None:
-    """The absolute errors of the rows with a time; None without one."""
+    """The absolute errors of the predictions that have a time; None without one."""
     errors = [abs(each.error) for each in found if each.error is not None]
     return ServedErrors(len(errors), median(errors), sum(errors) / len(errors), max(errors)) if errors else None
 

@@ -167,6 +167,6 @@ class WithError(Protocol):
 
 
 def errors_of(found: Iterable[WithError]) -> ErrorsOf | None:
-    """The errors of the rows that have a time; None if none has."""
+    """The absolute errors of the predictions that have a time; None if none has."""
     off = [abs(each.error) for each in found if each.error is not None]
     return ErrorsOf(len(off), statistics.fmean(off), max(off)) if off else None

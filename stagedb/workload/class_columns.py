@@ -79,9 +79,10 @@ def class_of(
     tasks: Mapping[str, Any],
     facts: Mapping[str, OpFacts],
 ) -> ClassColumns:
-    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content.
+    """The columns of one rank class.
 
-    facts: those of the graph's operators, by name.
+    row: its row of `workload/classes`. ops, edges, tasks: its rows of the statements with these names. facts: those of
+    the graph's operators, by name.
     """
     order = op_order(row, ops)
     return ClassColumns(

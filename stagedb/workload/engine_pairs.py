@@ -104,8 +104,11 @@ def engine_pair(sender: CacheSide, receiver: CacheSide, windows: tuple[Workload,
 
 
 def pair_degrees(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """The mesh of the ranks of two engines, innermost first: the same mesh twice, or else groups of as many ranks as
-    divide both engines."""
+    """The degrees of the mesh of two engines' ranks together, innermost first.
+
+    first, second: the degrees of each engine. The result is the same mesh twice, or else groups of as many ranks as
+    divide both engines.
+    """
     if tuple(first) == tuple(second):
         return *first, 2
     ranks, others = math.prod(first), math.prod(second)

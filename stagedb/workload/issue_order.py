@@ -85,7 +85,11 @@ class Sequence:
 
 
 def sequence(columns: ClassColumns, granularity: str = "op") -> Sequence:
-    """Lay out every task of a class. Raises StagedbError if the store's order contradicts its edges."""
+    """Lay out every task of a class.
+
+    granularity: `op`, or `block` for nodes that represent all compute between messages. Raises StagedbError if the
+    store's order contradicts its edges.
+    """
     return _Sequencer(columns, granularity == "block").run()
 
 

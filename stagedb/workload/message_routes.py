@@ -20,10 +20,9 @@ def towards(axis: tuple[str, ...], template: Ints, type_: Ints, peer: Ints) -> I
 
 
 def steps(axis: tuple[str, ...], type_: Ints, peer: Ints, direction: Ints) -> Ints:
-    """For each send, the chunk of its other end minus its own, in a loop of stages: one chunk where it goes around the
-    ends.
+    """For each send in a loop of stages, the chunk of its other end minus its own.
 
-    axis, type_, peer: columns of `Ops`. direction: of `towards`.
+    It is one chunk where a message goes around the ends. axis, type_, peer: columns of `Ops`. direction: of `towards`.
     """
     around = (type_ == SEND) & (peer * direction < 0) & ~_on_ring(axis)
     found: Ints = np.where(around, direction, 0)

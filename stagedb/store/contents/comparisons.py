@@ -12,7 +12,10 @@ Row = Mapping[str, Any]
 
 
 def differences(what: str, found: Mapping[Any, Row], expected: Mapping[Any, Row]) -> Iterator[str]:
-    """What is wrong with nodes. Properties that the expected ones do not have are not compared."""
+    """What is wrong with nodes, as sentences. what: the nodes. found, expected: properties by id.
+
+    Properties that the expected nodes do not have are not compared.
+    """
     for id in expected.keys() - found.keys():
         yield f"{what} {shown(id)} is missing"
     for id in found.keys() - expected.keys():
@@ -24,7 +27,10 @@ def differences(what: str, found: Mapping[Any, Row], expected: Mapping[Any, Row]
 
 
 def wrong_edges(type: str, found: Iterable[End], expected: Iterable[End]) -> Iterator[str]:
-    """What is wrong with relationships of one type: each expected one is to be there once, and no other."""
+    """What is wrong with relationships of one type, as sentences.
+
+    Each expected relationship is to be there once, and no other.
+    """
     there, wanted = Counter(map(_key, found)), Counter(map(_key, expected))
     for missing in sorted((wanted - there).keys()):
         yield f"{type} from {shown(missing[0])} to {shown(missing[1])} is missing or was changed"

@@ -79,7 +79,10 @@ def check_layout(row: Mapping[str, Any], layout: RankLayout) -> None:
 
 
 def check_unchanged(what: str, stored: str | None, found: str) -> None:
-    """Raise DamagedError, with the name of what was changed, unless its digest is the stored one, if there is one."""
+    """Raise DamagedError unless a digest is the stored one; None is stored where there is none to compare.
+
+    what: the name of the content, for the error. found: its digest now.
+    """
     if stored not in (None, found):
         raise DamagedError(f"its {what} were changed after the instance was made")
 

@@ -8,7 +8,11 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """1/n of the buffer goes to each other member. All dimensions work in parallel."""
+    """ns of a collective in which every member sends 1/n of the buffer to each other member at once.
+
+    All dimensions work in parallel. spread: the group on its network. whole: bytes of the largest buffer. passes: how
+    often the buffer goes around (2 for an all-reduce).
+    """
     del passes
     n = spread.members
     if not spread.uniform:

@@ -9,9 +9,11 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """The part that is scattered inside a dimension is all that goes to the next outer one.
+    """ns of a collective along one dimension after the other, in parts, so that several dimensions work at a time.
 
-    The number of parts is the fastest up to that of the system. With one part the dimensions take strict turns.
+    Only the part that is scattered inside a dimension goes to the next outer one. The number of parts is the fastest up
+    to that of the system; with one part the dimensions take strict turns. spread: the group on its network. whole:
+    bytes of the largest buffer. passes: how often the buffer goes around.
     """
     latencies, moves = [], []
     for each in spread.spans:

@@ -8,9 +8,11 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """Each member reads the sum of its 1/n through the switch, and writes it to all members through the switch.
+    """ns of a collective that the switch reduces.
 
-    A member sends its whole buffer into the sums of all members, and its own sum once: (n + 1)/n of the buffer.
+    Each member reads the sum of its 1/n, and writes it to all, through the switch. A member sends its whole buffer into
+    the sums of all members, and its own sum once: (n + 1)/n of the buffer. spread: the group on its network. whole:
+    bytes of the largest buffer. passes: how often the buffer goes around.
     """
     (span,) = spread.spans
     sent = Fraction(spread.members + 1, spread.members) * whole

@@ -8,9 +8,10 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """Nanoseconds of a collective by parallel rings, one for each link out of the innermost dimensions.
+    """ns of a collective by parallel rings, one for each link out of the innermost dimensions.
 
     In each pass a member sends (n - 1)/n of the buffer over the slowest dimension, and waits for n - 1 latencies.
+    spread: the group on its network. whole: bytes of the largest buffer. passes: how often the buffer goes around.
     """
     n = spread.members
     return passes * (_steps(spread) + Fraction(n - 1, n) * whole * spread.shared_pace(whole))

@@ -8,7 +8,10 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """Up to the root and down again: a member sends its whole buffer up, and as much down."""
+    """ns of a collective up a tree to its root and down again: a member sends its whole buffer up, and as much down.
+
+    spread: the group on its network. whole: bytes of the largest buffer. passes: how often the buffer goes around.
+    """
     if spread.uniform:
         steps = sum((_levels(each.members) * spread.dimension(each).latency for each in spread.spans), Fraction(0))
     else:

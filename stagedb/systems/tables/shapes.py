@@ -36,7 +36,7 @@ class Shape:
 
 
 def matmul_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
-    """Two operands with `wide` bytes an element, and a result with two."""
+    """FLOPs and bytes of matmuls: two operands with `wide` bytes an element, and a result with two. rows: by column."""
     m, n, k = (rows[name] for name in ("m", "n", "k"))
     return 2 * m * n * k, wide * (m * k + n * k) + 2 * m * n
 
@@ -52,14 +52,20 @@ def seen_pairs(queries: Floats, keys: Floats) -> Floats:
 
 
 def attention_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
-    """Two matmuls over the pairs that causality and the window leave."""
+    """FLOPs and bytes of attentions: two matmuls over the pairs that causality and the window leave.
+
+    rows: by column. wide: bytes of an element.
+    """
     batch, seq, heads, kv, head = (rows[name] for name in ("batch", "seq", "heads", "kv_heads", "head"))
     pairs = seen_pairs(seq, np.minimum(rows["window"], seq))
     return 4 * batch * heads * pairs * head, wide * 2 * batch * seq * head * (heads + kv)
 
 
 def experts_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
-    """Gate, up and down matmul of the tokens of this rank's experts. Weights without a token are not read."""
+    """FLOPs and bytes of the gate, up and down matmul of this rank's experts. Weights without a token are not read.
+
+    rows: by column. wide: bytes of an element.
+    """
     tokens, hidden, ffn, experts = expert_sizes(rows)
     weights = 3 * np.minimum(experts, tokens) * hidden * ffn
     return 6 * tokens * hidden * ffn, wide * weights + 2 * tokens * (2 * hidden + 3 * ffn)
@@ -76,7 +82,10 @@ def expert_sizes(rows: Columns) -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def collective_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
-    """No FLOPs, and the bytes that a rank sends in a ring. The column `bytes` is the whole buffer."""
+    """No FLOPs, and the bytes that a rank sends in a ring.
+
+    rows: by column; `bytes` is the whole buffer. wide: not used.
+    """
     del wide
     passes = np.array([float(KINDS[name].passes) for name in COLLECTIVES])[rows["collective"].astype(np.int64)]
     return 0 * rows["bytes"], passes * rows["bytes"] * (rows["ranks"] - 1) / rows["ranks"]
