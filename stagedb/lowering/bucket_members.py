@@ -258,7 +258,7 @@ class _Filling:
         unit = -1 if found is None else found
         position = max(self.position(unit), 0)
         if op.policy.at_end:
-            # The messages of the stage's first end are at position -1; further ones have no operators.
+            # Free issue numbers, after those of the message at the stage's first end (position -1), one for each unit.
             return self.order.downward(-3 - unit) + self.order.orders - 1, position
         if self.units is not None and op.apart:
             return self.units.reduced(unit, op.template), position
@@ -326,7 +326,8 @@ class _Filling:
             and self.divided(unit, registered)
             and not self.divided(following + 1, registered)
         ):
-            # A unit with one group of ranks gathers ahead only what ended last in the forward: the next one's experts.
+            # A unit whose weights are all in one group of ranks prefetches only the unit that ended last in the
+            # forward: experts.
             return self.begins(following, op) - 1, position
         begun = 0 if following in self.inner and following + 1 not in self.inner else self.begins(following + 1, op)
         return max(begun, self.opened(following, registered)) - 1, position

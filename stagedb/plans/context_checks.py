@@ -132,7 +132,8 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         return heads // plan.tp % over == 0 and heads >= plan.tp
 
     def shares_keys(kv_heads: int, own: bool, over: int) -> bool:
-        # A rank of tp has copies of a head, or some of its own; layers with a number of their own have no copies.
+        # Key/value heads may be fewer than the ranks: each is then copied to several. Layers with a number of heads of
+        # their own have no copies.
         return shares(kv_heads, over) or (copies and not own and over % max(kv_heads // plan.tp, 1) == 0)
 
     def suits(heads: int, kv_heads: int, own: bool, over: int) -> bool:

@@ -146,7 +146,7 @@ def members(plan: Plan) -> Counter[tuple[int, int]]:
     """The number of ranks of a stage by their coordinates (on cp, on ep)."""
     axes = sorted(plan.expert_axes, key=plan.rank_order.index)
     alike = 1 if "tp" in axes else plan.tp
-    # The coordinates repeat: thousands of ranks of dp have as many as one period of them.
+    # The coordinates repeat along the ranks: one period is counted, and multiplied by the number of periods.
     inner = math.prod(getattr(plan, axis) for axis in axes[: axes.index("cp")]) if plan.cp > 1 else 1
     period = math.lcm(inner * plan.cp, plan.ep)
     times, rest = divmod(plan.expert_ranks, period)

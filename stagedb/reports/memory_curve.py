@@ -114,7 +114,7 @@ def _curve(memory: ClassMemory, pieces: Sequence[tuple[float, _Piece]], end: flo
     """A curve of some pieces."""
     size = -(-len(pieces) // MOMENTS)
     picks = [
-        # The fullest of several, from the beginning of the first.
+        # Several pieces become one: it begins where the first of them does, and has the levels of the fullest.
         (pieces[at][0], max((piece for _, piece in pieces[at : at + size]), key=lambda piece: sum(piece[2])))
         for at in range(0, len(pieces), size)
     ]

@@ -130,7 +130,7 @@ class _Writer:
         op = net.op[nodes[shown]]
         flows = np.where(net.type[nodes[shown]] == SEND, self.flow_of[nodes[shown]], 0)
         begun = join(args.take(op), self._node_args(nodes[shown]), flow_field(47, flows))[0]
-        # The place of each among the begins and ends of the stream.
+        # Keys that sort the begins and ends of tasks and of the slices in them, by issue order.
         keys = np.concatenate([4 * firsts, 4 * shown + 1, 4 * shown + 2, 4 * lasts + 3])
         place = np.argsort(keys, kind="stable")
         tasks, parts = len(firsts), len(shown)

@@ -24,7 +24,7 @@ WIDTHS = (92.0, 150.0, 36.0, 66.0, 52.0, 62.0, 41.0)
 
 
 def pdf(summary: PlanSummary) -> bytes:
-    """The file. The same summary gives the same bytes."""
+    """The PDF of a plan's summary, as bytes. The same summary gives the same bytes."""
     file = io.BytesIO()
     sheet = _Sheet(Canvas(file, pagesize=A4, invariant=1), f"{summary.model} on {summary.system}")
     sheet.text(summary.name, BOLD, 18)

@@ -213,7 +213,7 @@ class _Retimed:
         return self.launched[place]
 
     def _end(self, place: int) -> float:
-        # A member of a collective that has not begun everywhere has only errors of the recording after it.
+        # An op may wait for a member of a collective that not all ranks have begun: only if the recording has errors.
         return self.end[place] if self.end[place] >= 0 else self.start[place]
 
     def finish(self, place: int, begun: float) -> None:

@@ -111,6 +111,6 @@ def _steps(found: Mapping[str, Any], depth: int) -> Iterator[PlanStep]:
         args.get("Rows"),
         args.get("DbHits"),
     )
-    # The first input of an operator continues its column, as in the plans that the engine writes.
+    # The first input of an operator has its depth, the others one more, as in the plans that the engine writes.
     for number, child in enumerate(found.get("children", ())):
         yield from _steps(child, depth + (number > 0))

@@ -69,7 +69,7 @@ def parent_of(owner: str) -> str | None:
 
 
 def ancestors(owner: str) -> tuple[str, ...]:
-    """The labels that an owner is made from, directly or not, the first one first."""
+    """The labels that an owner is made from, directly or not: Graph, then Instance, for a profile."""
     parent = parent_of(owner)
     return () if parent is None else (*ancestors(parent), parent)
 

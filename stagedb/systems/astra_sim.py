@@ -176,7 +176,7 @@ class SimulatedCollective:
         spread = Spread(self.network, self.placement)
         paces = {each.dimension: spread.pace(each, self.whole) for each in self.placement.spans}
         if self.placement.ring:
-            # A step may take the links of a dimension in which no row has two members.
+            # A step may also cross a dimension along which no two members are in one row.
             others = range(len(self.network))
             return {**{at: self.network[at].pace(self.whole) for at in others}, **paces}
         return paces

@@ -9,9 +9,10 @@ from stagedb.systems.system import Dimension, Network
 
 @dataclass(frozen=True)
 class Spread:
-    """A group on a network. Times are in ns. `whole` is the largest buffer of a collective, in bytes.
+    """A group of ranks on a network. Times are in ns.
 
-    parts: the most parts that an algorithm may cut the buffer into, so that several dimensions work at a time.
+    network: its dimensions. placement: of the group. parts: the most parts that an algorithm may cut a buffer into, so
+    that several dimensions work at a time. `whole`, in the methods, is the largest buffer of a collective in bytes.
     """
 
     network: Network

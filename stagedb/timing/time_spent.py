@@ -271,8 +271,8 @@ def _stage_wait(found: Timeline, ready: Ints, node: int, begin: int) -> int:
         if start > ready[node]:
             late = [edge for edge in edges if found.finish[order.before[edge]] == start]
             stage = stages[net.lane[node]]
-            # A receive waits for an edge's source, the message. A collective waits for a member: the target, in its
-            # lane.
+            # The node that is waited for: of a receive, the edge's source, a send; of a collective, the edge's target,
+            # a member in its own lane.
             ends = [order.source if net.type[node] == RECV else order.target for _ in late]
             if all(stages[net.lane[end[edge]]] != stage for end, edge in zip(ends, late, strict=True)):
                 total += max(start - max(int(ready[node]), begin), 0)

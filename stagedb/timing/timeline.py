@@ -329,10 +329,10 @@ def _implied(network: NodeGraph, events: Ints, source: Ints, target: Ints, reaso
     rank = np.empty(network.events, np.int64)
     rank[events] = np.arange(network.events)
     stream = network.lane[source] * (len(network.streams) + 1) + network.stream[source] + 1
-    # A receive is on no stream: each one counts on its own.
+    # A receive is on no stream: it gets a number of its own, so that no other event implies it.
     stream = np.where(network.stream[source] < 0, -1 - source, stream)
     before, after = network.event[source], network.event[target]
-    # Where a dependency and the order of a stream lead from the same node, the dependency is kept.
+    # If two edges join the same events, the dependency is kept, and not the order of the stream.
     order = np.lexsort((reason, -rank[before], stream, after))
     source, target, reason, stream = source[order], target[order], reason[order], stream[order]
     before, after = before[order], after[order]

@@ -89,7 +89,7 @@ def read_checksums(path: Path) -> dict[str, int]:
 def _shifts(zeros: npt.NDArray[np.int64]) -> Crcs:
     """x^(8 n) for each number n of bytes that follow."""
     low, high = zeros % _STEP, zeros // _STEP
-    # Powers by repeated doubling: each half of a table is the other half, shifted.
+    # Two tables of powers, of small and of large steps: their product has any number of bytes.
     return _multiply(_powers(_power(8), _STEP)[low], _powers(_power(8 * _STEP), int(high.max(initial=0)) + 1)[high])
 
 

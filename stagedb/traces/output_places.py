@@ -62,7 +62,7 @@ def is_trace_set(directory: Path) -> bool:
 def _check(out: Path, force: bool, noun: str, kept: Callable[[Path, bool], str | None]) -> None:
     check_path(out, str(Word("out")))
     if os.path.lexists(out):
-        # A name that cannot be given is refused below.
+        # A directory without a name, such as `.`, cannot be replaced: the check below refuses it.
         reason = kept(out, force and not _is_nameless(out))
         if reason is not None:
             even = f", which {Word('force', True)} does not replace" if force else ""

@@ -57,12 +57,12 @@ class Report:
 
     @property
     def counted(self) -> int:
-        """The number of faults, with those that are not listed."""
+        """How many faults were found, listed or not."""
         return sum(kind.count for kind in self.kinds)
 
     @property
     def left_out(self) -> int:
-        """Places that were found and are not among `faults` and `conventions`."""
+        """How many places of faults were found that are not listed in `faults` and `conventions`."""
         conventions = sum(kind.count for kind in self.convention_kinds)
         return self.counted + conventions - len(self.faults) - len(self.conventions)
 

@@ -149,7 +149,7 @@ def predict_served(
         at, card, layout, load = work[number]
         system = SYSTEMS[rows[at].cells["system"]]
         if (card.name, system) not in trials:
-            trials.clear()  # rows of a model on a system follow each other
+            trials.clear()  # the trials of one model on one system are kept: its rows follow each other
             sizes = model_sizes(card, GraphOptions().framework)
             trials[card.name, system] = Trials(partial(build_graph, card), sizes, load_system(system))
         steps = EngineSteps(trials[card.name, system], StepWords(layout, load), card.check_tp)

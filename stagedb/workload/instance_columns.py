@@ -268,7 +268,7 @@ class RankTable:
 def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> tuple[Ints, Ints]:
     """For every rank the ranks at this distance forwards and backwards along an axis, around its ends."""
     lines = np.lexsort((coordinates[along], *(coordinates[axis] for axis in ("pp", "dp", "cp", "tp") if axis != along)))
-    # In this order the ranks of one line are next to each other.
+    # In this order the ranks of one row of the mesh along the axis are next to each other.
     rows = lines.reshape(-1, int(coordinates[along].max(initial=0)) + 1)
     onwards, back = np.empty(len(lines), np.int64), np.empty(len(lines), np.int64)
     onwards[rows] = np.roll(rows, -distance, axis=1)

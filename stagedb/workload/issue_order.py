@@ -166,8 +166,9 @@ class _Sequencer:
         for variant in range(len(self.rows)):
             chosen = np.flatnonzero(self.variant == variant)
             table, slots = self._slots(variant, chosen)
-            # Offsets depend on the variants of the references, duplicates on which references are one task, and the
-            # order of a node's dependencies on the order of the tasks.
+            # Tasks share a layout if three things are equal: the variants of the tasks that they refer to (they decide
+            # offsets), which references are one task (they decide duplicates), and the order of these tasks (it decides
+            # the order of dependencies).
             same = np.array([[(row == task).argmax() for task in row] for row in table], np.int64)
             ranks = np.argsort(np.argsort(table, axis=1, kind="stable"), axis=1, kind="stable")
             key = np.concatenate([np.where(table < 0, -1, self.variant[table]), same, ranks], axis=1)

@@ -89,11 +89,11 @@ def record_shard(
     put: PutTogether,
     instance_of: Callable[[Candidate], str | None] = lambda each: None,
 ) -> tuple[SearchResult, bool]:
-    """The search as far as its shards are finished, and whether this call searched: a shard that is there is read.
+    """The search as far as its shards are finished, and whether this call searched: a finished shard is read.
 
-    A shard that ended early goes on, and so does one that was stopped. work: runs it. put: makes the search of its
-    shards. instance_of: the id of the instance of a plan. Raises UsageError if the store has the search cut into
-    another number of shards.
+    A shard that ended early goes on, and so does a stopped one. shard: which one, of how many. work: runs it. put:
+    merges what shards have found. instance_of: the id of the instance of a plan. Raises UsageError if the store has the
+    search cut into another number of shards.
     """
     _check_cut(store, request, shard)
     with suppress(_OverError):
@@ -201,10 +201,11 @@ def put_together(
     instance_of: Callable[[Candidate], str | None],
     new: bool,
 ) -> SearchResult:
-    """The search of what its shards have found by now, which the store keeps as the search.
+    """Merge what shards have found by now, and keep it as the search.
 
-    new: whether a shard has changed. One that was searched without shards, and ended early, is left as it is until all
-    shards are finished. Raises _OverError if the search is whole in the store.
+    Raises _OverError if the store has the whole search. of: the number of shards. put: merges. instance_of: the id of
+    the instance of a plan. new: whether a shard has changed. A search without shards that ended early is left as it is
+    until all shards are finished.
     """
     made: _Assembled | None = None
     while True:

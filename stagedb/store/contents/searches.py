@@ -49,11 +49,11 @@ def record_search(
     work: Work,
     instance_of: Callable[[Candidate], str | None] = lambda each: None,
 ) -> tuple[SearchResult, bool]:
-    """The result of a search, and whether this call searched: one that the store has is read.
+    """The result of a search, and whether this call searched: a finished search of the store is read.
 
-    One that ended before all plans were tried goes on, and so does one that was stopped. work: runs it. instance_of:
-    the id of the instance of a plan, which joins the best ones to it. An error inside is raised again; what was timed
-    before stays for the next search.
+    A search that ended before all plans were tried goes on, and so does a stopped one. work: runs the search.
+    instance_of: the id of the instance of a plan, which joins the best plans to it. An error inside is raised again;
+    plans that were timed before stay for the next search.
     """
     there = store.read("search/found", search=request.id)
     if there and there[0]["covered"]:

@@ -79,8 +79,9 @@ class MeasuredTable:
         """A bound of the rate for any size: FLOPs a ns."""
         if self.shape.families:
             return self.rate / self._least
-        # In a cell of the grid the difference from the model is none below that of its corners, and the model's time of
-        # a FLOP is the shortest at the last corner. The first and the last cell of an axis are open.
+        # A bound for each cell of the grid: a value inside is no less than the least of its corners, and the model's
+        # time for a FLOP is shortest at the corner with the largest sizes. The cells at the ends of an axis have no
+        # outer corner.
         low = self.grid.values
         for axis in range(low.ndim):
             low = np.minimum(

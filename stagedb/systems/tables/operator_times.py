@@ -248,13 +248,14 @@ def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
     causal = np.array([each.causal for each in chosen])
     window = np.where(causal & (keys < queries) & _windowed(table, head, keys), keys, UNBOUNDED)
     pairs = np.where(causal, seen_pairs(queries, keys), queries * keys)
-    # Without a mask, it is as fast as the causal attention with as many pairs, whose rows are as long as its own.
+    # An attention without a mask is timed as a causal one with as many pairs of queries and keys, of sqrt(2 q k)
+    # queries.
     rows = np.where(causal, queries, np.sqrt(2.0 * queries * keys))
     sizes = {**dims, "seq": rows, "window": window}
     own = seen_pairs(rows, np.minimum(window, rows))
     forward = 2 * dims["batch"] * dims["heads"] * queries * keys * (head + value)
     backward = np.array([each.flops for each in chosen], np.float64) / forward
-    # More than the forward's FLOPs are those of a backward.
+    # An attention with more FLOPs than a forward has is a backward.
     speed = np.where(backward > 1.01, BACKWARD, 1.0)
     found: Floats = table.ns(sizes) * (pairs / own) * ((head + value) / (2 * head)) * backward / speed
     return found
