@@ -117,7 +117,7 @@ class RayWorkers:
         self._start(max(1, count))
 
     def _start(self, count: int) -> None:
-        """Ask for so many more workers. They answer questions as soon as they run."""
+        """Ask for `count` more workers. They answer questions as soon as they run."""
         with self._connection():
             kind = self.ray.remote(num_cpus=1, max_restarts=0)(_Worker)
             for _ in range(count):

@@ -134,7 +134,7 @@ def _written(table: PagedTable, name: str, room: int) -> tuple[dict[str, Any], l
 
 
 def _short_row(cells: list[Any], room: int) -> list[Any]:
-    """A row whose JSON has less than so many bytes. Raises UsageError if its values are too many for that."""
+    """A row whose JSON has less than `room` bytes. Raises UsageError if its values are too many for that."""
     for longest in _TEXTS:
         found = [_shortened(each, longest) for each in cells]
         if len(_json(found)) < room:
@@ -146,7 +146,7 @@ def _short_row(cells: list[Any], room: int) -> list[Any]:
 
 
 def _fitting(value: Any, room: int) -> tuple[Any, str]:
-    """A value whose JSON has at most so many bytes, and what was left out, in a sentence; empty for nothing."""
+    """A value whose JSON has at most `room` bytes, and what was left out, in a sentence; empty for nothing."""
     plain = _plain(value)
     if len(_json(plain)) <= room:
         return plain, ""

@@ -311,8 +311,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
 
         kind: graphs, instances, profiles, searches, runs, or unfinished: what a process builds or deletes. model: only
         of this model. system: only profiles and searches on it. tag: only what has it. mine: only what the caller made,
-        asked for or named. sort: created (the caller's own first), name, ranks, step, mfu or memory. limit: the first
-        so many of each kind.
+        asked for or named. sort: created (the caller's own first), name, ranks, step, mfu or memory. limit: the most
+        rows of each kind.
         """
         return listing.listing(self.store, kind, model, system, tag, mine, sort, limit)
 
@@ -328,7 +328,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         """Instances that somebody profiled, a row for each profile, the most tokens a second an accelerator first.
 
         model: the model's name. system: the system's name. fits: only those whose fullest rank fits into the memory of
-        an accelerator. limit: the first so many. words: values that the plans have. Profiles with scaled durations are
+        an accelerator. limit: the most rows. words: values that the plans have. Profiles with scaled durations are
         left out. Step in ns, memory and room in bytes; both are None, and `fits` too, for a profile of an older
         stagedb, until somebody profiles the same again. Raises UsageError if the store has nothing of the model or the
         system.

@@ -174,7 +174,11 @@ class _Sizes:
         self.known: dict[int, Mapping[int, int]] = {}
 
     def fit(self, cache: int, stage: int, block: int, tokens: int, words: RequestWords) -> RequestFit:
-        """The requests of so many tokens that a cache of these bytes has room for. words: limits of an engine."""
+        """The requests that a cache has room for.
+
+        cache: its bytes. stage: a stage of the pipeline. block, tokens: tokens of a block, and of each request. words:
+        limits of an engine.
+        """
         whole = -(-tokens // block) * block
         one, request = self._of(block)[stage], self._of(whole)[stage]
         blocks, most = words.setting("blocks", 0), words.setting("cache_tokens", 0)

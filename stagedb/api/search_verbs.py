@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stagedb.api import jobs, searching
     from stagedb.api.searching import Report, Systems
 else:
-    # A listing or a query needs neither.
+    # A listing or a query runs without these two modules, which take long to import.
     jobs, searching = deferred("stagedb.api.jobs", "stagedb.api.searching")
 
 

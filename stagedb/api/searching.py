@@ -91,7 +91,7 @@ def search(
     on: str | None = None,
     compare: Mapping[str, Any] | None = None,
 ) -> Searched:
-    """The best plans of a model on so many accelerators, and why the others lose. No store is read or written.
+    """The best plans of a model on `ranks` accelerators, and why the others lose. No store is read or written.
 
     model: a name of the library, a card's file or a card. ranks: numbers of accelerators. system: presets or files.
     allow: groups of words that may vary in addition to tp, pp, dp, ep, the micro-batch and chunks of stages

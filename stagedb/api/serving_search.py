@@ -82,7 +82,7 @@ def search_serving(
     progress: Report | None = None,
     words: Mapping[str, Any] | None = None,
 ) -> SearchedServing:
-    """The engines that serve most tokens a second on so many accelerators, within limits. No store is read or written.
+    """The engines that serve most tokens a second on `ranks` accelerators, within limits. No store is read or written.
 
     Engines that do all of it are compared with engines of prefill and of decode apart. model: a name of the library, a
     card's file or a card. ranks: numbers of accelerators. system: a preset or a file. input_len: tokens of a request.

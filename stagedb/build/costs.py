@@ -40,7 +40,7 @@ def _even_blocks(numbers: Expression) -> Expression:
 
 
 def _times_least(numbers: Expression) -> Expression:
-    """How many times the smallest tensor that has blocks fits into so many numbers."""
+    """How many times the smallest tensor that has blocks fits into a tensor. numbers: its elements."""
     return ceiling((numbers + 1) / LEAST) - 1
 
 
@@ -80,8 +80,8 @@ def _sent(layout: Layout, axes: Mapping[str, Expression], targets: tuple[str, ..
 class Sizes:
     """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size.
 
-    Slots are sized as if every expert had as many as the one that is chosen most. Elements, bytes and FLOPs count only
-    slots that have tokens, and of the room for copies of tokens that which has some.
+    Each expert has as many slots as the one that most tokens choose. Elements, bytes and FLOPs count only the slots
+    that have tokens, and only the filled part of buffers for copies of tokens.
     """
 
     axes: Mapping[str, Expression]

@@ -16,7 +16,7 @@ DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB
 """Bytes at which torch's DistributedDataParallel closes its first and its later buckets."""
 
 ALIGNED, BLOCK = 64, 128
-"""In Megatron's buffers each parameter begins at a multiple of so many elements, and is padded to one."""
+"""Elements: Megatron's parameters begin at a multiple of `ALIGNED` in a buffer, whose size is a multiple of `BLOCK`."""
 
 Units = Sequence[int | None]
 Dealt = list[Sequence[int]]
@@ -30,10 +30,10 @@ class BucketPolicy:
     name: the word that graphs store.
     rule: assigns weights, by bytes and unit in order of registration, to buckets of indexes.
     by_unit: a bucket of gradients is due at the end of its unit's backward; else right after the last of its gradients.
-    at_end: it is due after the whole backward of the stage and its messages, in the order of the units' forwards; what
+    at_end: a bucket is due after the stage's whole backward and its messages, in the order of the units' forwards; what
         is outside layers comes first.
     copied: the framework copies gradients into separate buckets instead of computing them there.
-    extent: elements of the padded buffer that holds weights of these sizes for so many shards; None: a bucket is as
+    extent: elements of the padded buffer, by its weights' sizes and the number of shards; None: a bucket is as
         large as its weights.
     """
 

@@ -67,7 +67,7 @@ def _as_posted(plan: Plan, columns: ClassColumns, stage: int, nodes: Sequence, f
             places[task].append(at)
     for each in order:
         if isinstance(each, PostedGathers):
-            # In the order of the modules that they are of; experts are behind their layer.
+            # Gathers follow the order of their modules; those of experts come after those of their layer.
             places[each].sort(key=lambda at: _module(columns, int(found.op[at])))
     return np.array([at for each in order for at in places[each]], np.int64)
 

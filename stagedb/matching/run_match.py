@@ -21,7 +21,7 @@ LATE = 0.1
 """A rank is late if it runs nothing for this share of the step, and the others with the same op do not."""
 
 SLOW = 1.5
-"""A rank is slow if its matmuls take so many times the median of the ranks."""
+"""A rank is slow if its matmuls take this many times as long as the median of the ranks."""
 
 
 @dataclass(frozen=True)

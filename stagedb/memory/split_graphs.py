@@ -30,7 +30,7 @@ class SplitGraph:
 
     @cached_property
     def branches(self) -> Mapping[Forward, int]:
-        """By operator with gradients of weights, its last item in the second half."""
+        """For each forward operator that the second half differentiates, the index of its last item there."""
         return {forward_of(item): index for index, item in self._differentiating(self.program.backwards[-1])}
 
     @cached_property

@@ -316,11 +316,13 @@ def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_ranks: Iterable[int]) -> list[dict[str, int]]:
-    """The values of the load's symbols on ranks of ep: the sum, the most of one expert, the rank's own part + 1, and
-    that of all experts that it deals choices to + 1.
+    """For each rank of `ep_ranks`, the values of the symbols of the experts' load.
 
-    `load_here` and `load_dealt` are one more than the load, because symbols are above 0. Ranks of tp that have the same
-    tokens deal them to a part of the experts each, of which the ranks that they exchange tokens with have some each.
+    plan: the plan. sizes: the model's symbols, such as E. ep_ranks: places on the axis ep. Loads are in the smallest
+    common unit of choices: `load_all` of all experts of a layer, `load_most` of the fullest one, `load_here` of the
+    rank's own experts + 1, and `load_dealt` of all experts that the rank sends choices to + 1. The last two are one
+    more than the load, because symbols are above 0. Ranks of tp that have the same tokens each send them to the experts
+    of a part of the ranks.
     """
     given = loads(plan, sizes)
     each = held_experts(plan, sizes) // plan.ep

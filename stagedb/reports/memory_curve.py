@@ -100,7 +100,7 @@ _Piece = tuple[int, int, list[int]]
 
 
 def _pieces(memory: ClassMemory, task: int, parts: int) -> Iterator[tuple[float, _Piece]]:
-    """A task in so many parts at most: where each begins in the task, from 0 to 1, and its fullest moment."""
+    """A task in at most `parts` pieces: where each begins in the task, from 0 to 1, and its fullest moment."""
     found = memory.usage.levels(task)
     totals = found.sum(axis=0)
     length = len(totals)

@@ -32,7 +32,7 @@ from stagedb.workload.instance_columns import ONCE_A_STEP, RECV, SEND, TYPES, In
 
 GRANULARITIES = ("op", "task")
 MOST = 500_000
-"""Slices of operators in a trace without a chosen granularity. A browser loads so many in some seconds."""
+"""Slices of operators in a trace without a chosen granularity. A browser loads them in some seconds."""
 
 
 @dataclass(frozen=True)

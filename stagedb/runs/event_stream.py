@@ -129,7 +129,7 @@ class EventStream(Generic[EventT]):
                 yield found
                 self._number += len(found)
                 if not more:
-                    # A list alone has nothing after it.
+                    # If the whole file is a list, nothing follows its bracket.
                     self._tail(text, b"", alone)
                     return
                 used = end + buffer[end:].index(b",") + 1

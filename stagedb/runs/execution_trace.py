@@ -213,7 +213,7 @@ def _recorded(node: _CallNode, groups: Sequence[Any]) -> RecordedCall | None:
     attributes = {each.name: each.value for each in node.attrs}
     sent, received = (_first_elements(operands) for operands in (inputs, outputs))
     dtype = next((found for kind in inputs.types if (found := _dtype(str(kind)))), "")
-    # A barrier and what ends a group have no tensor.
+    # The calls for a barrier and for the end of a group have no tensor.
     return recorded_call(inputs.values, attributes, groups, (sent, received, dtype))
 
 

@@ -15,7 +15,10 @@ _LONGEST_NAME = 1_000
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Memory of a place of some ranks of a lane. id: of its node. ranks: each with its own times, by number."""
+    """The memory of one device or host, alike on several ranks of a lane.
+
+    id: of its node. ranks: by the rank's number, the memory with the rank's own times.
+    """
 
     id: str
     lane: LaneRows

@@ -28,7 +28,7 @@ class Ask(Protocol):
     """A function that asks a store a query."""
 
     def __call__(self, db: Stagedb, most: int, plan: Literal["explain", "profile"] | None = None) -> Rows:
-        """The answer with at most so many rows, or the plan of the query."""
+        """The answer with at most `most` rows, or the plan of the query."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def longest(links: Sequence[Fraction], steps: int) -> Fraction:
 
 
 def _windows(links: Sequence[Fraction], width: int) -> list[Fraction]:
-    """The sums of so many links that follow each other around a ring."""
+    """The sums of `width` links that follow each other around a ring, from each link on."""
     found = [sum(links[:width], Fraction(0))]
     for at in range(len(links) - 1):
         found.append(found[-1] - links[at] + links[(at + width) % len(links)] if width else found[-1])

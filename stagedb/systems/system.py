@@ -53,7 +53,7 @@ COLLECTIVE_MODELS = ("fastest", ASTRA_SIM)
 the rules of ASTRA-sim's analytical network (`stagedb.systems.astra_sim`)."""
 
 _DIGITS = 12
-"""Decimals of an interpolated efficiency. Logarithms on two machines agree on so many."""
+"""Decimals of an interpolated efficiency. Logarithms on two machines agree on these."""
 
 
 def inverse(rate: Number) -> Fraction:
@@ -321,7 +321,7 @@ class Collectives:
 
     parts: the most parts that a collective over several dimensions is cut into. While one part is in an outer
     dimension, the next is in the inner one. With 1 the dimensions take strict turns. The model `astra-sim` cuts every
-    collective into so many parts, as the simulator does (`preferred-dataset-splits`).
+    collective into exactly these, as the simulator does (`preferred-dataset-splits`).
     """
 
     model: str = COLLECTIVE_MODELS[0]

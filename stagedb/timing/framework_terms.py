@@ -84,7 +84,7 @@ def _bytes_of_sum(plan: Mapping[str, Any], sums: str) -> int:
 
 
 def _summed(elements: int, width: int, system: System) -> int:
-    """ns in which so many bytes of each element are moved."""
+    """ns in which elements are moved. width: bytes of each element that are moved."""
     size, memory = max(elements * width, 1), system.accelerator
     return round(size / memory.memory.at(size) * inverse(memory.bandwidth))
 

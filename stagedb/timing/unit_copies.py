@@ -46,7 +46,7 @@ def add_copies(columns: ClassColumns, ns: Ints, copies: str, dtype: str, acceler
 
 
 def _gathered(size: int, copies: str) -> int:
-    """Bytes that are read and written after a gather of so many bytes."""
+    """Bytes that are read and written after a gather. size: bytes of the gathered parameters."""
     return 2 * size if copies == "parameters" else 0
 
 

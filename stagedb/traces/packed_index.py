@@ -313,7 +313,7 @@ def _wrong_members(members: Mapping[str, Any], names: list[str]) -> str | None:
 def wrong_files(index: Mapping[str, Any]) -> str | None:
     """Why the files of an index are wrong, or None.
 
-    Only the groups are taken from it; the other files must follow from the set.
+    The file of communicator groups is taken as it is. Every other file must have the text that follows from the set.
     """
     described, files = index["set"], index["files"]
     groups = f"{described['name']}.json"

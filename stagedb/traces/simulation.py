@@ -196,7 +196,7 @@ def _run(command: list[str], place: Path, output: Path, timeout: float) -> int:
 
 
 def _allow_files(count: int) -> None:
-    """Let this process, and those that it starts, open so many files: the simulator keeps every trace open."""
+    """Let this process, and those that it starts, open `count` files: the simulator keeps every trace open."""
     if sys.platform == "win32" or os.name != "posix":
         return
     import resource

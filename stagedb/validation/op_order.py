@@ -52,7 +52,10 @@ class Compared:
 
 
 def work(kind: str, dims: Sequence[int]) -> OrderedWork:
-    """A matmul or attention whose dimensions have one order: a matmul is the same if its two sides change places."""
+    """A matmul or attention with its dimensions in one order: a matmul equals its transpose.
+
+    kind: `matmul` or `attention`. dims: as the operator has them; of a matmul the batch, m, n, k.
+    """
     if kind == "matmul":
         *batch, m, n, k = dims
         dims = (*batch, *sorted((m, n)), k)

@@ -97,7 +97,7 @@ class ServedRow:
 
 @dataclass(frozen=True)
 class ServedTime:
-    """A row and its prediction. ms: a token; None with a reason."""
+    """A row and its prediction. ms: the predicted time of a token; None with a reason."""
 
     row: ServedRow
     ms: float | None
@@ -199,7 +199,7 @@ def _load(row: ServedRow) -> ServingLoad:
 
 
 def _time(steps: EngineSteps, load: ServingLoad, measured: float) -> int:
-    """ns a token, with so many requests at once on each rank of dp. measured: ms of a token."""
+    """ns a token, with the row's requests at once on each rank of dp. measured: ms of a token."""
     count, chunk = load.concurrency or 1, min(CHUNKS[-1], load.prompt)
     if count > most_at_once(load, chunk):
         raise UsageError("requests wait for the prompts of others")

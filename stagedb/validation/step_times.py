@@ -101,7 +101,7 @@ def _row(table: Mapping[str, Any], row: Mapping[str, Any]) -> PublishedStep:
 
 
 def _seconds(card: Card, words: Mapping[str, Any], formula: str, teraflops: float) -> float:
-    """The time of a step with so many TFLOP/s a GPU, by one of `FORMULAS`."""
+    """The time of a step. formula: of `FORMULAS`, for the FLOPs. teraflops: TFLOP/s of a GPU."""
     s = words["seq_len"]
     flops = words["global_batch_size"] * s * FORMULAS[formula](card, s)
     return float(flops / (Plan.from_mapping(words).world * teraflops * 1e12))

@@ -145,7 +145,7 @@ def _refusal(row: Mapping[str, Any]) -> FlagRefusal | None:
     why = row.get("why", row.get("refused"))
     if why is None:
         return None
-    # A switch that is off changes nothing, and nor does no value.
+    # A switch that is off changes nothing, and neither does an option without a value.
     harmless = frozenset({"false", "none", "null", *row.get("harmless", ())})
     return FlagRefusal(_with_words(why), _with_words(row["works"]), harmless, tuple(row.get("harmless_without", ())))
 

@@ -110,7 +110,7 @@ class MeasuredTable:
         _, _, _, top_k, _, ep = self.families.T
         found = np.zeros(len(tokens))
         for family, weight in self._near(np.stack([hidden, ffn, experts], axis=1), self.local_sizes):
-            # The tokens of all ranks from which so many choices come to one rank.
+            # The tokens of all ranks of ep together, of whose choices one rank's experts have `tokens`.
             point = np.log(tokens * ep[family] / top_k[family])
             found += weight * self.grid.at(np.stack([family.astype(np.float64), point], axis=1))
         return self.base(rows) * np.exp(found)

@@ -44,7 +44,7 @@ def matmul_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
 def seen_pairs(queries: Floats, keys: Floats) -> Floats:
     """Pairs of a query and a key that a causal mask leaves, a head: the last query sees the last key.
 
-    Fewer keys than queries are a window: each query sees so many, the first ones fewer.
+    Fewer keys than queries are a window: each query sees `keys` keys, the first ones fewer.
     """
     few = np.minimum(queries, keys)
     pairs: Floats = queries * keys - few * (few - 1) / 2

@@ -80,7 +80,8 @@ def peak(job: SimulatedJob) -> "Number":
 
 def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]], splits: int = 1) -> str:
     """`system.json`. implementations: for each kind of collective, one a level. splits: chunks of a collective."""
-    # With a roofline compute needs it, and the model that follows the simulator has a term for reductions.
+    # Two things need the bandwidth of memory: compute under a roofline, and the reductions of the cost model
+    # `astra-sim`.
     reduces = not job.timed or job.system.collectives.model == ASTRA_SIM
     memory = float(job.system.accelerator.bandwidth) if reduces else NO_REDUCTIONS
     described: dict[str, Any] = {

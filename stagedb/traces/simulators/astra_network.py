@@ -183,7 +183,7 @@ def _splits(
 
 
 def _time(load: _Load, splits: int, laid: Sequence[Level], rates: Sequence[Fraction], world: int) -> Fraction:
-    """ns of one pass in so many chunks, on several levels."""
+    """ns of one pass in `splits` chunks, on several levels."""
     chunk = max(load.row.bytes // splits, 1)
     chunks = -(-load.row.bytes // chunk)  # the simulator rounds a rest up to a whole chunk
     steps = [
