@@ -175,10 +175,9 @@ class SeenAgainstPlan:
     """A run next to the instance that it is of: expected and seen.
 
     profile: the times that are expected; None without one. match: what differs between the ops of both; found: the same
-    with the run and the plan that were read for it. sums: where the
-    time of the expected and of the seen step goes; empty without a profile. calls: what a call takes, by what it is,
-    expected and seen; empty unless the store has this match. held: bytes at the moments of a step, by rank
-    class, expected and seen; empty if the run has none.
+    with the run and the plan that were read for it. sums: where the time of the expected and of the seen step goes;
+    empty without a profile. calls: what a call takes, by what it is, expected and seen; empty unless the store has this
+    match. held: bytes at the moments of a step, by rank class, expected and seen; empty if the run has none.
     """
 
     run: RunInfo

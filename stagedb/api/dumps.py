@@ -17,8 +17,8 @@ from stagedb.store.dumped_marks import marks_of
 def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice | None) -> int:
     """Write things with all that they need into a file; without words, all of the store. Returns their number.
 
-    words: names or ids of things. Raises UsageError for an unknown word, for an empty store,
-    and for a file that is there already, unless `force` is set.
+    words: names or ids of things. Raises UsageError for an unknown word, for an empty store, and for a file that is
+    there already, unless `force` is set.
     """
     if path.exists() and not force:
         raise UsageError(f"{path_text(path)} is there already: {Word('force', True)} replaces it")

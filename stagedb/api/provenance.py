@@ -134,8 +134,8 @@ def commands_of(verb: str, asked: Asked, words: Mapping[str, Any], more: Sequenc
 def of_source(
     source: model_names.Source | None, plan: Plan | None, systems: Sequence[System], commands: Sequence[str]
 ) -> Provenance:
-    """The provenance of what is computed of a model on systems. source: None
-    without a plan at all. plan: None for a result of several plans.
+    """The provenance of what is computed of a model on systems. source: None without a plan at all. plan: None for a
+    result of several plans.
     """
     inputs = [] if plan is None else [Input.of("plan", plan.to_json())]
     inputs = [

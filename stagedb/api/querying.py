@@ -143,9 +143,8 @@ def run(
     With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
     its profiles. A named query about a profile's time is asked about a run instead, if one is given. The parameter
     `other` of a named query may also be a name or the start of an id. progress: called while nodes of ranks and groups
-    are written, with how many of them there are, of how many. graph: the answer also has the
-    nodes and relationships in its rows. plan: the answer has how the store gives it; `explain` does not run the query,
-    `profile` measures it.
+    are written, with how many of them there are, of how many. graph: the answer also has the nodes and relationships in
+    its rows. plan: the answer has how the store gives it; `explain` does not run the query, `profile` measures it.
     """
     text, statement = _text(store, query)
     run = _take("run", {"run"}, params := dict(params), run)

@@ -148,11 +148,11 @@ class RunVerbs:
 
         run: its id or name. rank: of the run; by default the first one that has iterations. model: of the library, a
         card or a config: each iteration is then planned with its own requests, and the row has the step that is
-        expected next to the one that was seen. system: by default the preset with the
-        accelerator that the run names. framework: as in `profile`. alike: plan the
-        requests of an iteration as if all had the mean length, which models with windows need. words: of the plan, such
-        as `tp`, without those of requests. progress: called with the different batches that were planned,
-        and with all. Nothing is written. Raises UsageError for a run without iterations.
+        expected next to the one that was seen. system: by default the preset with the accelerator that the run names.
+        framework: as in `profile`. alike: plan the requests of an iteration as if all had the mean length, which models
+        with windows need. words: of the plan, such as `tp`, without those of requests. progress: called with the
+        different batches that were planned, and with all. Nothing is written. Raises UsageError for a run without
+        iterations.
         """
         from stagedb.api import iterations, provenance
         from stagedb.plans import typed_words

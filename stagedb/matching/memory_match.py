@@ -20,9 +20,9 @@ class MemoryAt:
     """Bytes of a rank class at a moment of a step.
 
     number: of the class. ranks: its recorded ranks, ascending. fullest: those whose memory is compared, as its peak is
-    the highest: more than one if their allocators did the same. place: `device 0`, or
-    `host`. above_start: whether bytes are those above the start of the step. moment: of `MOMENTS`. expected, seen:
-    bytes. expected_in, seen_in: the phase and what runs at a peak, in words; empty at the end of a phase.
+    the highest: more than one if their allocators did the same. place: `device 0`, or `host`. above_start: whether
+    bytes are those above the start of the step. moment: of `MOMENTS`. expected, seen: bytes. expected_in, seen_in: the
+    phase and what runs at a peak, in words; empty at the end of a phase.
     """
 
     number: int

@@ -99,11 +99,11 @@ class ChunkProgram:
     items: kinds are in the order in which a micro-batch runs them. chunk: its number on the stage. sizes: bytes on one
     rank of the tensors that exist there. parts: bytes of one rank's part of weights and of the optimizer's state, where
     dp shards them. own: the same without the padding of a rank's last rows. columns: the weights whose parts are cut
-    along their second axis. places: position and block. layers: by
-    position, counted from the stage's first; None outside layers.
-    recomputing: positions of layers that recompute something. storage: for each tensor, the tensor whose bytes it uses.
-    gradients: the weight of each gradient that a backward makes. given, gives: the chunks of the same stage
-    that are before and after it in the pipeline, which hand over without a message; None where they are elsewhere.
+    along their second axis. places: position and block. layers: by position, counted from the stage's first; None
+    outside layers. recomputing: positions of layers that recompute something. storage: for each tensor, the tensor
+    whose bytes it uses. gradients: the weight of each gradient that a backward makes. given, gives: the chunks of the
+    same stage that are before and after it in the pipeline, which hand over without a message; None where they are
+    elsewhere.
     """
 
     chunk: int

@@ -112,8 +112,8 @@ def _id(row: tuple[Sequence[str], str | None, Mapping[str, Any]]) -> str:
 def load_dump(store: Store, path: Path, proof: Proof, notice: Notice = lambda line: None) -> int:
     """Check all of a dump, then write what the store lacks of it. Returns how many things were written.
 
-    Each thing becomes visible when it is complete. A load that was stopped is run again: it goes
-    on after the last complete one. Raises DumpError, and writes nothing, for a file that is not sound.
+    Each thing becomes visible when it is complete. A load that was stopped is run again: it goes on after the last
+    complete one. Raises DumpError, and writes nothing, for a file that is not sound.
     """
     with _opened(path) as file:
         return load_file(store, path_text(path), file, proof, notice)

@@ -72,9 +72,8 @@ class Transfer:
 @dataclass(frozen=True)
 class Timed:
     """A duration. rule: where it comes from: `roofline:compute`, `roofline:memory`, the name of a collective algorithm,
-    `p2p`, `measured`, `host:link`,
-    `host:memory`, or `table:` and the operator of a system's table. dimension: the slowest network dimension that
-    it spans; None without a network.
+    `p2p`, `measured`, `host:link`, `host:memory`, or `table:` and the operator of a system's table. dimension: the
+    slowest network dimension that it spans; None without a network.
 
     wires: the dimensions that it crosses, innermost first, each with the bytes that a rank sends into it (mean of the
     members). A byte counts once, in the outermost dimension between its two ends.

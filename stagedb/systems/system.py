@@ -214,11 +214,11 @@ class Dimension:
     """A level of the network. Ranks count its places like digits, the innermost dimension first.
 
     size: places; None: as many as the job needs (the outermost only). use: how many of them a job takes; None: all.
-    bandwidth: GB/s of an accelerator in one
-    direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
-    the bytes of a message. algorithms: names of the collective algorithms that it has hardware for. simulated: it is
-    one of ASTRA-sim's network, as `System.network` makes it: a message between two ranks takes the innermost dimension
-    in which they differ. custom_all_reduce: the kernels of engines that serve; None: they have NCCL's.
+    bandwidth: GB/s of an accelerator in one direction, all its links of this dimension together. latency: ns from one
+    accelerator to the next. efficiency: by the bytes of a message. algorithms: names of the collective algorithms that
+    it has hardware for. simulated: it is one of ASTRA-sim's network, as `System.network` makes it: a message between
+    two ranks takes the innermost dimension in which they differ. custom_all_reduce: the kernels of engines that serve;
+    None: they have NCCL's.
     """
 
     name: str
@@ -281,11 +281,11 @@ class Overlap:
     collectives run in chunks during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
     which gradients are reduced during the last backward, and updated parameters gathered during the next forward; 0:
     neither. casts: how inputs of fp8 matmuls are cast, one of `CASTS`; with any of them weights are cast once a step.
-    sums: how gradients of weights are added up, one of `SUMS`. stretch: by operator, how
-    many times its measured time a kernel takes in a step. taken: the share of computing that collectives of
-    data-parallel ranks take while they run, in thousandths. copies: how FSDP keeps the parameters of a unit, one of
-    `COPIES`, which decides what is copied around its collectives; empty: nothing is. merges: how the turns of a ring
-    of cp are merged, one of `MERGES`; empty: within the attention. keys: `repeated` where they are copied to all heads.
+    sums: how gradients of weights are added up, one of `SUMS`. stretch: by operator, how many times its measured time a
+    kernel takes in a step. taken: the share of computing that collectives of data-parallel ranks take while they run,
+    in thousandths. copies: how FSDP keeps the parameters of a unit, one of `COPIES`, which decides what is copied
+    around its collectives; empty: nothing is. merges: how the turns of a ring of cp are merged, one of `MERGES`; empty:
+    within the attention. keys: `repeated` where they are copied to all heads.
     """
 
     compute: str = "in-order"

@@ -140,8 +140,8 @@ def profile_job(
     measured: durations that replace the model's. scalings: which ops take longer or shorter, and by which factor.
     blocking: mesh axes (`tp,pp`) whose communication a rank waits for before it computes on, because its framework
     does. The job has the best placement of a system that names none. Raises UsageError if the system has no room or no
-    rate for the job, if measured rows contradict each other,
-    for a scaling that matches nothing, and for an unknown axis. Raises StagedbError for a step that never ends.
+    rate for the job, if measured rows contradict each other, for a scaling that matches nothing, and for an unknown
+    axis. Raises StagedbError for a step that never ends.
     """
     axes = blocking_axes(blocking, system)
     system, placements = placed(workload, system)

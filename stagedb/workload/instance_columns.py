@@ -52,13 +52,12 @@ class Ops:
     Compute: `flops`, with `dtype` if there are some, `bytes` (read and written), `dims` of a matmul (`[batch,] m, n,
     k`; of experts with uneven loads as if all had that of the fullest, so that `flops` are fewer) or an attention
     (batch, heads, heads of keys, queries, keys, head, and a value if that differs). Others: `size` (of the call, which
-    is one for all of its members: their largest operand), this rank's `operand` and `result`
-    in bytes, `axis`, `dtype`;
+    is one for all of its members: their largest operand), this rank's `operand` and `result` in bytes, `axis`, `dtype`;
     messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp; of caches, its place
     in `RankTable.others`), `towards` (the direction of the other end: 1 the next stage or rank of a ring, -1 the one
     before; around the ends too; 0 of caches), `step` (of a send between stages, the chunk of the other end minus its
-    own). `turn`: of its loop, from 0; -1 outside loops.
-    `facts`: what it is to its model. A field that an op does not have is 0 or "".
+    own). `turn`: of its loop, from 0; -1 outside loops. `facts`: what it is to its model. A field that an op does not
+    have is 0 or "".
     """
 
     name: tuple[str, ...]

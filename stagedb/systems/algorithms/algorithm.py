@@ -13,10 +13,9 @@ class Algorithm:
     """How the ranks of a group run a collective.
 
     name: the `Timed.rule` of its times. kinds: the collectives that it can run. time: ns by (group, bytes of the
-    largest buffer, passes of the kind). shares: by dimension, the share of that
-    buffer that a member sends in one pass, the mean of the members. applies: whether it suits a group. hardware:
-    whether it needs hardware that a system's file must name for each dimension that the group spans
-    (`network[].algorithms`).
+    largest buffer, passes of the kind). shares: by dimension, the share of that buffer that a member sends in one pass,
+    the mean of the members. applies: whether it suits a group. hardware: whether it needs hardware that a system's file
+    must name for each dimension that the group spans (`network[].algorithms`).
     """
 
     name: str

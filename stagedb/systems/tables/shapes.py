@@ -23,8 +23,8 @@ class Shape:
     """An operator with tables.
 
     columns: what a row must have, and `optional` with the values of those that may be left out. families: columns whose
-    combinations have a grid each. points: the sizes that a grid
-    has axes for, from columns (rows, axes). work: FLOPs and bytes of a row, by columns and bytes an element.
+    combinations have a grid each. points: the sizes that a grid has axes for, from columns (rows, axes). work: FLOPs
+    and bytes of a row, by columns and bytes an element.
     """
 
     name: str

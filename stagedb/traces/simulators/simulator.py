@@ -75,10 +75,10 @@ class Simulator:
     """A simulator with its network back end, as the files that it reads in addition to the traces.
 
     name: its word in `simulator`. help: a description. program: the name of its binary.
-    files: the text of each file for a job, by name; names that
-    end in `.sh` become executable. check: raises UsageError for a job that the simulator cannot run, and names a way
-    out. groups: the communicator groups of a job, from those of the instance, in the order of the simulator's rings.
-    differences: known reasons why its times differ from those of the profile with the durations, in words.
+    files: the text of each file for a job, by name; names that end in `.sh` become executable. check: raises UsageError
+    for a job that the simulator cannot run, and names a way out. groups: the communicator groups of a job, from those
+    of the instance, in the order of the simulator's rings. differences: known reasons why its times differ from those
+    of the profile with the durations, in words.
     """
 
     name: str
