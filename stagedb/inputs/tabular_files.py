@@ -59,10 +59,10 @@ def _csv_rows(reader: Any, columns: tuple[str, ...], where: str) -> Iterator[tup
 
 
 def parquet_table(data: bytes, where: str, most_rows: int) -> FileTable:
-    """The table of a Parquet file. `where` names the file in errors.
+    """The table of a Parquet file. where: names the file in errors. most_rows: a limit.
 
-    Raises UsageError here if it is none, has more rows, has nested columns or two of one name, or states that it
-    expands beyond the bound; and on reading the row with which it does so.
+    Raises UsageError here for another format, for more rows, for columns that are nested or share a name, and for a
+    stated size beyond the bound. A row that expands beyond the bound raises UsageError when it is read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -17,7 +17,10 @@ WITHOUT_TABLE = Way({"routing": ()}, f"leave {Word('routing')} out")
 
 
 def check_dispatch(plan: PlanFields) -> None:
-    """Raise UsageError if no model can send its tokens in the way of a plan."""
+    """Raise UsageError for a dispatch of tokens to experts, or a routing, that suits no model.
+
+    plan: with the words `dispatch`, `dispatch_dtype`, `node_ranks` and `routing`.
+    """
     if plan.options.dispatch != "copies":
         _check_sent_once(plan)
     else:

@@ -135,7 +135,7 @@ def count_ticks(whole: int, count: int = 9) -> str:
 
 def _x_marks(whole: float, every: float, text: Callable[[float], str]) -> str:
     marks = [at * every for at in range(int(whole / every) + 1) if whole - at * every > every / 2]
-    # A narrow page leaves every other one out.
+    # A narrow page hides the labels of the class `odd`.
     drawn = "".join(
         _x_mark(percent(mark, whole), text(mark), " class=odd" if at % 2 else "") for at, mark in enumerate(marks)
     )

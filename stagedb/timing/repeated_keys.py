@@ -28,9 +28,10 @@ def ring_repeats(columns: ClassColumns) -> dict[int, int]:
 
 
 def repeat_ns(ops: Ops, op: int, accelerator: Accelerator) -> int:
-    """ns in which an attention's keys and values are copied to all heads, or their gradients summed.
+    """ns in which an attention's keys and values are copied to all heads, or their gradients summed; 0 for other ops.
 
-    In a ring that is part of the first turn.
+    op: its place among `ops`. In a ring of cp only the attention of the rank's own keys copies; the later ones read its
+    copy.
     """
     if not _is_grouped(ops, op) or ops.turn[op] > 0:
         return 0

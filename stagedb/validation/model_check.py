@@ -255,7 +255,7 @@ def _masked_keys(ours: Rows, theirs: Rows) -> Rows:
 def _masked_blocks(ours: Rows, theirs: Rows) -> Rows:
     """Their attention has keys of blocks behind all keys of a sequence, where a kernel has those of a window."""
     made = Rows(ours)
-    for place in (2, 3):  # keys are the columns of scores, and then what is summed
+    for place in (2, 3):  # of a matmul (pairs, m, n, k): n of the scores and k of the values are numbers of keys
         rows = [row for row in theirs if row[0] == "bmm" and row[1][place] > row[1][1]]
         for row in sorted(rows, key=lambda row: -row[1][place]):
             fitting = [
