@@ -24,7 +24,10 @@ MATMULS = ("matmul", "experts")
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A step without a loss. name: in words. step: ns. options: those of `profile` that run it, if any do."""
+    """A step in which one thing that takes time is gone or faster.
+
+    name: of this change, in words. step: ns. options: those of `profile` that time this step, if any do.
+    """
 
     name: str
     step: int

@@ -155,10 +155,10 @@ def shown(store: Store, kind: JobKind, what: object, unit: str) -> Iterator[Runn
 def watched(
     job: RunningJob, progress: Callable[..., None] | None, units: Mapping[str, str] | None = None
 ) -> Callable[..., None]:
-    """What a verb calls with its progress: it is noted, and `progress` is called as before.
+    """The function that a verb calls with its progress: it writes the progress to the job, then calls `progress`.
 
-    The third value is a text that goes with the progress, or bytes, which are not shown. units: those that such texts
-    change to.
+    The function takes how much is done, of how much, and then a text that describes the progress; other values, such as
+    bytes, are not written. units: by such a text, the unit of the two numbers.
     """
 
     def report(done: int, of: int, *more: Any) -> None:

@@ -107,7 +107,10 @@ def _option(name: str) -> str:
 
 
 def rooms_of(request: SearchRequest) -> dict[str, int | None]:
-    """Bytes for tensors of an accelerator of each system; None without a limit. What is no preset is absent."""
+    """By name of a system that a search used, the bytes that an accelerator has for tensors; None without a limit.
+
+    Without a limit that the search sets, only presets are there whose numbers are still the same.
+    """
     if request.room is not None:
         return dict.fromkeys(request.systems, request.room)
     return {name: preset.accelerator.room for name, preset in _presets(request).items()}

@@ -83,9 +83,9 @@ class Bucket:
     """One collective of a stage that reduces the gradients, or gathers the parameters, in a bucket.
 
     op: the symbolic collective. gathers: it gathers parameters. index: among the buckets of this op. bytes_in,
-    bytes_out: bytes of operand and result on one rank. position: on the stage, by which it is counted. base: the issue
-    number of the op that it follows. members: the weights. after: ops that it waits for without reading their results.
-    slot: its place among the buckets that follow the same op, from 1.
+    bytes_out: bytes of operand and result on one rank. position: the position on the stage where it is issued. base:
+    the issue number of the op that it follows. members: the weights. after: ops that it waits for without reading their
+    results. slot: its place among the buckets that follow the same op, from 1.
     """
 
     op: str

@@ -280,12 +280,13 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
     after = next(later, len(items))
     last = Moment(task, after, which, prepared=after < len(items))
     if chunk.cut_columns(bucket):
-        # Copies by columns take the place of gradients, the last of which a loop in `foreach_reduce` still names.
+        # A copy by columns replaces each gradient. The last gradient stays: the variable of a loop in `foreach_reduce`
+        # refers to it.
         whole = chunk.gradient_bytes(bucket.members[-1], which)
         yield brief(f"{name}.columns", layer, whole, Category.TEMPORARIES, task, index, which)
     yield Life(f"{name}.buffer", layer, bucket.bytes_in, Category.COMMUNICATION, Moment(task, index, which), (last,))
     if chunk.held.gradient_buffer:
-        return  # added to the part that is always there
+        return  # the result is added to a gradient buffer that exists all the time
 
     yield from _reduced(chunk, index, op, bucket)
     yield from _widened(chunk, index, op, bucket)

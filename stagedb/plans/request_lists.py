@@ -62,7 +62,10 @@ def read_requests(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def request_words(words: Mapping[str, Any]) -> dict[str, int]:
-    """The other words that follow from the requests of a plan. Raises UsageError if it has them with other values."""
+    """The plan's words that follow from its requests, with their values. words: of the plan, with `requests`.
+
+    Raises UsageError if `words` has one of them with another value.
+    """
     batch = batch_of(tuple(words["requests"]))
     check_derived(words, batch)
     return derived_words(batch)

@@ -107,9 +107,10 @@ def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
 
 
 def crossed(options: GraphOptions) -> tuple[str, ...]:
-    """The regions whose weights are kept in parts over dp or cp of an axis that tp cuts too, there or in operators.
+    """The regions in which tp and the data-parallel axes partition one axis of the weights.
 
-    On the way between the two, tp cuts their hidden axis.
+    There the layout in memory differs from the one that operators read, over dp or cp, of an axis that tp partitions in
+    one of the two. A weight on the way from one layout to the other is partitioned by tp along its hidden axis.
     """
     table = rules(options)
     return tuple(

@@ -48,7 +48,8 @@ class ModulePaths:
         """The modules of the forward operators with some sequence numbers."""
         numbers = self.rank.host.column("sequence")
         forward = np.flatnonzero((numbers != NONE) & ~self.inside_autograd)
-        # The last operator with a number is the one that autograd has: others before it only saw the next number.
+        # Several operators may have one sequence number: the last is the one that autograd recorded, and those before
+        # it only read the counter.
         forward = forward[np.lexsort((self.rank.host.column("start")[forward], numbers[forward]))]
         last = np.flatnonzero(np.diff(numbers[forward], append=NONE))
         forward = forward[last]
@@ -77,10 +78,12 @@ ALIKE = 0.9
 
 
 def of_step_before(name: Places, stream: Places, launched: Integers, module: Places, chosen: Places) -> Places:
-    """Modules of kernels that were launched before the recording began, from those of the end of what was recorded.
+    """The modules of ops, with those of kernels launched before the recording began, which its last kernels show.
 
-    They are the end of the step before. name, stream, launched, module: columns of the ops, by start. chosen: places of
-    kernels that compute. Returns the column of modules; those of kernels that are not alike stay `NONE`.
+    Such kernels are the end of the step before the first recorded one. On each stream they are aligned by name with as
+    many of the last kernels, and get their modules if a share of `ALIKE` is in the same order. name, stream, launched
+    (ns; `NONE` if unknown), module: columns of the ops, by start. chosen: places of kernels that compute. Returns the
+    column `module`; modules that stay unknown are `NONE`.
     """
     found = module.copy()
     for each in np.unique(stream[chosen]).tolist():

@@ -100,7 +100,7 @@ def term_rows(terms: Sequence[ComparedTerm]) -> list[TermRow]:
 
 
 def memory_bars(found: PlanComparison) -> StackedBars:
-    """A bar of memory for each, with the room of an accelerator if all have the same."""
+    """A bar of memory for each compared plan, and the memory of an accelerator if all plans have the same."""
     totals = _totals(found)
     rooms = {each.room for each in found.profiles}
     room = rooms.pop() if len(rooms) == 1 else None
@@ -114,7 +114,7 @@ def memory_bars(found: PlanComparison) -> StackedBars:
 
 
 def figure_rows(found: PlanComparison) -> list[FigureRow]:
-    """The first figures of each, the fastest marked where one is faster than another."""
+    """The first figures of each compared plan, the fastest marked where one is faster than another."""
     rates = [each.rate for each in found.sums]
     rows = []
     for at, (name, instance, size) in enumerate(zip(found.names, found.instances, _totals(found), strict=True)):

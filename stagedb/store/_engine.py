@@ -213,7 +213,7 @@ class _EndpointFile:
 
     def repair(self) -> None:
         """Write the file again if it is damaged or gone. A directory that was deleted or replaced is left alone."""
-        # If it cannot be written now, the next attempt is soon.
+        # A file that cannot be written now is written by the next call, which comes soon.
         with suppress(OSError):
             if not self._is_whole() and os.path.samestat((self.path.parent / "data").stat(), self.home):
                 self.write()

@@ -268,7 +268,11 @@ class Contents:
         self.total[label] += len(rows)
 
     def edges(self, kind: tuple[str, str, str], rows: Sequence[End]) -> None:
-        """Relationships of the section. Their source is in it, their target there or in what it belongs to."""
+        """Add relationships of the section, which begin at nodes of the section.
+
+        kind: the labels and the type. rows: ids of both ends, and properties. A target is in the section too, or in the
+        graph or instance that the section belongs to. Raises DumpError for other relationships.
+        """
         section, known = self._section(), _EDGES.get(kind)
         if known is None:
             raise DumpError(f"{shown('-'.join(kind))} is no relationship of a dump")
