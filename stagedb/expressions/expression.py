@@ -81,7 +81,7 @@ class Expression:
 
 
 _KEPT = 16_384
-"""How many results of an operation are kept: those of some dozens of graphs, in a few megabytes."""
+"""How many results of an operation are kept: those of hundreds of graphs, in some 40 MB at the most."""
 
 
 @lru_cache(maxsize=_KEPT)
