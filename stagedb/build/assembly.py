@@ -106,7 +106,9 @@ def _tensors(
     """The tensors of a block as rows. step_tensors: those that its operations once a step have in addition."""
     storages = {op.outputs[0].name: op.inputs[0].name for op in operations if op.operator.in_place}
     storages |= {each.name: FIRST_TOKENS for each in block.given if is_tokens(each) and each.name != FIRST_TOKENS}
-    storages |= {op.outputs[place].name: op.inputs[0].name for op in operations for place in op.operator.views}
+    storages |= {
+        op.outputs[place].name: op.inputs[0].name for op in operations for place in op.operator.views[: len(op.outputs)]
+    }
     others = [*block.given, *(t for op in operations for t in (*op.inputs, *op.outputs)), *step_tensors]
     for tensor in dict.fromkeys(others):
         if tensor.role != "weight":

@@ -53,20 +53,24 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
 
     `S` is the sequence length of plans that name none. `P` is the number of rows of the table of learned positions,
     where there is one, `FD` the width of a feed-forward in parallel with experts. `LS` is the number of layers where
-    some share weights: all of them are one block, so that `L` is 1. The parts of layers add their symbols
-    (`stagedb.models.kinds`).
+    some read more than the stream: all of them are one block, so that `L` is 1; `HL` and `VL` are the width of the rows
+    that a token has for each layer, and their number. The parts of layers add their symbols (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.position_rows} if card.positions == "learned" else {}
     narrow = {"HE": card.embedding_width} if card.embedding_width else {}
     several = {"NS": card.hyper_connections} if card.hyper_connections else {}
+    multiple = card.vocab_multiple if framework.vocabulary_multiple is None else 1
+    padded = -(-card.layer_input_vocab // multiple) * multiple
+    rows = {"HL": card.layer_input, "VL": padded} if card.layer_input else {}
     parts = {name: each.size(card) for part in PARTS for name, each in part.symbols.items()}
     return {
         **learned,
         **narrow,
         **several,
-        "L": 1 if card.shares else card.layers,
-        **({"LS": card.layers} if card.shares else {}),
+        "L": 1 if card.stacked else card.layers,
+        **({"LS": card.layers} if card.stacked else {}),
+        **rows,
         "H": card.hidden,
         "V": vocabulary,
         "S": card.usual_length.tokens,

@@ -42,9 +42,10 @@ from stagedb.mentions import Word
 from stagedb.models import blocks
 from stagedb.models.adapters import is_under
 from stagedb.models.card import Card
-from stagedb.models.kinds import LayerKind, hyper_connections
+from stagedb.models.kinds import LayerKind, hyper_connections, layer_inputs
 from stagedb.models.kinds.experts import dealers
-from stagedb.models.kinds.head_sizes import own_axes, repeats_heads, rotary_axes
+from stagedb.models.kinds.head_sizes import names_in_stack, own_axes, repeats_heads, rotary_axes, stack_axes
+from stagedb.models.kinds.part import Table
 from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts, in_stack
@@ -108,10 +109,8 @@ def _core_of(options: GraphOptions) -> RingAttention | PartAttention | None:
 
 def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     """The size of each logical axis: the axes of all models, and those of the parts of layers."""
-    vocabulary = symbol("V")
-    if framework.vocabulary_multiple is not None:
-        multiple = framework.vocabulary_multiple * symbol("tp")
-        vocabulary = multiple * ceiling(vocabulary / multiple)
+    rows = {"vocab": "V", **({layer_inputs.VOCABULARY: "VL"} if card.layer_input else {})}
+    tables = {axis: _padded(symbol(name), framework) for axis, name in rows.items()}
     texts = {"batch": "B", QUERIES: "S", KEYS: "SK", BEFORE: "SK - S"}
     texts |= {"last": "last", "hidden": "H", "joined": "2*H", "read_hidden": "H", "positions": "P"}
     texts |= request_axes(find_workflow(options.workflow))
@@ -122,9 +121,21 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     if options.redundant_experts and "experts" in texts:
         texts["experts"] += f" + {options.redundant_experts}"
     texts |= rotary_axes(card, card.kinds)
+    if card.stacked:
+        texts |= stack_axes(card, card.kinds)
+    if card.layer_input:
+        texts |= layer_inputs.AXES
     dealing = f"({'*'.join(dealers(options))})"
     axes = _with_copies({axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()})
-    return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in card.parts for axis in part.replicable))
+    return Sizes({**axes, **tables}, frozenset(axis for part in card.parts for axis in part.replicable))
+
+
+def _padded(vocabulary: Expression, framework: Framework) -> Expression:
+    """The rows of a table of tokens, as a framework pads them."""
+    if framework.vocabulary_multiple is None:
+        return vocabulary
+    multiple = framework.vocabulary_multiple * symbol("tp")
+    return multiple * ceiling(vocabulary / multiple)
 
 
 def _with_copies(axes: Mapping[str, Expression]) -> dict[str, Expression]:
@@ -139,6 +150,8 @@ def _own_sizes(card: Card, usual: Sizes, layers: Iterable[LayerBlock]) -> dict[s
     found = {}
     last = card.further
     parts = {part.name: part.kind for part in layers}
+    if card.stacked:
+        return {}  # its axes of other sizes have names of their own
     for name, kind in {**parts, **({"head": last} if card.multi_token_prediction else {})}.items():
         if axes := own_axes(card, kind):
             without = frozenset() if repeats_heads(card, kind) else frozenset({"kv_heads"})
@@ -173,7 +186,7 @@ def _recomputed_stack(card: Card, options: GraphOptions, framework: Framework) -
     """Those of each layer of a block that has all layers. UsageError if the host keeps their inputs."""
     if options.offload == "activations":
         raise UsageError(
-            f"{card.name} has blocks whose weights several layers share, and these layers are one block, whose input "
+            f"{card.name} has layers with {' and '.join(card.stacked)}, and these layers are one block, whose input "
             f"alone would be on the host: leave {Word('offload', 'activations')} out"
         )
     return tuple(
@@ -185,7 +198,7 @@ def _recomputed_stack(card: Card, options: GraphOptions, framework: Framework) -
 
 def _trace_layer(card: Card, style: Style, trained: Trained, kind: LayerKind, t: Tracer, x: Tensor) -> Tensor:
     t.adapts = trained.adapts
-    if card.shares:
+    if card.stacked:
         return blocks.stack(t, card, style, [card.kinds[name] for name in card.sequence], x)
     return blocks.layer(t, card, style, kind, x)
 
@@ -225,7 +238,7 @@ def _block_plans(card: Card, options: GraphOptions, layers: Iterable[LayerBlock]
                 input=True,
                 loss=False,
                 recomputed=_recomputed_stack(card, options, framework)
-                if card.shares
+                if card.stacked
                 else _recomputed(card, part.kind, options, framework),
                 layers=part.layers,
                 trains=trained.trains,
@@ -270,12 +283,24 @@ def _lay_out_blocks(card: Card, options: GraphOptions, layers: Iterable[LayerBlo
     def weight_first(has_bias: bool) -> bool:
         return framework.weight_gradient_first and not has_bias
 
-    table, stored = rules(options, parts=card.parts), kept(options)
+    table, stored = _named(card, rules(options, parts=card.parts)), _named(card, kept(options))
     workflow, port = find_workflow(options.workflow), blocks.stream(card)
     laid_out = tuple(lay_out(plan, table, matching, port, weight_first, stored, workflow) for plan in plans)
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, tuple(op for block in laid_out[1:-1] for op in block.operations))
     return laid_out
+
+
+def _named(card: Card, table: Table) -> Table:
+    """Rules with those of axes that have another name in a block of all layers, or are another vocabulary."""
+    if not card.stacked:
+        return table
+    names = {name: axis for kind in card.kinds.values() for axis, name in names_in_stack(card, kind).items()}
+    names[layer_inputs.VOCABULARY] = "vocab"
+    return {
+        region: {**rule, **{name: rule[axis] for name, axis in names.items() if axis in rule}}
+        for region, rule in table.items()
+    }
 
 
 def weight_axes(card: Card, options: GraphOptions) -> dict[str, frozenset[str]]:

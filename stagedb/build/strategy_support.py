@@ -9,9 +9,11 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.mentions import Word
+from stagedb.models.kinds.head_sizes import usual_name
+from stagedb.models.kinds.layer_inputs import VOCABULARY
 from stagedb.plans.strategy_files import REGIONS, Strategy
 
-SAME = {"shared_ffn": "ffn"}
+SAME = {"shared_ffn": "ffn", VOCABULARY: "vocab"}
 """Tensor axes that a strategy calls by another name."""
 
 EXPERTS = f" (experts follow {Word('ep')} and {Word('expert_tp')})"
@@ -21,7 +23,9 @@ def axes_by_region(blocks: tuple[LaidOut, ...]) -> dict[str, frozenset[str]]:
     """The regions of a model, each with the axes of its weights as a strategy calls them."""
     found: dict[str, set[str]] = {}
     for op in (op for block in blocks for op in block.operations):
-        axes = {SAME.get(axis, axis) for t in op.inputs if t.role == "weight" for axis in t.axes}
+        axes = {
+            SAME.get(usual_name(axis), usual_name(axis)) for t in op.inputs if t.role == "weight" for axis in t.axes
+        }
         found.setdefault(op.region, set()).update(axes)
     return {region: frozenset(axes) for region, axes in found.items()}
 

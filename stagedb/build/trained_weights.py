@@ -84,11 +84,11 @@ class LayerBlock:
 
 def layer_blocks(card: Card, trained: Trained, traced: Callable[[LayerKind], Tracer]) -> tuple[LayerBlock, ...]:
     """The blocks of a model's layers: one for each kind, and one more for layers below which nothing is trained. Layers
-    that share weights are one block with all others.
+    that read more than the stream are one block with all others.
 
     traced: the forward of a layer of a kind. Raises UsageError for names that match nothing.
     """
-    if card.shares:
+    if card.stacked:
         _check_stack(card, trained)
         return (LayerBlock(STACK, card.kinds[card.sequence[0]], "1", (0,)),)
     kinds = [card.kinds[name] for name in dict.fromkeys(card.sequence)]
@@ -119,10 +119,10 @@ def layer_blocks(card: Card, trained: Trained, traced: Callable[[LayerKind], Tra
 
 
 def _check_stack(card: Card, trained: Trained) -> None:
-    """Raise UsageError for weights that are not trained where layers share some."""
+    """Raise UsageError for weights that are not trained where layers read more than the stream."""
     if not trained.everything:
         raise UsageError(
-            f"{card.name} has blocks whose weights several layers share, which stagedb trains with all others: leave "
+            f"{card.name} has layers with {' and '.join(card.stacked)}, which stagedb trains with all others: leave "
             f"{Word('lora' if trained.lora else 'frozen')} out"
         )
 

@@ -1,8 +1,9 @@
 """Logical tensors and operations: the code of a model's author, before any layout is known."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from stagedb.expressions import Expression
 from stagedb.ir.operators._base import KEYS, QUERIES, Operator, over
@@ -64,6 +65,18 @@ class Operation:
         return self.operator.tags | self.marks
 
 
+def _renamed(operator: Operator, names: Mapping[str, str]) -> Operator:
+    """An operator whose fields name axes by these names, in place of the usual ones."""
+    changed: dict[str, Any] = {}
+    for each in fields(operator):
+        value = getattr(operator, each.name)
+        if isinstance(value, str) and value in names:
+            changed[each.name] = names[value]
+        elif isinstance(value, tuple) and any(part in names for part in value):
+            changed[each.name] = tuple(names.get(part, part) for part in value)
+    return replace(operator, **changed) if changed else operator
+
+
 @dataclass
 class Tracer:
     """Records the operations of one block in issue order.
@@ -75,7 +88,9 @@ class Tracer:
     whether something before the block is trained. kept: gradients that the forward makes, each with the tensor whose
     gradient it is. entry: the input of a block of several layers, which later ones may read again. owner: the part of
     the block whose weights several layers read; None: each layer has its own. turn: how many layers before the present
-    one read such weights.
+    one read such weights. axes: the names of axes in a layer whose sizes differ from those of others in its block, by
+    their usual names. keys: the last keys and values of the block's layers, by what queries see; None: no later layer
+    reads them. layer_input: what the present layer gets in addition to the stream.
     """
 
     block: str
@@ -99,6 +114,9 @@ class Tracer:
     entry: Tensor | None = None
     owner: str | None = None
     turn: int = 0
+    axes: Mapping[str, str] = field(default_factory=dict)
+    keys: dict[tuple[int | float | bool | str, ...], tuple[Tensor, Tensor]] | None = None
+    layer_input: Tensor | None = None
 
     @contextmanager
     def sharing(self, owner: str) -> Iterator[None]:
@@ -121,7 +139,11 @@ class Tracer:
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
         """A tensor of this block that no operation makes: an input, a weight, a block's port."""
-        return Tensor(f"{self.block}.{self.part}{name}", axes, dtype, role)
+        return Tensor(f"{self.block}.{self.part}{name}", self._named(axes), dtype, role)
+
+    def _named(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Axes by their names in the present layer."""
+        return tuple(self.axes.get(axis, axis) for axis in axes) if self.axes else axes
 
     def weight(self, name: str, axes: tuple[str, ...], rows: int = 1, dtype: str = "param") -> Tensor:
         """A parameter; the order of calls is the order of registration.
@@ -130,7 +152,7 @@ class Tracer:
         its class of formats, if it is stored in another one than parameters are.
         """
         owner = self.part if self.owner is None else self.owner
-        weight = Tensor(f"{self.block}.{owner}{name}", axes, dtype, "weight")
+        weight = Tensor(f"{self.block}.{owner}{name}", self._named(axes), dtype, "weight")
         if self.owner is None or weight.name not in self.rows:
             self.weights.append(weight)
         self.rows[weight.name] = rows
@@ -146,6 +168,7 @@ class Tracer:
     ) -> None:
         """Append an operation; `name` is relative to the block's part unless it starts with the block's own name."""
         full = name if name.startswith(f"{self.block}.") else f"{self.block}.{self.part}{name}"
+        operator = _renamed(operator, self.axes) if self.axes else operator
         if self.caches and not isinstance(operator, CacheAppend):
             read = operator.operands(inputs, outputs)
             inputs = tuple(

@@ -11,7 +11,8 @@ from stagedb.ir.operators import DraftedTokens, Embedding, LastTokens, LossSum, 
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind, hyper_connections
 from stagedb.models.kinds.experts import token_ids
-from stagedb.models.kinds.head_sizes import own_rotary
+from stagedb.models.kinds.head_sizes import names_in_stack, own_rotary
+from stagedb.models.kinds.layer_inputs import layer_inputs
 from stagedb.models.losses import logits_of, loss_in_parts, loss_of
 from stagedb.models.multi_token_prediction import further_layer, further_streams, labels, part_of
 from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
@@ -77,16 +78,23 @@ def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tenso
 
 
 STACK, LAYER = "stack", "layer_"
-"""The block of all layers, where some share weights, and the beginning of the names of its layers."""
+"""The block of all layers, where some read more than the stream, and the beginning of the names of its layers."""
 
 
 def stack(t: Tracer, card: Architecture, style: Style, kinds: Iterable[LayerKind], x: Tensor) -> Tensor:
-    """All layers of a model, some of which share weights and read the embedded tokens again. kinds: one a layer."""
-    t.entry = x
-    for number, kind in enumerate(kinds):
+    """All layers of a model, where some read more than the stream: weights or keys of others, or the tokens again.
+
+    kinds: one a layer.
+    """
+    t.entry, layers = x, tuple(kinds)
+    t.keys = {} if any(kind.reads_keys for kind in layers) else None
+    inputs = layer_inputs(t, card, style, x) if card.layer_input else (None,) * len(layers)
+    for number, (kind, given) in enumerate(zip(layers, inputs, strict=True)):
+        t.layer_input, t.axes = given, names_in_stack(card, kind)
         with t.within(f"{LAYER}{number}"):
             x = layer(t, card, style, kind, x)
         t.turn += kind.shares
+    t.axes = {}
     return x
 
 

@@ -13,8 +13,10 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
-from stagedb.models.kinds.head_sizes import own_axes
+from stagedb.models.kinds.attention import seen
+from stagedb.models.kinds.head_sizes import HeadSizes, head_sizes, in_one_block
 from stagedb.models.kinds.hyper_connections import of_head
+from stagedb.models.kinds.layer_inputs import layer_input_parameters
 from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
 from stagedb.models.layer_pattern import check_known, check_reads, period, read_kinds, read_pattern
@@ -36,7 +38,7 @@ _FACTORS = ("mtp_loss_factor", "embedding_scale", "residual_scale", "logit_scale
 _AROUND = (
     *("embedding_norm", "head_bias", "position_offset", "multi_token_prediction", "embedding_width", "final_norm"),
     "further_kind",
-    *("hyper_connections", "hyper_connection_rounds"),
+    *("hyper_connections", "hyper_connection_rounds", "layer_input", "layer_input_vocab"),
     *_FACTORS,
 )
 """Fields of what is around the layers."""
@@ -48,6 +50,8 @@ _MAY_BE_ZERO = (
     "multi_token_prediction",
     "embedding_width",
     "hyper_connections",
+    "layer_input",
+    "layer_input_vocab",
     "ffn",
 )
 _OF_LAYERS = ("layer_kinds", "pattern", "blocks")
@@ -98,6 +102,8 @@ class Card:
     hyper_connections: the residual streams of each token, for layers whose residual is `hyper_connections`; 0: one
     stream, without weights.
     hyper_connection_rounds: how often the matrix that mixes streams is divided by the sums of its columns.
+    layer_input: the width of the rows that a token has for each layer in a second table; 0: there is none.
+    layer_input_vocab: the tokens of that table.
 
     Raises UsageError, naming the field, if the values make no model.
     """
@@ -148,6 +154,8 @@ class Card:
     final_norm: bool = True
     hyper_connections: int = 0
     hyper_connection_rounds: int = 20
+    layer_input: int = 0
+    layer_input_vocab: int = 0
 
     def __post_init__(self) -> None:
         for name in _FACTORS:
@@ -304,6 +312,7 @@ class Card:
                 part.check_values(self, kind.settings)
             check_reads(self.name, kind)
         self._check_shared()
+        self._check_stacked()
         if self.multi_token_prediction and self.further.settings.get("hashed"):
             raise UsageError(
                 f"{self.name}: layers for further tokens would have experts that a table of tokens chooses: set "
@@ -342,21 +351,51 @@ class Card:
                 f"{self.name}: layer_kinds: {' and '.join(sharing)} share blocks, which one kind of layer takes in "
                 "turn: give their layers one kind"
             )
-        if sharing and (self.multi_token_prediction or self.hyper_connections):
+        if bool(self.layer_input) != bool(self.layer_input_vocab):
+            raise UsageError(f"{self.name}: layer_input and layer_input_vocab go together: set both, or neither")
+
+    def _check_stacked(self) -> None:
+        """Raise UsageError for layers that cannot be one block, and for keys of an earlier layer that there is not."""
+        if not self.stacked:
+            return
+        what = f"{self.name}: layers with {' and '.join(self.stacked)}"
+        if self.multi_token_prediction or self.hyper_connections:
             raise UsageError(
-                f"{self.name}: layers with shared blocks read the embedded tokens and one stream: leave "
-                "multi_token_prediction and hyper_connections out"
+                f"{what} read more than one stream of the layer before: leave multi_token_prediction and "
+                "hyper_connections out"
             )
-        if sharing and any(own_axes(self, kind) for kind in self.kinds.values()):
+        if not all(in_one_block(self, kind) for kind in self.kinds.values()):
             raise UsageError(
-                f"{self.name}: layers with shared blocks are one block of a graph with all others, whose heads are of "
-                "one number and size: leave heads, kv_heads, head_dim and value_dim out of layer_kinds"
+                f"{what} are one block of a graph with all others, whose heads are of one number: leave heads, "
+                "kv_heads and value_dim out of layer_kinds"
             )
+        if self.layer_input and not all(RESIDUALS[kind.residual].layer_input for kind in self.kinds.values()):
+            fit = " or ".join(name for name, each in RESIDUALS.items() if each.layer_input)
+            raise UsageError(f"{what} end with what they make of their rows: the residual of all is {fit}")
+        made: dict[object, HeadSizes] = {}
+        for kind in (self.kinds[name] for name in self.sequence):
+            sees, sizes = seen(kind.settings), head_sizes(self, kind.settings)
+            if not kind.reads_keys:
+                made[sees] = sizes
+            elif (
+                (sizes.kv_heads, sizes.head_dim) != (made[sees].kv_heads, made[sees].head_dim) if sees in made else True
+            ):
+                raise UsageError(
+                    f"{self.name}: layer_kinds: {kind.name} has keys: earlier, and no layer before it makes keys of "
+                    "its heads that queries see as much of: give an earlier layer keys: own with the same window, "
+                    "kv_heads and head_dim"
+                )
 
     @property
-    def shares(self) -> bool:
-        """Whether layers share weights, so that all layers of the model are one block of a graph."""
-        return any(kind.shares for kind in self.kinds.values())
+    def stacked(self) -> tuple[str, ...]:
+        """What layers read of others or of the embedding, so that all layers of the model are one block of a graph."""
+        kinds = self.kinds.values()
+        found = {
+            "shared blocks": any(kind.shares for kind in kinds),
+            "keys of earlier layers": any(kind.reads_keys for kind in kinds),
+            "rows of their own of each token": self.layer_input > 0,
+        }
+        return tuple(what for what, there in found.items() if there)
 
     def _of_shared_blocks(self) -> int:
         """The number of parameters of blocks that layers share."""
@@ -421,7 +460,8 @@ class Card:
         further = self.multi_token_prediction * each
         kinds = Counter(self.sequence)
         layers = sum(count * self._of_layer(self.kinds[name]) for name, count in kinds.items())
-        return tables + layers + self._of_shared_blocks() + around + further + of_head(self)
+        own = self._of_shared_blocks() + layer_input_parameters(self)
+        return tables + layers + own + around + further + of_head(self)
 
     @property
     def position_rows(self) -> int:

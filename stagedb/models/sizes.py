@@ -34,9 +34,11 @@ MOST: Mapping[str, int] = {
     "multi_token_prediction": MOST_FURTHER,
     "hyper_connections": MOST_STREAMS,
     "hyper_connection_rounds": MOST_STREAMS,
-    **dict.fromkeys(("hidden", "ffn", "expert_ffn", "shared_ffn", "head_dim", "embedding_width"), WIDEST),
+    **dict.fromkeys(
+        ("hidden", "ffn", "expert_ffn", "shared_ffn", "head_dim", "embedding_width", "layer_input"), WIDEST
+    ),
     **dict.fromkeys(("heads", "kv_heads"), WIDEST),
-    **dict.fromkeys(("vocab", "vocab_multiple"), MOST_WORDS),
+    **dict.fromkeys(("vocab", "vocab_multiple", "layer_input_vocab"), MOST_WORDS),
     **dict.fromkeys(("max_positions", "position_offset", "train_seq_len", "left_out_window"), MOST_TOKENS),
     "parameters": MOST_PARAMETERS,
 }

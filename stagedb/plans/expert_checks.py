@@ -356,11 +356,12 @@ def _some(load: tuple[int, ...]) -> str:
 
 def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
     """The widths of the feed-forwards that tp partitions."""
+    own = [size for name, size in sizes.items() if name.startswith("F_")]
     if "E" not in sizes:
-        return [sizes["F"]] if "F" in sizes else []
+        return [*([sizes["F"]] if "F" in sizes else []), *own]
     found = [sizes["FE"]] if plan.options.expert_tp else []
     found += [sizes["FS"]] if "FS" in sizes else []
-    return found + ([sizes["F"]] if "F" in sizes and ("LD" in sizes or "FD" in sizes) else [])
+    return found + ([sizes["F"]] if "F" in sizes and ("LD" in sizes or "FD" in sizes) else []) + own
 
 
 def capacity(plan: PlanFields) -> dict[str, int]:

@@ -33,12 +33,12 @@ def check_split(plan: PlanFields) -> None:
 
 
 def check_shared_layers(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for several stages or chunks of layers that share weights."""
+    """Raise UsageError for several stages or chunks of layers that read more than the stream."""
     if "LS" in sizes and plan.pp * plan.virtual_stages > 1:
         raise Misfit(
-            f"the model's {sizes['LS']} layers share blocks of weights and read the embedded tokens again, so that "
-            "stagedb keeps them on one stage: the copies of shared weights on several stages, whose gradients are "
-            "added, are not built",
+            f"some of the model's {sizes['LS']} layers read more than the stream (blocks of weights that they share, "
+            "the tokens again, or keys of earlier layers), so that stagedb keeps them on one stage: messages with "
+            "all of that, and the sums of gradients over stages, are not built",
             ways=[Way({"pp": 1, "virtual_stages": 1}, str(Word("pp", 1)))],
         )
 

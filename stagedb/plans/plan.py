@@ -294,6 +294,9 @@ class Plan(PlanFields):
                 rules.append((f"does not divide the {sizes[symbol]} {word}", _divides(sizes[symbol])))
         if self.options.framework.vocabulary_multiple is None:
             rules.append((f"does not divide the vocabulary of {sizes['V']}", _divides(sizes["V"])))
+            if "VL" in sizes:
+                table = f"does not divide the {sizes['VL']} tokens that have rows for each layer"
+                rules.append((table, _divides(sizes["VL"])))
         return rules
 
 

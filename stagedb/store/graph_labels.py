@@ -12,7 +12,12 @@ _GRAPH = Property("graph", "string", "id of the graph that it belongs to")
 
 SIZES: dict[str, tuple[str, str]] = {
     "L": ("layers", "number of layers"),
-    "LS": ("sharing_layers", "number of layers where some share weights: they are one block, and `layers` is 1"),
+    "LS": (
+        "sharing_layers",
+        "number of layers where some read more than the stream: they are one block, and `layers` is 1",
+    ),
+    "HL": ("layer_input", "width of the rows that a token has for each layer"),
+    "VL": ("layer_input_vocabulary", "rows of the table of those, padded as the vocabulary"),
     "H": ("hidden", "hidden size"),
     "V": ("vocabulary", "rows of the embedding table, padded as the recipe pads it"),
     "S": ("sequence", "sequence length of plans that name none"),

@@ -166,6 +166,7 @@ def _elements(tensor: SymTensor, env: Mapping[str, int]) -> int:
 
 _PARTS = (
     ("embedding.word", "embedding"),
+    ("stack.layer_word", "embedding"),
     ("embedding.position", "positions"),
     ("head.out", "head"),
     ("streams.", "streams"),
@@ -302,12 +303,25 @@ def _joined(ours: Rows, theirs: Rows) -> Rows:
 def _two_halves(ours: Rows, theirs: Rows) -> Rows:
     """The graph has one matmul where their code has two of equal size of one input: gate and up."""
     made = Rows(ours)
-    for (op, dims), count in ours.items():
-        *outer, n, k = dims
+    for row in ours:
+        made = _halved(made, theirs, row)
+    return made
+
+
+def _halved(ours: Rows, theirs: Rows, row: Row) -> Rows:
+    """The rows with those of a width that their code lacks as twice as many of half the width, if that makes all equal.
+
+    Where some feed-forwards are twice as wide as others, halves of these are as wide as both matmuls of the others.
+    """
+    made = Rows(ours)
+    while more := made[row] - theirs[row]:
+        op, (*outer, n, k) = row
         half = op, (*outer, n // 2, k)
-        if n % 2 == 0 and theirs[half] == 2 * count:
-            del made[op, dims]
-            made[half] += 2 * count
+        if more < 0 or n % 2 or not theirs[half]:
+            return ours
+        made[half] += 2 * more
+        made -= Rows({row: more})
+        row = half
     return made
 
 

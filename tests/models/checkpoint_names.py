@@ -28,6 +28,9 @@ FURTHER = re.compile(r"\.further\.(?P<depth>\d+)\.(?P<part>.*)")
 """Layers that predict further tokens, as `scripts/record_models` names them."""
 
 ENDS = (
+    (r"embed_tokens_per_layer\.", "stack.layer_word"),
+    (r"per_layer_model_projection\.", "stack.layer_rows"),
+    (r"per_layer_projection_norm\.", "stack.layer_rows_norm"),
     (r"(embed_tokens|embed_in|wte|word_embeddings|embeddings)\.", "embedding.word"),
     (r"(embed_positions|wpe)\.", "embedding.position"),
     (r"word_embeddings_layernorm\.", "embedding.norm"),
@@ -66,6 +69,9 @@ NORMS = (
 )  # fmt: skip
 
 PARTS = (
+    (r"per_layer_input_gate", "input.gate"),
+    (r"per_layer_projection", "input.back"),
+    (r"post_per_layer_input_norm", "input.post_norm"),
     *(
         (rf"{part}_hc\.{word}", f"{part}_streams.{word}")
         for part in ("attn", "ffn")
@@ -199,11 +205,14 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
             ours = next(our for pattern, our in ENDS if re.match(pattern, short))
             if ours == "embedding.position" and config["model_type"] in ("opt", "biogpt"):
                 value = np.roll(value, -2, axis=0)  # its first token has the third row
-            found[f"{ours}.{ending}", max(blocks) if ours.startswith("head") else 0] = value
+            places = {"head": max(blocks), "stack": 1}
+            found[f"{ours}.{ending}", places.get(ours.partition(".")[0], 0)] = value
         else:
-            place = 1 + int(match["number"])
-            for our, each in _in_layer(match["part"], value, norms, shapes, config, (blocks[place], place)):
-                key = (f"{blocks[place]}.{our}", place)
+            number = int(match["number"])
+            stacked = blocks[1] == "stack"
+            block, place = (f"stack.layer_{number}", 1) if stacked else (blocks[1 + number], 1 + number)
+            for our, each in _in_layer(match["part"], value, norms, shapes, config, (block, place)):
+                key = (f"{block}.{our}", place)
                 found[key] = found[key] + each if key in found else each
     more = 0 if grads or config["model_type"] not in ONE_MORE else 1
     return {

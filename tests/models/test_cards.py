@@ -89,6 +89,8 @@ EXACT = {
     # The checkpoints have 572,792,112 and 575,741,232 more for images, of which 1152 x hidden project into the text.
     "gemma-4-26b-a4b-text": 25_233_141_760,
     "gemma-4-31b-text": 30_697_345_280,
+    "gemma-4-e2b-text": 4_628_569_344,
+    "gemma-4-e4b-text": 7_463_013_376,
     "mistral-nemo-12b": 12_247_782_400,
     "jamba-v0.1": 51_570_323_328,
     "jamba-1.5-large": 398_555_145_696,

@@ -30,8 +30,6 @@ OF_OTHER_CODE = {
 
 REFUSED: Mapping[str, str] = {
     "DeepseekV2ForCausalLM": "missing num_experts_per_tok",
-    "Gemma4ForCausalLM": "hidden_size_per_layer_input 256 is not supported",
-    "Gemma4ForConditionalGeneration": "hidden_size_per_layer_input 256 is not supported",
     "Qwen3OmniMoeThinkerForConditionalGeneration": "no head_dim, and hidden size 2048 is not divisible by 28 heads",
 }
 """The classes whose own defaults are refused, each with the beginning of the reason."""

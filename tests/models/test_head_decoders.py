@@ -78,6 +78,10 @@ GEMMA: Mapping[str, Any] = {
     "moe_intermediate_size": 704,
     "use_bidirectional_attention": "vision",
 }
+DENSE: Mapping[str, Any] = {
+    **dict.fromkeys(("num_experts", "top_k_experts", "moe_intermediate_size")),
+    "enable_moe_block": False,
+}
 WHOLE: Mapping[str, Any] = {
     "architectures": ["Gemma4ForConditionalGeneration"],
     "model_type": "gemma4",
@@ -116,6 +120,49 @@ def test_the_words_of_a_checkpoint_make_the_librarys_card() -> None:
     assert shape(gemma()) == shape(load_card("gemma-4-26b-a4b-text"))
 
 
+SMALL: Mapping[str, Any] = {
+    **GEMMA,
+    **DENSE,
+    "architectures": ["Gemma4ForCausalLM"],
+    "hidden_size": 1536,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 35,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "num_global_key_value_heads": None,
+    "attention_k_eq_v": False,
+    "max_position_embeddings": 131072,
+    "sliding_window": 512,
+    "hidden_size_per_layer_input": 256,
+    "num_kv_shared_layers": 20,
+    "use_double_wide_mlp": True,
+    "use_bidirectional_attention": None,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+}
+"""The words of the checkpoint E2B."""
+
+
+def test_the_last_layers_of_e2b_have_keys_of_earlier_ones_and_twice_the_width() -> None:
+    card = from_hugging_face(SMALL, name="read")
+    assert shape(card) == shape(load_card("gemma-4-e2b-text"))
+    assert [name.endswith("earlier") for name in card.sequence] == [False] * 15 + [True] * 20
+    assert {kind.settings["ffn"] for kind in card.kinds.values() if kind.reads_keys} == {12288}
+    # Queries and results in all, keys and values in the first; norms of heads, of the layer and of its own rows.
+    queries = 2 * 1536 * 8 * (28 * 256 + 7 * 512) + 28 * 256 + 7 * 512
+    keys = 2 * 1536 * (12 * 256 + 3 * 512) + 12 * 256 + 3 * 512
+    wide = 3 * 1536 * 6144 * (15 + 2 * 20) + 5 * 35 * 1536
+    rows = 35 * 256 * (262144 + 3 * 1536) + 256
+    assert card.parameters == 262144 * 1536 + queries + keys + wide + rows + 1536
+
+
+def test_other_words_of_e2b_make_other_cards() -> None:
+    assert read(SMALL, use_double_wide_mlp=False).kinds["earlier"].settings["ffn"] == 0
+    assert read(SMALL, num_kv_shared_layers=0).sequence.count("layer") == 7
+    assert read(SMALL, hidden_size_per_layer_input=0).layer_input == 0
+    fewer = read(SMALL, vocab_size_per_layer_input=1000)
+    assert load_card("gemma-4-e2b-text").parameters - fewer.parameters == 261144 * 35 * 256
+
+
 def test_heads_by_number_of_layer_are_those_of_full_layers() -> None:
     full = {str(number): {"head_dim": 512, "num_key_value_heads": 2} for number in range(5, 30, 6)}
     without = {word: value for word, value in GEMMA.items() if "global" not in word}
@@ -126,9 +173,11 @@ def test_heads_by_number_of_layer_are_those_of_full_layers() -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input 256 is not supported: a table"),
-        ({"num_kv_shared_layers": 10}, "num_kv_shared_layers 10 is not supported: layers that read keys"),
-        ({"use_double_wide_mlp": True}, "use_double_wide_mlp True is not supported"),
+        ({"hidden_size_per_layer_input": 256}, "experts in layers without these only"),
+        ({"num_kv_shared_layers": 10}, "experts in layers without these only"),
+        ({**DENSE, "num_kv_shared_layers": 30}, "num_kv_shared_layers 30 is not supported: a layer of each type"),
+        ({**DENSE, "num_kv_shared_layers": 25}, "num_kv_shared_layers 25 is not supported: a layer of each type"),
+        ({**DENSE, "num_kv_shared_layers": 10}, "heads are of one number: leave heads, kv_heads and value_dim out"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention all is not supported"),
         ({"per_layer_config": {"0": {"head_dim": 512}}}, "per_layer_config is not supported: the numbers of all"),
         ({"per_layer_config": {str(at): {"ffn": 2} for at in range(5, 30, 6)}}, "per_layer_config .*head_dim and"),

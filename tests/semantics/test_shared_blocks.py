@@ -132,12 +132,12 @@ def test_flops_of_a_shared_block() -> None:
 
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
-    "pp": ({"pp": 2}, "4 layers share blocks of weights.*one stage.*pp 1"),
+    "pp": ({"pp": 2}, "4 layers read more than the stream.*one stage.*pp 1"),
     "cp": ({"cp": 2, "cp_kind": "ulysses"}, "which passes its state from token to token: take .*cp 1"),
-    "lora": ({"lora": ("attn.wq",)}, "several layers share, which stagedb trains with all others: leave .*lora"),
+    "lora": ({"lora": ("attn.wq",)}, "layers with shared blocks, which stagedb trains with all others: leave .*lora"),
     "frozen": (
         {"frozen": ("embedding",)},
-        "several layers share, which stagedb trains with all others: leave .*frozen",
+        "layers with shared blocks, which stagedb trains with all others: leave .*frozen",
     ),
     "inputs on the host": (
         {"recompute": "full", "offload": "activations"},
@@ -181,7 +181,7 @@ def test_layer_kinds_with_no_meaning_are_refused() -> None:
             {"layer": {**SCAN, "channel_mixer": "none", "residual": "mixer_of_stream"}},
             "goes with residual: mixer_alone",
         ),
-        ({"one": BLOCK, "two": {"head_dim": 6}}, "leave heads, kv_heads, head_dim and value_dim out"),
+        ({"one": BLOCK, "two": {"heads": 8}}, "leave heads, kv_heads and value_dim out"),
     ):
         given: Any = kinds
         with pytest.raises(UsageError, match=why):

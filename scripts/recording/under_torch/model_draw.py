@@ -57,7 +57,11 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
     "DeepseekV4ForCausalLM": {"mlp_layer_types": ["moe"] * LAYERS, "num_nextn_predict_layers": 0},
     "Dots1ForCausalLM": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
+    "Gemma4ForCausalLM": {
+        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
+        "num_kv_shared_layers": LAYERS // 2,
+        "use_double_wide_mlp": True,
+    },
     "Gemma4ForConditionalGeneration": {"hidden_size_per_layer_input": 0},
     "HunYuanDenseV1ForCausalLM": {"head_dim": 128},
     "HunYuanMoEV1ForCausalLM": {"head_dim": 128},

@@ -52,7 +52,16 @@ from stagedb.ir.operators.elementwise import (
     SoftcapGradient,
     SumProduct,
 )
-from stagedb.ir.operators.embedding import Embedding, EmbeddingGradient, PositionEmbedding, PositionEmbeddingGradient
+from stagedb.ir.operators.embedding import (
+    Embedding,
+    EmbeddingGradient,
+    LayerEmbedding,
+    LayerEmbeddingGradient,
+    LayerViews,
+    PositionEmbedding,
+    PositionEmbeddingGradient,
+    StackLayers,
+)
 from stagedb.ir.operators.experts import (
     ChoiceSoftmax,
     ChoiceSoftmaxGradient,
@@ -240,6 +249,10 @@ OPERATORS: dict[str, type[Operator]] = {
         Einsum,
         Embedding,
         EmbeddingGradient,
+        LayerEmbedding,
+        LayerEmbeddingGradient,
+        LayerViews,
+        StackLayers,
         Exchange,
         FoldHeads,
         Gate,
@@ -441,8 +454,11 @@ __all__ = [
     "LatentKeys",
     "LatentKeysGradient",
     "LatentKeysViews",
+    "LayerEmbedding",
+    "LayerEmbeddingGradient",
     "LayerNorm",
     "LayerNormGradient",
+    "LayerViews",
     "LogSoftmax",
     "LossSum",
     "MaxOverVocabulary",
@@ -506,6 +522,7 @@ __all__ = [
     "SplitLastViews",
     "SplitRows",
     "SplitViews",
+    "StackLayers",
     "SumCopies",
     "SumExp",
     "SumProduct",

@@ -1,6 +1,6 @@
 """The interface of every operator: costs, gradient rule, and its meaning in numpy."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -73,7 +73,8 @@ class Operator:
     `gradient_region`: the region whose rules its backward follows, if it is not the forward's.
     `sum_region`: the region in which gradients of its results are added, if it is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
-    `views`: the places of outputs that are parts of the first input's storage, which they keep whole.
+    `views`: the places of outputs, where there are so many, that are parts of the first input's storage, which they
+    keep whole.
     `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks, but
     over those that share one of the axes `sums_over`.
@@ -100,7 +101,7 @@ class Operator:
     sum_tags: ClassVar[frozenset[Tag]] = frozenset()
     tags: ClassVar[frozenset[Tag]] = frozenset()
     in_place: ClassVar[bool] = False
-    views: ClassVar[tuple[int, ...]] = ()
+    views: ClassVar[Sequence[int]] = ()
     deals: ClassVar[bool] = False
     sums_over: ClassVar[tuple[str, ...]] = ()
     keeps_shares: ClassVar[bool] = False

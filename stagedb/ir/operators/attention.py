@@ -108,7 +108,7 @@ class Attention(ScoredPairs):
         if not packed:
             return super().reads(inputs, outputs)
         # A key and a value of each position before, and none of its queries.
-        further = dataclasses.replace(packed[0], axes=("batch", BEFORE, "kv_heads", "head_dim"))
+        further = dataclasses.replace(packed[0], axes=("batch", BEFORE, "kv_heads", packed[0].axes[-1]))
         return (*inputs, further, further)
 
     def _keys_seen(self, size: Size) -> Expression:

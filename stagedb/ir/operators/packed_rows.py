@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitRows(Operator):
-    """A packed tensor into q, k and v (copies). value: the axis of a head of values; empty: there are none."""
+    """A packed tensor into q, k and v (copies).
+
+    value: the axis of a head of values; empty: there are none. head: that of a head of queries and keys.
+    """
 
     value: str
+    head: str = "head_dim"
 
     kind: ClassVar[str] = "copy"
 
@@ -35,7 +39,7 @@ class SplitRows(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         (packed,) = inputs
-        size, value = place.sizes["head_dim"], place.sizes[self.value] if self.value else 0
+        size, value = place.sizes[self.head], place.sizes[self.value] if self.value else 0
         at = packed.shape[-1] - size - value
         q = packed[..., :at].reshape(*packed.shape[:2], -1, size)
         return [q, packed[..., at : at + size], *([packed[..., at + size :]] if self.value else [])]

@@ -145,6 +145,11 @@ class LayerKind:
         return any(part.shared is not None for part in self.parts)
 
     @property
+    def reads_keys(self) -> bool:
+        """Whether its attention has the keys and values of an earlier layer."""
+        return self.settings.get("keys") == "earlier"
+
+    @property
     def routes(self) -> bool:
         """Whether ranks of ep divide a part of it among them."""
         return any(part.routes for part in self.parts)

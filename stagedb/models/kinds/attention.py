@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
-from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, USUAL_HEADS, HeadAxes, core_of
+from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, USUAL_HEADS, HeadAxes, core_of, split
 from stagedb.models.kinds.context import CONTEXT_WORDS, check_context, context_parameters, finished, gates_of
 from stagedb.models.kinds.head_sizes import HEAD_WORDS, check_head_sizes, head_sizes
 from stagedb.models.kinds.part import (
@@ -22,6 +22,7 @@ from stagedb.models.kinds.part import (
     SizeSymbol,
     Table,
     UserRegion,
+    Value,
     Values,
     norm_values,
 )
@@ -50,7 +51,13 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     t.enter("attention")
     # A parameter of the attention itself, which come before those of its parts.
     sinks = (t.weight("attn.sinks", ("heads",)),) if values["sinks"] else ()
-    qkv, gates = _queries_keys_values(t, card, style, values, x)
+    if values.get("keys") == "earlier":
+        qkv, gates = _queries_alone(t, card, style, values, x)
+    else:
+        qkv, gates = _queries_keys_values(t, card, style, values, x)
+    if t.keys is not None:
+        qkv = split(t, qkv)
+        t.keys[seen(values)] = qkv[1], qkv[2]
     heads = heads_of(card, values)
     own_gates = gates_of(t, style, values, x, heads.context)
     context = core_of(t, card, style, (*qkv, *sinks), values, heads)
@@ -131,6 +138,28 @@ def _queries_keys_values(
     return (q, k, shared.scaled(t, "attn.value_scale", v, float(values["value_scale"]))), gates
 
 
+def seen(values: Values) -> tuple[Value, ...]:
+    """What queries of a layer kind see of a sequence: its window and its chunk, 0 without."""
+    return values.get("window", 0), values.get("chunk", 0)
+
+
+def _queries_alone(
+    t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor"
+) -> "tuple[tuple[Tensor, ...], Tensor | None]":
+    """Queries of the layer, with keys and values of an earlier one; the gates of the result, if it has some."""
+    k, v = (t.keys or {})[seen(values)]
+    q, gates = _queries(t, style, values, x, bias_of(card, values) in ("all", "qkv"))
+    normed, rotary = norm_of(card, values), _rotates(card, values)
+    for step in ("rotary", "norm") if values["rotary_first"] else ("norm", "rotary"):
+        if step == "norm" and normed != "none":
+            q = _normed(t, card, style, normed, "attn.q_norm", q)
+        if step == "rotary" and rotary:
+            turned = t.activation("attn.rotary_q", QUERY)
+            t.emit("attn.rotary_q", ops.Rotary(size=int(values["rotary_dim"])), (q,), turned)
+            q = turned
+    return (q, k, v), gates
+
+
 def _packed_rows(
     t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: bool, heads: HeadAxes
 ) -> "tuple[Tensor, ...]":
@@ -197,9 +226,11 @@ def _parameters(card: Architecture, values: Values) -> int:
     contexts, of_values = heads.heads * heads.value_dim, heads.kv_heads * heads.value_dim
     gates = queries if values["gated"] else 0
     bias, normed = bias_of(card, values), norm_of(card, values)
-    made = queries + gates + keys + (0 if values["shared_values"] else of_values)
+    own = values.get("keys") != "earlier"
+    keys, of_values = (keys, 0 if values["shared_values"] else of_values) if own else (0, 0)
+    made = queries + gates + keys + of_values
     biases = {"none": 0, "qkv": made, "out": card.hidden, "all": made + card.hidden}[bias]
-    norms = {"none": 0, "l2": 0, "head": 2 * heads.head_dim}.get(normed, queries + keys)
+    norms = {"none": 0, "l2": 0, "head": (1 + own) * heads.head_dim}.get(normed, queries + keys)
     norms *= 1 if normed == "all" else norm_values(card, biased=normed != "each_head_no_bias")
     around = context_parameters(card, values, heads.heads, heads.value_dim) + (heads.heads if values["sinks"] else 0)
     return card.hidden * (made + contexts) + biases + norms + around
@@ -208,6 +239,9 @@ def _parameters(card: Architecture, values: Values) -> int:
 def _check_values(card: Architecture, values: Values) -> None:
     check_context(card, values)
     check_head_sizes(card, values)
+    lost = [word for word in OF_OWN_KEYS if values.get(word)] if values.get("keys") == "earlier" else []
+    if lost:
+        raise UsageError(f"{card.name}: keys: earlier is without keys and values of its own: leave {lost[0]} out")
     size, most = int(values["rotary_dim"]), head_sizes(card, values).head_dim
     if size > most or size % 2:
         raise UsageError(f"{card.name}: rotary_dim must be even and at most head_dim={most}, not {size}")
@@ -256,6 +290,9 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     }
 
 
+OF_OWN_KEYS = ("qkv", "shared_values", "value_norm", "value_scale", "key_scale")
+"""Words of layers that make keys and values."""
+
 WORDS: Mapping[str, KindWord] = {
     **HEAD_WORDS,
     **CONTEXT_WORDS,
@@ -263,6 +300,12 @@ WORDS: Mapping[str, KindWord] = {
         "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "out", "all")
     ),
     "gated": KindWord("whether the result of each head is multiplied by the sigmoid of a gate", False),
+    "keys": KindWord(
+        "whether keys and values are the layer's own, or those of the last earlier layer that makes some and sees as "
+        "much",
+        "own",
+        ("own", "earlier"),
+    ),
     "qk_norm": KindWord(
         "norms of queries and keys: head by head (with one weight, with one for each head, or with none: l2), or over "
         "all heads of a token; without it the card's qk_norm decides",

@@ -79,7 +79,7 @@ def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
     return {**given, "softcap": values["softcap"], "scale": values["scale"], "sinks": values["sinks"]}
 
 
-def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
+def split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
     """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it."""
     if len(qkv) > 1:
         return qkv
@@ -99,7 +99,7 @@ def _fused_core(
     chosen: "tuple[Tensor, ...]",
 ) -> "Tensor":
     """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
-    qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
+    qkv = split(t, qkv, style.explicit_mask) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     rules = rules_of(card, values)
     if style.core is not None:
@@ -185,7 +185,7 @@ def _plain_core(
     chosen: "tuple[Tensor, ...]",
 ) -> "Tensor":
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
-    q, k, v = _split(t, qkv)
+    q, k, v = split(t, qkv)
     t.enter("attention_core", Tag.ATTENTION_CORE)
     numbers = head_sizes(card, values)
     if heads.kv_heads == "kv_heads" and numbers.heads != numbers.kv_heads:

@@ -60,7 +60,7 @@ DENSE_AND_EXPERTS = LayerPart(
     parameters=_parameters,
     idle=EXPERTS.idle,
     check_values=_check_values,
-    words={**FEED_FORWARD.words, **EXPERTS.words},
+    words={word: each for word, each in {**FEED_FORWARD.words, **EXPERTS.words}.items() if word != "ffn"},
     routes=True,
     reads_stream=True,
 )

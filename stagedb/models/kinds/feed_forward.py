@@ -66,10 +66,10 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "
 
 
 def _parameters(card: Architecture, values: Values) -> int:
-    up = 2 if card.mlp == "gated" else 1
-    biases = up * card.ffn + card.hidden if _biased(card, values) else 0
-    learned = (2 if card.activation == LEARNED else 0) + (card.ffn if values["inner_norm"] else 0)
-    return (up + 1) * card.hidden * card.ffn + biases + learned
+    up, width = 2 if card.mlp == "gated" else 1, int(values.get("ffn", 0)) or card.ffn
+    biases = up * width + card.hidden if _biased(card, values) else 0
+    learned = (2 if card.activation == LEARNED else 0) + (width if values["inner_norm"] else 0)
+    return (up + 1) * card.hidden * width + biases + learned
 
 
 def _check_values(card: Architecture, values: Values) -> None:
@@ -85,7 +85,7 @@ def _check(card: Architecture) -> None:
 
 def check_width(card: Architecture, values: Values) -> None:
     """Raise UsageError for a feed-forward without a width."""
-    if not card.ffn:
+    if not card.ffn and not values.get("ffn"):
         raise UsageError(f"{card.name}: ffn must be positive, because layers have a feed-forward, not {card.ffn}")
 
 
@@ -100,6 +100,7 @@ FEED_FORWARD = LayerPart(
     check=_check,
     check_values=_check_values,
     words={
+        "ffn": KindWord("the width of the feed-forward (0: the card's)", 0),
         "ffn_bias": KindWord(
             "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")
         ),

@@ -1,7 +1,8 @@
-"""Numbers and sizes of heads that a layer kind has in place of the card's.
+"""Numbers and sizes of heads, and the width of a feed-forward, that a layer kind has in place of the card's.
 
 The axes of heads have a size of their own in the block of such a kind: `A_local` heads in the kind `local`, where
-other blocks have `A`. So its operators, its layouts and its exchanges are those of other attention.
+other blocks have `A`. So its operators, its layouts and its exchanges are those of other attention. In a block of all
+layers an axis has one size, and axes with another one have a name of their own, such as `head_dim_256`.
 """
 
 import re
@@ -19,7 +20,7 @@ HEAD_WORDS: Mapping[str, KindWord] = {
     "value_dim": KindWord("the size of a head of values (0: that of queries and keys)", 0),
 }
 
-_SYMBOLS = {"heads": "A", "kv_heads": "KV", "head_dim": "D", "value_dim": "DV"}
+_SYMBOLS = {"heads": "A", "kv_heads": "KV", "head_dim": "D", "value_dim": "DV", "ffn": "F"}
 """The symbol of each size in blocks without a size of their own."""
 
 
@@ -71,10 +72,11 @@ def check_head_sizes(card: Architecture, values: Values) -> None:
 
 def _own_sizes(card: Architecture, kind: KindOfLayer) -> dict[str, int]:
     """The sizes of a kind that differ from the card's, by word."""
-    if not all(word in kind.parts[0].words for word in HEAD_WORDS):
-        return {}
-    given = {word: int(kind.settings[word]) for word in HEAD_WORDS}
-    usual = {"heads": card.heads, "kv_heads": card.kv_heads, "head_dim": card.head_dim, "value_dim": 0}
+    mixer, channel_mixer = kind.parts
+    heads = HEAD_WORDS if all(word in mixer.words for word in HEAD_WORDS) else ()
+    words = (*heads, *(("ffn",) if "ffn" in channel_mixer.words else ()))
+    given = {word: int(kind.settings[word]) for word in words}
+    usual = {"heads": card.heads, "kv_heads": card.kv_heads, "head_dim": card.head_dim, "value_dim": 0, "ffn": card.ffn}
     return {word: size for word, size in given.items() if size not in (0, usual[word])}
 
 
@@ -92,12 +94,35 @@ def own_axes(card: Architecture, kind: KindOfLayer) -> dict[str, str]:
     words = _own_sizes(card, kind)
     if not words:
         return {}
-    texts = {**kind.parts[0].axes, "value_dim": _SYMBOLS["value_dim"]}
+    texts = {**kind.parts[1].axes, **kind.parts[0].axes, "value_dim": _SYMBOLS["value_dim"]}
     own = {_SYMBOLS[word]: f"{_SYMBOLS[word]}_{kind.name}" for word in words}
     made = {
         axis: re.sub(r"\b[A-Z]+\b", lambda found: own.get(found[0], found[0]), text) for axis, text in texts.items()
     }
     return {axis: text for axis, text in made.items() if text != texts[axis]}
+
+
+def in_one_block(card: Architecture, kind: KindOfLayer) -> bool:
+    """Whether the sizes of a kind can be next to those of others in one block: those of heads' values and widths."""
+    return {*_own_sizes(card, kind)} <= {"head_dim", "ffn"}
+
+
+def names_in_stack(card: Architecture, kind: KindOfLayer) -> dict[str, str]:
+    """The names that the axes of a kind with sizes of its own have in a block of all layers, by their usual names."""
+    own = _own_sizes(card, kind)
+    return {axis: f"{axis}_{own['ffn' if axis == 'ffn' else 'head_dim']}" for axis in own_axes(card, kind)}
+
+
+def usual_name(axis: str) -> str:
+    """The usual name of an axis that may have one of its own in a block of all layers."""
+    return re.sub(r"_\d+\Z", "", axis)
+
+
+def stack_axes(card: Architecture, kinds: Mapping[str, KindOfLayer]) -> dict[str, str]:
+    """The sizes of those axes, as texts of symbols, by their names in a block of all layers."""
+    return {
+        name: own_axes(card, kind)[axis] for kind in kinds.values() for axis, name in names_in_stack(card, kind).items()
+    }
 
 
 def own_rotary(card: Architecture, kind: KindOfLayer, buffers: Buffers) -> Buffers:

@@ -23,7 +23,8 @@ class Residual:
     for it; their values are forward's last argument. reads_stream: its channel mixer (without one its mixer) reads
     the stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
     models with several streams, (batch, seq, streams, hidden). without: the part that its layers lack, `mixer` or
-    `channel_mixer`, which is `none` then; empty: they have both.
+    `channel_mixer`, which is `none` then; empty: they have both. layer_input: its layers may have an
+    input of their own.
     """
 
     name: str
@@ -33,4 +34,5 @@ class Residual:
     parameters: Callable[[Architecture], int] = lambda card: 0
     several: bool = False
     without: str = ""
+    layer_input: bool = False
     words: Mapping[str, KindWord] = field(default_factory=dict)

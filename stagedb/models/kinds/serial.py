@@ -9,6 +9,7 @@ channel mixer alone has a norm too (A.X K1). With norms after sums the stream it
 from typing import TYPE_CHECKING
 
 from stagedb.lazy_names import DeferredModule
+from stagedb.models.kinds.layer_inputs import with_layer_input
 from stagedb.models.kinds.part import Architecture, Branch, KindWord, Values
 from stagedb.models.kinds.residual import Part, Residual
 
@@ -60,7 +61,7 @@ def _ffn_post_norm(
 def _sandwich_scaled(
     t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
 ) -> "Tensor":
-    return _times_scalar(t, _sandwich(t, card, style, mixer, channel_mixer, x, values))
+    return _ended(t, card, style, _sandwich(t, card, style, mixer, channel_mixer, x, values))
 
 
 def _sandwich_of_stream(
@@ -70,11 +71,13 @@ def _sandwich_of_stream(
     made = mixer(shared.norm(t, card, style, "attn_norm", x))
     x = shared.residual(t, card, style, "attn.add", x, normed_branch(t, card, style, "attn_post_norm", made))
     made = normed_branch(t, card, style, "ffn_post_norm", channel_mixer(x))
-    return _times_scalar(t, shared.residual(t, card, style, "ffn.add", x, made))
+    return _ended(t, card, style, shared.residual(t, card, style, "ffn.add", x, made))
 
 
-def _times_scalar(t: "Tracer", x: "Tensor") -> "Tensor":
-    """The stream times a number of the layer, which is no parameter: a checkpoint sets it, and training starts at 1."""
+def _ended(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "Tensor":
+    """The stream with what the layer makes of its own input, where it has one (`layer_inputs`), times a number of the
+    layer, which is no parameter: a checkpoint sets it, and training starts at 1."""
+    x = with_layer_input(t, card, style, x)
     t.enter("between")
     y = t.activation("scaled", x.axes)
     t.emit("scaled", ops.Multiple(1.0), (x,), y)
@@ -125,7 +128,7 @@ SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
 SANDWICH = Residual("sandwich", 4, _sandwich)
 FFN_POST_NORM = Residual("serial_ffn_post_norm", 3, _ffn_post_norm)
-SANDWICH_SCALED = Residual("sandwich_scaled", 4, _sandwich_scaled)
-SANDWICH_OF_STREAM = Residual("sandwich_of_stream", 3, _sandwich_of_stream, reads_stream=True)
+SANDWICH_SCALED = Residual("sandwich_scaled", 4, _sandwich_scaled, layer_input=True)
+SANDWICH_OF_STREAM = Residual("sandwich_of_stream", 3, _sandwich_of_stream, reads_stream=True, layer_input=True)
 AFTER_SUM = Residual("after_sum", 2, _after_sum)
 NORMED_STREAM = Residual("normed_stream", 2, _normed_stream, words=_FACTORS)

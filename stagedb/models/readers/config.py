@@ -335,8 +335,10 @@ UNUSED_WHERE: Mapping[str, str] = {
     "sliding_window": "no layer has a window",
     "sliding_window_pattern": "layer_types names the type of each layer",
     "time_step_rank": "each head has a step of its own (Mamba-2)",
+    "use_double_wide_mlp": "num_kv_shared_layers is 0 or left out (Gemma 4)",
     "use_sliding_window": "the config has no window",
     "use_conv_bias": "no block has a scan, or each convolution has a bias (Zamba 2)",
+    "vocab_size_per_layer_input": "hidden_size_per_layer_input is 0 (Gemma 4)",
     **dict.fromkeys(("kv_channels", "num_query_groups"), "attention_head_dim is the size of a head (Zamba 2)"),
 }
 """The keys that another key makes meaningless, each with the condition."""

@@ -68,8 +68,8 @@ def _mimo_window(config: Config) -> int:
 
 
 def gemma4(config: Config, name: str) -> Card:
-    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some. Embeddings
-    for each layer (E2B, E4B, and the defaults of its class: hidden_size_per_layer_input) are not built."""
+    """Gemma 4, text: as Gemma 3, with wider heads in full layers, whose values may be keys; experts in some. In E2B and
+    E4B each token has a row for each layer, and the last layers have keys of earlier ones."""
     return _gemma4(config, name, 256)
 
 
@@ -80,7 +80,8 @@ def gemma4_unified(config: Config, name: str) -> Card:
 
 def _gemma4(config: Config, name: str, width: int) -> Card:
     """width: that of embeddings for each layer in a config that does not name it."""
-    _refuse_of_small_ones(config, width)
+    if config.get("use_bidirectional_attention") == "all":
+        raise UsageError("use_bidirectional_attention all is not supported: queries see earlier keys only")
     act = activation(config, "hidden_activation", default="gelu_pytorch_tanh")
     scale = math.sqrt(config.count("hidden_size"))
     near = decoder(config, name, "gemma4", activation=act, tied_default=True, embedding_scale=scale)
@@ -93,32 +94,47 @@ def _gemma4(config: Config, name: str, width: int) -> Card:
     card = replace(near, kv_heads=heads, head_dim=size)
     turns = _turned(config, 1.0, full=0.25)
     local = _heads(card, kv_heads=near.kv_heads, head_dim=near.head_dim) | _turned_part(near.head_dim, turns["window"])
-    full: dict[str, Value] = {"shared_values": shared, **_turned_part(size, turns["full"])}
-    window = config.count("sliding_window", default=512)
-    layers = [Layer(window=window, words=local) if kind == "window" else Layer(words=full) for kind in types]
+    full: dict[str, Value] = _turned_part(size, turns["full"])
+    window, (first, later) = config.count("sliding_window", default=512), _later_layers(config, types, near.ffn)
+    layers = []
+    for number, kind in enumerate(types):
+        words = local if kind == "window" else full | ({"shared_values": shared} if number < first else {})
+        words = words | ({"value_norm": True} if number < first else later)
+        layers.append(Layer(window=window if kind == "window" else 0, words=words))
     usual = biases("all" if config.flag("attention_bias") else "none", False)
-    usual |= {"residual": "sandwich_scaled", "scale": 1.0, "qk_norm": "head", "value_norm": True}
+    usual |= {"residual": "sandwich_scaled", "scale": 1.0, "qk_norm": "head"}
+    inputs = _layer_inputs(config, width)
     if config.flag("enable_moe_block"):
+        if inputs or first < card.layers:
+            raise UsageError(
+                "enable_moe_block with hidden_size_per_layer_input or num_kv_shared_layers is not supported: experts "
+                "in layers without these only"
+            )
         named = config.changed(num_experts_per_tok=config.count("top_k_experts"))
         card = with_experts(named, card, config.count("moe_intermediate_size"))
         usual |= {"residual": "sandwich_of_stream", "channel_mixer": "dense_and_experts", "scores": "softmax"}
     cap = config.number("final_logit_softcapping", default=0.0)
-    return with_layers(replace(card, logit_softcap=cap), layers, usual)
+    return replace(with_layers(replace(card, logit_softcap=cap), layers, usual), **inputs)
 
 
-def _refuse_of_small_ones(config: Config, width: int) -> None:
-    """Raise UsageError for what E2B and E4B have, and cards cannot express."""
-    config.only("use_double_wide_mlp", False, "feed-forwards of one width only")
-    if config.get("use_bidirectional_attention") == "all":
-        raise UsageError("use_bidirectional_attention all is not supported: queries see earlier keys only")
-    for key, default, why in (
-        ("hidden_size_per_layer_input", width, "a table of embeddings for each layer is not built: 0 only"),
-        ("num_kv_shared_layers", 0, "layers that read keys and values of an earlier one are not built: 0 only"),
-    ):
-        found = config.count(key, default=default, least=0)
-        if found:
-            raise UsageError(f"{key} {found} is not supported: {why}")
-    config.uses("vocab_size_per_layer_input")
+def _layer_inputs(config: Config, width: int) -> dict[str, Any]:
+    """The fields of a card whose layers have rows of their own of each token."""
+    found = config.count("hidden_size_per_layer_input", default=width, least=0)
+    rows = config.count("vocab_size_per_layer_input", default=262144)
+    return {"layer_input": found, "layer_input_vocab": rows} if found else {}
+
+
+def _later_layers(config: Config, types: list[str], ffn: int) -> tuple[int, dict[str, Value]]:
+    """The first of the layers that have keys and values of earlier ones (the number of layers if there are none), and
+    the words of these layers, whose feed-forwards may be twice as wide."""
+    count, double = config.count("num_kv_shared_layers", default=0, least=0), config.flag("use_double_wide_mlp")
+    first = len(types) - count
+    if first < 1 or {*types[:first]} != {*types}:
+        raise UsageError(
+            f"num_kv_shared_layers {count} is not supported: a layer of each type comes before those, and makes "
+            "keys and values for them"
+        )
+    return first, {"keys": "earlier", **({"ffn": 2 * ffn} if double else {})}
 
 
 def step3(config: Config, name: str) -> Card:
