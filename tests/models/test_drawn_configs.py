@@ -24,6 +24,7 @@ DRAWN: Mapping[str, Any] = CONTENT["drawn"]
 OF_OTHER_CODE = {
     *("DeepseekForCausalLM", "IQuestCoderForCausalLM", "InternLM3ForCausalLM", "KimiK25ForConditionalGeneration"),
     *("KimiK2ForCausalLM", "MPTForCausalLM", "MiMoForCausalLM", "PhiMoEForCausalLM"),
+    "DeciLMForCausalLM",
     *("MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM", "Step3p5ForCausalLM"),
 }
 """Architectures that transformers does not have."""

@@ -81,6 +81,8 @@ LENGTHS = {
             "gemma-3-27b-text",
             "gemma-4-26b-a4b-text",
             "gemma-4-31b-text",
+            "gemma-4-e2b-text",
+            "gemma-4-e4b-text",
             "lfm2-1.2b",
             "mimo-v2-flash",
         ),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
 from stagedb.models.readers import (
+    block_configs,
     deepseek_v4,
     delta_decoders,
     expert_decoders,
@@ -46,6 +47,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **minimax_01.READERS,
     **deepseek_v4.READERS,
     **zamba2.READERS,
+    **block_configs.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

@@ -66,6 +66,7 @@ NO_CLASS = ConfigClass()
 """For files whose class the package does not have: readers have the defaults of its publication."""
 
 _NAMED: Mapping[str, tuple[str, ...]] = {
+    "DeciLMForCausalLM": ("nemotron-nas", "deci"),
     "DeepseekForCausalLM": ("deepseek",),
     "DeepseekV3ForCausalLM": ("deepseek_v3", "kimi_k2"),
     "IQuestCoderForCausalLM": ("iquestcoder",),
