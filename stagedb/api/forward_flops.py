@@ -7,7 +7,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
-from stagedb.ir.operators import Attention, KeyIndex, ScoredPairs, compressed, load
+from stagedb.ir.operators import Attention, KeyIndex, ScoredPairs, compressed, key_blocks, load
 from stagedb.ir.symbolic_graph import Compute, SymOp
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
@@ -64,7 +64,7 @@ def forward_flops(card: Card, tokens: int) -> ForwardFlops:
 def _seen(op: SymOp, work: Compute, flops: int, env: dict[str, int]) -> int:
     """The FLOPs of the pairs that no mask leaves out."""
     operator, tokens = load(op.semantics), env["S"]
-    if isinstance(operator, KeyIndex):
+    if isinstance(operator, KeyIndex | key_blocks.KeyBlockIndex):
         return flops * ScoredPairs().pairs_seen(tokens) // tokens**2
     if isinstance(operator, compressed.BlockIndex):
         blocks = evaluate(work.dims[2], env)

@@ -426,7 +426,7 @@ class Card:
         mixer: the word of this mixer alone.
         """
         kinds = [kind for kind in self.kinds.values() if mixer in ("", kind.mixer)]
-        sizes = {int(kind.settings[name]) for kind in kinds if name in kind.settings}
+        sizes = {int(kind.settings[name]) for kind in kinds if name in kind.settings} - {0}
         if len(sizes) > 1:
             raise UsageError(
                 f"{self.name}: layer kinds have {name} of several sizes, {shown(sorted(sizes))}: one is read"

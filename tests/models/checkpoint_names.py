@@ -69,6 +69,8 @@ NORMS = (
 )  # fmt: skip
 
 PARTS = (
+    *((rf"indexer\.{word}_proj", f"attn.index.w{word}") for word in "qk"),
+    *((rf"indexer\.{word}_norm", f"attn.index.{word}_norm") for word in "qk"),
     (r"per_layer_input_gate", "input.gate"),
     (r"per_layer_projection", "input.back"),
     (r"post_per_layer_input_norm", "input.post_norm"),
@@ -150,7 +152,7 @@ AHEAD = {
 
 ONE_MORE = (
     *("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
-    *("recurrent_gemma", "step3p5"),
+    *("recurrent_gemma", "step3p5", "minimax_m3_vl_text"),
 )
 """Models whose norms scale by one more than their weight."""
 
@@ -278,6 +280,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         yield f"ffn.shared.w1.{ending}", value
     elif "experts." in part and "shared" not in part:
         yield from _experts(part, ending, value, config)
+    elif "shared_experts.gate_up_proj" in part:
+        yield from zip(("ffn.shared.w1.weight", "ffn.shared.w3.weight"), np.split(value, 2), strict=True)
     elif "gate_up_proj" in part:
         yield f"ffn.w13.{ending}", np.stack(np.split(value, 2), axis=1)
     elif re.search(r"(mlp|feed_forward|ffn)\.up_proj", part) and "shared" not in part:

@@ -112,7 +112,7 @@ def tensors(held: Any) -> Iterator[Any]:
         parts = held.values()
     elif isinstance(held, list | tuple):
         parts = held
-    elif isinstance(held, transformers.Cache) or type(held).__module__ == "transformers.cache_utils":
+    elif isinstance(held, transformers.Cache | transformers.cache_utils.CacheLayerMixin):
         parts = vars(held).values()
     for part in parts:
         yield from tensors(part)

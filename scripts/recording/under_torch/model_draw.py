@@ -69,6 +69,10 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "KimiLinearForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    "MiniMaxM3VLForCausalLM": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"] * (LAYERS // 2),
+        "mlp_layer_types": ["dense", "sparse"] * (LAYERS // 2),
+    },
     "MiniMaxForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "MinistralForCausalLM": {"head_dim": 128},
     "NemotronForCausalLM": {"num_key_value_heads": 8},

@@ -249,11 +249,14 @@ class Softmax(ScoredPairs):
             best, chosen = op.inputs[-2:]
             yield len(op.inputs) - 2, index_loss(tracer, op, best, ChosenWeights(), (op.outputs[0], chosen))
 
+    def allowed(self, inputs: list[Array]) -> Array:
+        """The keys among which a query sees some: those that an indexer chose, or all."""
+        return among(inputs[-1] if self.chosen else None, inputs[0].shape[-1])
+
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         products = inputs[0] * self.factor(place.sizes[self.head])
         scores = self.scored(products, place.positions(), heads_here(place), place.sizes["heads"])
-        seen = self.seen(place.positions(), place.indices(KEYS))
-        seen = seen & among(inputs[-1] if self.chosen else None, scores.shape[-1])
+        seen = self.seen(place.positions(), place.indices(KEYS)) & self.allowed(inputs)
         scores = np.where(seen, scores, -np.inf)
         return [np.exp(scores - log_sum(scores, inputs[1] if self.sinks else None)[..., None])]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
+from stagedb.models.kinds import block_index
 from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, USUAL_HEADS, HeadAxes, core_of, split
 from stagedb.models.kinds.context import CONTEXT_WORDS, check_context, context_parameters, finished, gates_of
 from stagedb.models.kinds.head_sizes import HEAD_WORDS, check_head_sizes, head_sizes
@@ -60,7 +61,9 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
         t.keys[seen(values)] = qkv[1], qkv[2]
     heads = heads_of(card, values)
     own_gates = gates_of(t, style, values, x, heads.context)
-    context = core_of(t, card, style, (*qkv, *sinks), values, heads)
+    blocks = (block_index.chosen_blocks(t, card, style, values, x),) if values.get("index_block") else ()
+    t.enter("attention")
+    context = core_of(t, card, style, (*qkv, *sinks), values, heads, blocks=blocks)
     t.enter("attention")
     if gates is not None:
         context = _gated(t, context, gates)
@@ -233,12 +236,13 @@ def _parameters(card: Architecture, values: Values) -> int:
     norms = {"none": 0, "l2": 0, "head": (1 + own) * heads.head_dim}.get(normed, queries + keys)
     norms *= 1 if normed == "all" else norm_values(card, biased=normed != "each_head_no_bias")
     around = context_parameters(card, values, heads.heads, heads.value_dim) + (heads.heads if values["sinks"] else 0)
-    return card.hidden * (made + contexts) + biases + norms + around
+    return card.hidden * (made + contexts) + biases + norms + around + block_index.parameters(card, values)
 
 
 def _check_values(card: Architecture, values: Values) -> None:
     check_context(card, values)
     check_head_sizes(card, values)
+    block_index.check(card, values)
     lost = [word for word in OF_OWN_KEYS if values.get(word)] if values.get("keys") == "earlier" else []
     if lost:
         raise UsageError(f"{card.name}: keys: earlier is without keys and values of its own: leave {lost[0]} out")
@@ -272,12 +276,12 @@ def _rows(choices: ShardingChoices) -> Table:
 
     Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries
     are partitioned there. Keys and values, whose sequence `kseq` is in no rule there, are gathered; an indexer too
-    reads all of them.
+    reads all of them. Indexers of blocks have a head for each K/V head, which tp partitions too.
     """
     queries = {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)}
     over_context = {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")}
     core = over_context if choices.cp_kind == "ulysses" else queries
-    index = {axis: queries[axis] for axis in ("batch", "seq")}
+    index = {axis: queries[axis] for axis in ("batch", "seq", "kv_heads")}
     return {"attention": {**queries, "kseq": ("cp",)}, "attention_core": core, "index": index}
 
 
@@ -296,6 +300,7 @@ OF_OWN_KEYS = ("qkv", "shared_values", "value_norm", "value_scale", "key_scale")
 WORDS: Mapping[str, KindWord] = {
     **HEAD_WORDS,
     **CONTEXT_WORDS,
+    **block_index.WORDS,
     "bias": KindWord(
         "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "out", "all")
     ),
@@ -336,6 +341,7 @@ ATTENTION = LayerPart(
         "A": SizeSymbol("heads", "attention heads", lambda card: card.heads),
         "KV": SizeSymbol("kv_heads", "heads of keys and values", lambda card: card.kv_heads),
         "D": SizeSymbol("head_dim", "size of one head", lambda card: card.head_dim),
+        **block_index.SYMBOLS,
     },
     axes={
         "heads": "A",
@@ -350,6 +356,7 @@ ATTENTION = LayerPart(
         "packed_rows": "D * A / KV + D + DV",
         "packed_keys": "D * A / KV + D",
         "state": "3",
+        **block_index.AXES,
     },
     replicable=frozenset({"kv_heads"}),
     rows=_rows,

@@ -62,15 +62,48 @@ def core_of(
     values: Values,
     heads: HeadAxes = USUAL_HEADS,
     chosen: "tuple[Tensor, ...]" = (),
+    blocks: "tuple[Tensor, ...]" = (),
 ) -> "Tensor":
     """The attention core as the style writes it: a fused kernel, or matmuls and a softmax.
 
     qkv: one packed tensor or three, and the scores of sinks if heads have some. chosen: the scores and places of the
-    keys that an indexer chose; empty: all are seen.
+    keys that an indexer chose; empty: all are seen. blocks: the numbers of the blocks of keys that one chose.
     """
+    if blocks:
+        return _core_of_blocks(t, card, style, qkv, values, blocks[0], heads)
     sinks = qkv[-1:] if values["sinks"] else ()
     core = _plain_core if style.attention == "math" else _fused_core
     return core(t, card, style, qkv[: len(qkv) - len(sinks)], sinks, values, heads, chosen)
+
+
+def _core_of_blocks(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    values: Values,
+    chosen: "Tensor",
+    heads: HeadAxes,
+) -> "Tensor":
+    """Attention over the blocks of keys that an indexer chose. chosen: their numbers, for each K/V head."""
+    if style.core is not None or style.explicit_mask:
+        raise UsageError(
+            f"{card.name} has an indexer of blocks of keys, which rings, calls by part and explicit masks do not "
+            f"compute: take {Word('cp_kind', 'ulysses')}"
+        )
+    qkv = split(t, qkv)
+    t.enter("attention_core", Tag.ATTENTION_CORE)
+    numbers: dict[str, Any] = {
+        "block": int(values["index_block"]),
+        "top": int(values["index_blocks"]),
+        "scale": values["scale"],
+    }
+    if style.attention == "math":
+        softmax = ops.key_blocks.KeyBlockSoftmax(**numbers, head=heads.head)
+        return _matmuls(t, card, style, qkv, values, heads, softmax, (chosen,))
+    context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.core", ops.key_blocks.KeyBlockAttention(**numbers, **heads.words), (*qkv, chosen), context, lse)
+    return context
 
 
 def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
@@ -185,7 +218,22 @@ def _plain_core(
     chosen: "tuple[Tensor, ...]",
 ) -> "Tensor":
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
-    q, k, v = split(t, qkv)
+    softmax = ops.Softmax(**rules_of(card, values), head=heads.head, chosen=bool(chosen))
+    return _matmuls(t, card, style, split(t, qkv), values, heads, softmax, (*sinks, *chosen))
+
+
+def _matmuls(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes,
+    softmax: "ops.Softmax",
+    further: "tuple[Tensor, ...]",
+) -> "Tensor":
+    """Attention with this softmax, as matmuls. further: what it reads in addition to the products."""
+    q, k, v = qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     numbers = head_sizes(card, values)
     if heads.kv_heads == "kv_heads" and numbers.heads != numbers.kv_heads:
@@ -197,10 +245,7 @@ def _plain_core(
     keys, pairs = ("batch", "kseq", "heads", heads.head), ("batch", "heads", "seq", "kseq")
     scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
     t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
-    rules = rules_of(card, values)
-    t.emit(
-        "attn.weights", ops.Softmax(**rules, head=heads.head, chosen=bool(chosen)), (scores, *sinks, *chosen), weights
-    )
+    t.emit("attn.weights", softmax, (scores, *further), weights)
     weights = shared.dropout(t, style, "attn.weights.dropout", weights)
     context = t.activation("attn.context", heads.context)
     read = ("batch", "kseq", "heads", heads.value)

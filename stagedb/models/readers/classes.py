@@ -57,6 +57,7 @@ _TURNED: Mapping[str, tuple[str, ...]] = {
     "lfm2": ("block_ff_dim", "tie_embedding"),
     "lfm2_moe": ("tie_embedding",),
     "nemotron_h": ("attention_head_dim", "time_step_rank"),
+    "minimax_m3_vl_text": ("sparse_attention_config", "moe_layer_freq"),
     "step3p5": ("attention_other_setting", "moe_layers_enum", "partial_rotary_factors"),
     "zamba2": ("attention_head_dim", "head_dim"),
 }

@@ -1,5 +1,6 @@
 """Decoders with a mixture of experts and ordinary attention."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -7,10 +8,10 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
-from stagedb.models.readers.config import Config
+from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, read_sparse, with_layers
-from stagedb.models.readers.parts import biases, decoder, further, turned
+from stagedb.models.readers.parts import biases, decoder, further, turned, without_further
 
 
 def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
@@ -117,6 +118,80 @@ def phimoe(config: Config, name: str) -> Card:
     layers = [Layer(window=each) for each in windows(config, card.layers)]
     near = config.number("router_jitter_noise", default=0.01)
     return with_layers(card, layers, {**bias, "scores": "sparsemixer", "normalised": False, "jitter": near})
+
+
+def minimax_m3(config: Config, name: str) -> Card:
+    """MiniMax M3, text: an indexer of blocks of keys in the layers that its types name, sigmoid scores, a shared
+    expert, a bounded gate."""
+    config.uses("rotary_dim")  # its class reads the factor alone
+    share = rotary(config).get("partial_rotary_factor", config.get("partial_rotary_factor", default=1.0))
+    if config.get("hidden_act", default="silu") not in ("silu", "swigluoai"):
+        raise UsageError(
+            f"hidden_act {shown(config.get('hidden_act'))} is not supported: its class has swigluoai alone"
+        )
+    config.only("n_shared_experts", 1, "its layers with experts have a shared one")
+    config.only("scoring_func", "sigmoid", "its experts have sigmoid scores")
+    for key, value in (("use_gemma_norm", True), ("use_qk_norm", True), ("qk_norm_type", "per_head")):
+        config.only(key, value, "queries and keys have norms, head by head")
+    without_further(config, "of this architecture")
+    config.uses("use_routing_bias", "num_mtp_modules")
+    near = decoder(config, name, "minimax", ffn=config.count("dense_intermediate_size"), activation="clamped_swiglu")
+    shared = config.count("shared_intermediate_size")
+    card = with_experts(config, near, config.count("intermediate_size"), shared)
+    sparse_words = _sparse_words(config)
+    types = layer_types(sparse_words, card.layers, {"full_attention": "full", "minimax_m3_sparse": "sparse"})
+    heads = sparse_words.count("index_n_heads", default=4)
+    words: dict[str, Value] = {
+        "index_block": sparse_words.count("index_block_size", default=128),
+        "index_blocks": sparse_words.count("index_topk_blocks", default=16),
+        "index_local": sparse_words.count("index_local_blocks", default=1),
+        "block_index_dim": sparse_words.count("index_head_dim", default=128),
+    }
+    types = types or ["full"] * card.layers
+    if "sparse" in types and heads != card.kv_heads:
+        raise UsageError(
+            f"index_n_heads {heads} is not supported: one for each of {card.kv_heads} key/value heads only"
+        )
+    sparse = experts_from(config, card.layers)
+    layers = [
+        Layer(dense=not each, words=words if kind == "sparse" else {}) for kind, each in zip(types, sparse, strict=True)
+    ]
+    usual: dict[str, Value] = {"qk_norm": "head", "gate_up": "fused", "scores": "sigmoid"}
+    usual |= {"routing_scale": config.number("routed_scaling_factor", default=2.0)}
+    return with_layers(card, layers, {**usual, **turned(Config({"partial_rotary_factor": share}), card)})
+
+
+_OF_CHECKPOINT = {
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+    "index_local_blocks": "sparse_local_block",
+}
+"""Words of MiniMax M3's class, each with that of the checkpoint's `sparse_attention_config`, which decides."""
+
+
+def _sparse_words(config: Config) -> Config:
+    """The config with the words of its class for what the checkpoint has in `sparse_attention_config`."""
+    given = config.get("sparse_attention_config", default={})
+    if not isinstance(given, Mapping):
+        raise UsageError(f"sparse_attention_config {shown(given)} is not supported: a mapping only")
+    own = Config(given)
+    own.only("use_sparse_attention", True, "layers without an indexer are those of sparse_attention_freq")
+    own.only("sparse_score_type", "max", "the score of a block is its largest product")
+    own.only("sparse_init_block", 0, "a query sees the blocks that score best and those before it")
+    own.uses("sparse_disable_index_value")
+    changes: dict[str, Any] = {ours: own.get(theirs) for ours, theirs in _OF_CHECKPOINT.items() if theirs in given}
+    types = own.get("sparse_attention_freq")
+    if types is not None and config.given("layer_types") is None:
+        if not isinstance(types, list) or any(each not in (0, 1) for each in types):
+            raise UsageError(f"sparse_attention_freq {shown(types)} is not supported: 0 or 1 for each layer only")
+        changes["layer_types"] = ["minimax_m3_sparse" if each else "full_attention" for each in types]
+    unread = sorted(own.unread())
+    if unread:
+        raise UsageError(f"sparse_attention_config with {unread[0]}={shown(own[unread[0]])} is not supported")
+    config.uses("layer_types", *_OF_CHECKPOINT)
+    return config.changed(**changes)
 
 
 def minimax_m2(config: Config, name: str) -> Card:
@@ -273,6 +348,7 @@ READERS = {
     "PhimoeForCausalLM": phimoe,
     "PhiMoEForCausalLM": phimoe,
     "MiniMaxM2ForCausalLM": minimax_m2,
+    "MiniMaxM3VLForCausalLM": minimax_m3,
     "Glm4MoeForCausalLM": glm4_moe,
     "Dots1ForCausalLM": dots1,
     "SolarOpenForCausalLM": solar_open,

@@ -33,6 +33,7 @@ class Layer:
         words += [CHUNK] if self.chunk and not shared.chunk else []
         words += ["nope"] if not self.rotary and shared.rotary else []
         words += ["dense"] if self.dense else []
+        words += ["blocks"] if self.words.get("index_block") else []
         words += ["earlier"] if self.words.get("keys") == "earlier" else []
         return "_".join(words) or USUAL
 

@@ -59,6 +59,7 @@ TEXT_MODELS: Mapping[str, str] = {
     "gemma4_text": "Gemma4ForCausalLM",
     "gemma4_unified_text": "Gemma4UnifiedForCausalLM",
     "step3p5": "Step3p5ForCausalLM",
+    "minimax_m3_vl_text": "MiniMaxM3VLForCausalLM",
 }
 """By the `model_type` of a text model: the architecture that it has alone."""
 
@@ -104,6 +105,7 @@ WHOLE_MODELS: Mapping[str, tuple[str, Tied]] = {
     "LlavaNextForConditionalGeneration": ("llama", "whole"),
     "LlavaNextVideoForConditionalGeneration": ("llama", "either"),
     "LlavaOnevisionForConditionalGeneration": ("qwen2", "either"),
+    "MiniMaxM3SparseForConditionalGeneration": ("minimax_m3_vl_text", "either"),
     "Mistral3ForConditionalGeneration": ("mistral", "whole, by default"),
     "Ovis2ForConditionalGeneration": ("qwen2", "whole, by default"),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl_text", "either, by default"),
