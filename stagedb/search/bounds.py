@@ -136,6 +136,10 @@ class Bounds:
         saved = self._of_micro_batch(plan).saved
         return sum(saved[part] * count for part, count in self.chunks(plan, ALL)[0].parts)
 
+    def loss(self, plan: Plan) -> int:
+        """Bytes that a rank with the loss holds, beyond what forwards save, where a backward begins."""
+        return self._of_micro_batch(plan).loss
+
     def held(self, plan: Plan) -> int:
         """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: one stage."""
         held = self._of_states(plan).held
@@ -262,17 +266,7 @@ class Bounds:
         return costs.transfer(Transfer(size, (stage - hop) * apart, stage * apart)).ns
 
     def _task_order(self, plan: Plan) -> TaskOrder:
-        key = (
-            *(
-                plan.schedule,
-                plan.pp,
-                plan.microbatches,
-                plan.virtual_stages,
-                plan.options.recipe,
-                plan.overlap_experts,
-            ),
-            *(plan.chunk_placement, plan.task_order, plan.options.workflow),
-        )
+        key = _of_order(plan)
         if key not in self._rehearsals:
             self._rehearsals[key] = TaskOrder.of(plan)
         return self._rehearsals[key]
@@ -307,7 +301,7 @@ class Bounds:
 
     def peak(self, plan: Plan, chunks: Chunks) -> int:
         """A lower bound of the bytes of the fullest rank of a plan whose chunks have these layers."""
-        states, saved = self._of_states(plan), self._of_micro_batch(plan).saved
+        states, saved, loss = self._of_states(plan), self._of_micro_batch(plan).saved, self.loss(plan)
         open_ = plan.pp > 1 and stays_open(plan.options, plan.options.framework)
         size = {
             chunk: _ChunkBytes(
@@ -331,6 +325,7 @@ class Bounds:
                 *(each.scattered for each in sizes),
                 *(each.regathered for each in sizes),
                 *(each.kept for each in sizes),
+                *(loss for _ in sizes),
             ]
             own = sum(each.held for each in sizes) + int((found @ np.array(under_way, np.int64)).max())
             peak = max(peak, own + self.received(plan, numbers))
@@ -343,7 +338,7 @@ class Bounds:
         saved and what it gathered, or else when all backwards are over.
         """
         states, whole = self._of_states(plan), self.chunks(plan)[0]
-        before = self.saved(plan) + _sum_of(states.left_gathered, whole)
+        before = self.saved(plan) + _sum_of(states.left_gathered, whole) + self.loss(plan)
         return self.held(plan) + _sum_of(states.copied, whole) + max(before, _sum_of(states.kept_gradients, whole))
 
     def received(self, plan: Plan, numbers: Iterable[int]) -> int:
@@ -367,8 +362,7 @@ class Bounds:
         return self._received[key]
 
     def _flights(self, plan: Plan) -> "_Orders":
-        options = plan.options
-        key = (plan.schedule, plan.pp, plan.microbatches, plan.virtual_stages, options.recipe, plan.overlap_experts)
+        key = _of_order(plan)
         if key not in self._orders:
             self._orders[key] = _Orders.of(plan)
         return self._orders[key]
@@ -485,6 +479,14 @@ class Bounds:
             return {}
 
 
+def _of_order(plan: Plan) -> object:
+    """What decides the order of a plan's tasks."""
+    return (
+        *(plan.schedule, plan.pp, plan.microbatches, plan.virtual_stages, plan.options.recipe, plan.overlap_experts),
+        *(plan.chunk_placement, plan.task_order, plan.options.workflow),
+    )
+
+
 def _degrees(plan: Plan) -> tuple[int, ...]:
     return plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks
 
@@ -503,7 +505,12 @@ class _Orders:
     @classmethod
     def of(cls, plan: Plan) -> "_Orders":
         orders = plan.tasks()
-        found = tuple(figures_of(moments(order, plan.virtual_stages)) for order in orders)
+        last = plan.pp * plan.virtual_stages - 1
+        chunks = [plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages) for stage in range(plan.pp)]
+        found = tuple(
+            figures_of(moments(order, len(own), own.index(last) if last in own else None))
+            for order, own in zip(orders, chunks, strict=True)
+        )
         return cls(found, any(map(splits, orders)))
 
 

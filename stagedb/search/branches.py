@@ -141,7 +141,9 @@ class SearchPlace:
             step = -(-self.bounds.work(plan, waits) * runs // words["pp"])
             size = self.bounds.held(plan)
             if space.is_open("zero", "zero"):
-                size //= words["dp"] * words["cp"]
+                # Experts of which each rank of tp has its own are shared by more ranks than other weights.
+                size //= max(words["dp"] * words["cp"], plan.edp)
+            size += self.bounds.loss(plan)
             if words.get("recompute", "none") == "none" and not space.is_open("recompute", "recompute"):
                 size += self.bounds.saved(plan)
             group = replace(group, step=step, peak=size // words["pp"])

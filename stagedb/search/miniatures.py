@@ -30,8 +30,11 @@ from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.graph_values import of_experts
 from stagedb.lowering.program import Program, lower
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS, Block, lay_out
+from stagedb.memory import ClassMemory
 from stagedb.memory.chunk_tensors import Chunk
+from stagedb.memory.class_memory import memory_of_classes
 from stagedb.memory.class_program import ChunkProgram, PlacedWeight, programs
+from stagedb.memory.lifetimes import Category, Lives, Moment
 from stagedb.memory.resident_state import offloaded, states_at
 from stagedb.memory.tensor_lifetimes import saved
 from stagedb.plans import Plan
@@ -62,6 +65,9 @@ from stagedb.workload.instance_columns import (
 
 K = TypeVar("K", tuple[str, bool], str)
 
+_VALUES = (Category.ACTIVATIONS, Category.RECOMPUTED, Category.TEMPORARIES)
+"""What a micro-batch holds of its own."""
+
 
 @dataclass(frozen=True)
 class PartTimes:
@@ -82,12 +88,14 @@ class MicroBatchFigures:
     """The figures of each part of a model in a micro-batch.
 
     times: by the name of a kind of task and part. saved: bytes that a forward saves for its backward. sent: by the name
-    of a kind of task and part, bytes that a rank sends in collectives of every micro-batch.
+    of a kind of task and part, bytes that a rank sends in collectives of every micro-batch. loss: bytes that the last
+    part holds beyond what its forward saves, where the backward begins.
     """
 
     times: Mapping[str, Mapping[Part, PartTimes]]
     saved: Mapping[Part, int]
     sent: Mapping[str, Mapping[Part, int]]
+    loss: int
 
 
 @dataclass(frozen=True)
@@ -218,10 +226,14 @@ def micro_batch_figures(graph: IndexedGraph, plan: Plan, system: System) -> Micr
     Raises UsageError if the plan does not suit the model, or the system has no rate for it.
     """
     program = lower(graph, plan)
-    chunk = only_chunk(program)
-    parts = parts_of(chunk)
+    columns = program.workload.classes[0]
+    carried = program.carried.get(columns.number, {})
+    (memory,) = memory_of_classes(program.graph, program.plan, [(columns, carried)])
+    parts = parts_of(memory.program)
     times = part_times(program, parts, system)
-    return MicroBatchFigures(times, _least(_saved(chunk, parts)), _sent(program, plan, parts))
+    return MicroBatchFigures(
+        times, _least(_saved(memory.program, parts)), _sent(program, plan, parts), _of_loss(memory)
+    )
 
 
 def state_figures(graph: IndexedGraph, plan: Plan) -> StateFigures:
@@ -261,6 +273,37 @@ def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
 def _saved(made: ChunkProgram, parts: Mapping[int, Part]) -> Iterator[tuple[Part, int]]:
     for position, tensors in saved(made).items():
         yield parts[position], sum(tensors.values())
+
+
+def _of_loss(memory: ClassMemory) -> int:
+    """Bytes that the last part holds where the backward begins, beyond what its forward saves: those of the loss.
+
+    memory: of a plan with one micro-batch. Looked at are operators before the first gradient of a weight, which the
+    halves of a backward have in the same order.
+    """
+    chunk = memory.program
+    if not chunk.backwards:
+        return 0
+    last, task = chunk.places[-1][0], chunk.backwards[0]
+
+    def made_here(moment: Moment) -> bool:
+        items = chunk.items[moment.kind]
+        return not moment.kind.once and moment.index < len(items) and items[moment.index].position == last
+
+    lives = tuple(each for each in memory.usage.held.lives if each.category in _VALUES and made_here(each.begin))
+    usage = replace(memory.usage, held=Lives((), lives))
+    levels = usage.levels([each.kind for each in usage.tasks].index(task)).sum(axis=0).tolist()
+    forward = {key: item.position for item in chunk.items[chunk.forward] for key in item.writes}
+    read = {key for kind in chunk.backwards for item in chunk.items[kind] for key in item.reads}
+    kept = sum(chunk.sizes[key[0]] for key in read if forward.get(key) == last)
+    most = kept
+    for item, level in zip(chunk.items[task], levels, strict=False):
+        if item.position != last or any(key in chunk.gradients for key in item.writes):
+            break
+        most = max(most, level)
+        if any(forward.get(key, last) != last for key in item.reads):
+            break  # what others made for it may be freed now
+    return most - kept
 
 
 def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:

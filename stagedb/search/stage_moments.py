@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.schedules import Order, splits
+from stagedb.schedules import Order, Task, splits
 from stagedb.workload.instance_columns import Ints
 
 
@@ -16,7 +16,8 @@ class StageMoment:
 
     flying: micro-batches between their forward and their backward. opened: whether a forward is over and a backward is
     to come. summing: whether a backward is over and another one is to come. returned: whether one is to come, and no
-    forward has run since the latest one. summed: whether a backward is over.
+    forward has run since the latest one. summed: whether a backward is over. turning: whether the next task is a
+    backward of the model's last chunk, and runs alone.
     """
 
     flying: tuple[int, ...]
@@ -24,14 +25,15 @@ class StageMoment:
     summing: tuple[bool, ...]
     returned: tuple[bool, ...]
     summed: tuple[bool, ...]
+    turning: tuple[bool, ...]
 
 
-def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
+def moments(order: Order, chunks: int, last: int | None) -> tuple[StageMoment, ...]:
     """Moments of a stage, one of which has the most of everything. Where some differ in the micro-batches in flight
     alone, it is the one with most.
 
-    order: the stage's tasks. chunks: how many it has. A backward in two halves sums gradients in its own way, which is
-    left out.
+    order: the stage's tasks. chunks: how many it has. last: which of them is the model's last one, if it has that. A
+    backward in two halves sums gradients in its own way, which is left out.
     """
     whole = not splits(order)
     every = [0] * chunks
@@ -39,15 +41,16 @@ def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
         every[task.chunk] += task.kind.keeps
     left, flying, backwards, begun = list(every), [0] * chunks, [False] * chunks, [0] * chunks
     marks = [(False, False, False, False)] * chunks
-    key, most, total = tuple(marks), dict[object, int](), 0
+    marked, most, total = tuple(marks), dict[object, int](), 0
     changed: list[int] = []
     found: dict[object, StageMoment] = {}
-    for task, following in zip(order, (*order[1:], None), strict=True):
+    turns = [tuple(turning and chunk == last for chunk in range(chunks)) for turning in (False, True)]
+    for task, following, third in zip(order, (*order[1:], None), (*order[2:], None, None), strict=False):
         changed.append(task.chunk)
         if task.kind.keeps:
             begun[task.chunk] += 1
             backwards[task.chunk] = False
-        elif task.kind.sends and task.kind.differentiates:
+        elif _turns(task):
             flying[task.chunk] -= 1
             total -= 1
             left[task.chunk] -= 1
@@ -68,12 +71,21 @@ def moments(order: Order, chunks: int) -> tuple[StageMoment, ...]:
             )
             if mark != marks[chunk]:
                 marks[chunk] = mark
-                key = tuple(marks)
+                marked = tuple(marks)
         changed.clear()
+        turning = following is not None and following.chunk == last and _turns(following)
+        turning = turning and not (third is not None and third.joined)
+        key = (marked, turning)
         if total > most.get(key, -1):
             most[key] = total
-            found[key] = StageMoment(tuple(flying), *zip(*marks, strict=True))
+            opened, summing, returned, summed = zip(*marks, strict=True)
+            found[key] = StageMoment(tuple(flying), opened, summing, returned, summed, turns[turning])
     return _most(list(found.values()))
+
+
+def _turns(task: Task) -> bool:
+    """Whether a task is a backward, or the first half of one."""
+    return task.kind.sends and task.kind.differentiates
 
 
 def _most(found: list[StageMoment]) -> tuple[StageMoment, ...]:

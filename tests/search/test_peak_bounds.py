@@ -69,12 +69,36 @@ def test_moments_of_a_stage() -> None:
     def stage(number: int, **words: Any) -> Order:
         return Plan.from_mapping({"pp": 2, "global_batch_size": 4, "seq_len": 64, **words}).tasks()[number]
 
-    def of(flying: int, opened: bool, summing: bool, returned: bool, summed: bool) -> StageMoment:
-        return StageMoment((flying,), (opened,), (summing,), (returned,), (summed,))
+    def of(
+        flying: int, opened: bool, summing: bool, returned: bool, summed: bool, *, turning: bool = False
+    ) -> StageMoment:
+        return StageMoment((flying,), (opened,), (summing,), (returned,), (summed,), (turning,))
 
     # Two forwards, then a forward behind each backward. What another moment has, too, is left out.
-    assert set(moments(stage(0), 1)) == {of(2, True, True, False, True), of(1, True, True, True, True)}
-    assert set(moments(stage(1), 1)) == {of(1, True, True, False, True), of(0, True, True, True, True)}
+    assert set(moments(stage(0), 1, None)) == {of(2, True, True, False, True), of(1, True, True, True, True)}
+    # On the last stage the loss is differentiated next, but not when a backward has just ended.
+    assert set(moments(stage(1), 1, 0)) == {
+        of(1, True, True, False, True, turning=True),
+        of(0, True, True, True, True),
+    }
     # All forwards, then all backwards.
-    every = moments(stage(0, schedule="gpipe"), 1)
+    every = moments(stage(0, schedule="gpipe"), 1, None)
     assert set(every) == {of(4, True, False, False, False), of(3, True, True, True, True)}
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+def test_what_the_loss_takes_is_in_the_bound(recipe: str, recompute: str) -> None:
+    """Where few parameters are left to gather, the bound is the peak of a plan with one stage."""
+    card = small("llama3-8b", 8)
+    words = {"global_batch_size": 8, "seq_len": 4096, "recipe": recipe, "micro_batch_size": 4, "pp": 1, "dp": 2}
+    (place,) = places_of(asked(card, 2, ("recompute",), words=words, room=1 << 60), card, [H100])
+    plan = Plan.from_mapping({**words, "recompute": recompute})
+    peak = peak_of(memory_of(place.trials.copied(plan)))
+    bound = place.bounds.peak(plan, place.bounds.chunks(plan))
+    assert 0.95 * peak < bound <= peak
+    assert place.bounds.loss(plan) > 0.09 * peak
+    (group,) = (each for each in place.groups() if each.words["tp"] == 1)
+    cells = place.opened(place.bounded(group), True).branches
+    (cell,) = (each for each in cells if each.words["recompute"] == recompute)
+    assert 0.9 * peak < cell.peak <= peak
