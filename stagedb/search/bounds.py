@@ -115,7 +115,7 @@ class Bounds:
 
         UsageError if the system has no rate for it.
         """
-        step, terms = self._step(plan, chunks)
+        step, terms = self.step(plan, chunks)
         return PlanBound(step, self.peak(plan, largest or chunks), terms)
 
     def work(self, plan: Plan, waits: bool) -> int:
@@ -145,8 +145,11 @@ class Bounds:
         held = self._of_states(plan).held
         return _sum_of(held, self.chunks(plan)[0])
 
-    def _step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
-        """A lower bound of the step. Every chunk has its stage's rank alone while one of its tasks runs."""
+    def step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
+        """A lower bound of the step of a plan whose chunks have these layers, and its terms [ns].
+
+        Every chunk has its stage's rank alone while one of its tasks runs.
+        """
         times = self._of_micro_batch(plan).times
         waits = self._waits(plan)
         costs = {chunk: _task_costs(times, chunk, waits) for chunk in set(chunks)}

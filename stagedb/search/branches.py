@@ -12,7 +12,7 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.strategy_checks import check_strategy
-from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, PlanBound
+from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, Chunks, PlanBound
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
 from stagedb.search.conditions import Condition
 from stagedb.search.space import CHOOSE_LAYERS, Space, Words
@@ -31,8 +31,10 @@ class SetKind(IntEnum):
     GROUP = 1
     CELL = 2
     ORDER = 3
-    PLAN = 4
-    """Its bound is that of its tasks in their order."""
+    LAYERS = 4
+    """A plan, of which layers that recompute are chosen, with a bound from its stages."""
+    PLAN = 5
+    """The same with a bound from its tasks in their order."""
 
 
 @dataclass(frozen=True)
@@ -162,14 +164,14 @@ class SearchPlace:
                 found = list(self._cells(branch))
             case SetKind.CELL:
                 found = list(self._orders(branch))
+            case SetKind.ORDER:
+                found = list(self._plans(branch, self.space.choices(branch.words), fewest))
             case _:
-                found = list(self._plans(branch, fewest))
-        return Opened(
-            tuple(each for each in found if isinstance(each, PlanSet)),
-            tuple(each for each in found if isinstance(each, Candidate)),
-        )
+                found = [self._rehearsed(branch)]
+        return _opened(found)
 
     def _rehearsed(self, branch: PlanSet) -> PlanSet:
+        branch = replace(branch, level=SetKind.PLAN)
         try:
             plan = Plan.from_mapping(branch.words)
             bound = self.bounds.rehearsed(plan, PlanBound(branch.step, branch.peak, branch.terms))
@@ -178,8 +180,21 @@ class SearchPlace:
             return branch
         return replace(branch, step=bound.step, terms=bound.terms, sent=sent)
 
-    def tried(self, branch: PlanSet, longest: int | None) -> Candidate:
-        """A plan, timed if it fits. longest: ns; a plan with a longer step cannot win, and its memory is left open."""
+    def tried(self, branch: PlanSet, longest: int | None) -> Opened:
+        """A plan, timed if it fits, and those that are alike, as a set with the next one of them.
+
+        longest: ns; a plan with a longer step cannot win, and its memory is left open.
+        """
+        one = self._tried(branch, longest)
+        if not branch.alike:
+            return Opened(settled=(one,))
+        words = {word: value for word, value in branch.words.items() if word not in CHOOSE_LAYERS}
+        sent = None if branch.sent is None else max(branch.sent, one.sent or 0)
+        step = max(branch.step, one.step)
+        others = replace(branch, level=SetKind.ORDER, words=words, plans=len(branch.alike), step=step, sent=sent)
+        return _opened([one, *self._plans(others, branch.alike, True)])
+
+    def _tried(self, branch: PlanSet, longest: int | None) -> Candidate:
         one = replace(branch, plans=1, alike=())
         try:
             plan = Plan.from_mapping(branch.words)
@@ -288,31 +303,34 @@ class SearchPlace:
                 large.append(one)
         yield from self._too_large(cell, large)
 
-    def _plans(self, order: PlanSet, fewest: bool) -> Iterator[PlanSet | Candidate]:
-        """The plans with an order of tasks, with the bounds of a rehearsal.
+    def _plans(self, order: PlanSet, choices: Sequence[Words], fewest: bool) -> Iterator[PlanSet | Candidate]:
+        """The plans with an order of tasks. choices: of the layers that recompute.
 
         fewest: of plans that may fit, the one in which fewest layers recompute is the best. The others are in `alike`:
         they are tried if it does not fit.
         """
-        choices = self.space.choices(order.words)
-        plan = _of_some_layers(order.words, choices)
-        fit: list[tuple[PlanSet, tuple[Words, ...]]] = []
+        every = self.space.choices(order.words)
+        plan = _of_some_layers(order.words, choices if len(choices) == 1 else every)
+        fit: list[tuple[Sequence[Words], Chunks, int]] = []
         large: list[PlanSet] = []
         for own, chunks in self.bounds.recomputing(plan, choices):
             peak = max(order.peak, self.bounds.peak(plan, chunks))
-            words = {**order.words, **own[0]}
-            one = replace(order, level=SetKind.PLAN, words=words, plans=len(own), alike=own[1:], peak=peak)
             if self.room is None or peak <= self.room:
-                fit.append((one, own))
+                fit.append((own, chunks, peak))
             else:
-                large.append(one)
+                large.append(replace(order, plans=len(own), peak=peak))
         yield from self._too_large(order, large)
         if fewest and fit:
-            first, *others = sorted((each for _, own in fit for each in own), key=choices.index, reverse=True)
-            one = next(each for each, own in fit if first in own)
+            merged = sorted((each for own, _, _ in fit for each in own), key=every.index, reverse=True)
+            chunks = next(chunks for own, chunks, _ in fit if merged[0] in own)
+            fit = [(merged, chunks, min(peak for *_, peak in fit))]
+        for (first, *others), chunks, peak in fit:
             words = {**order.words, **first}
-            fit = [(replace(one, words=words, plans=1 + len(others), alike=tuple(others)), ())]
-        yield from (self._rehearsed(each) for each, _ in fit)
+            one = replace(
+                order, level=SetKind.LAYERS, words=words, plans=1 + len(others), alike=tuple(others), peak=peak
+            )
+            step, terms = self.bounds.step(plan, chunks)
+            yield replace(one, step=step, terms=terms) if step > one.step else one
 
     def _too_large(self, of: PlanSet, large: Sequence[PlanSet]) -> Iterator[Candidate]:
         """Plans that do not fit, as one set. of: the set to which they belong."""
@@ -349,6 +367,13 @@ class SearchPlace:
         """A branch that is not opened any more."""
         found = (branch.step, branch.peak, branch.plans, branch.terms)
         return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why, sent=branch.sent)
+
+
+def _opened(found: Sequence[PlanSet | Candidate]) -> Opened:
+    return Opened(
+        tuple(each for each in found if isinstance(each, PlanSet)),
+        tuple(each for each in found if isinstance(each, Candidate)),
+    )
 
 
 def is_long(words: Words) -> bool:

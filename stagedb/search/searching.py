@@ -154,7 +154,7 @@ def _answer(places: Sequence[SearchPlace], question: Mapping[str, Any]) -> Any:
     branch = _branch(question["branch"])
     place = places[branch.place]
     if branch.level is SetKind.PLAN:
-        return _plain(Opened(settled=(place.tried(branch, question["longest"]),)))
+        return _plain(place.tried(branch, question["longest"]))
     return _plain(place.opened(branch, question["fewest"]))
 
 
@@ -374,10 +374,12 @@ class _Search:
         if branch.level is SetKind.ANY_MICRO_BATCH:
             self._bound(branch)
             return
-        if branch.level is SetKind.PLAN:
+        if branch.level >= SetKind.LAYERS:
             there = self.tried.get(_key(place.system, branch.words))
             if there is not None:
-                self._take(branch, _plain(Opened(settled=(there,))))
+                self._settle(there)
+                if branch.alike:
+                    self._push(_rest(branch, there))
                 return
             known = self.layouts.get(layout_of(place.system, place.space.ranks, branch.words))
             if known is not None and self._is_beaten(branch, known):
@@ -413,18 +415,9 @@ class _Search:
             self._push(_branch(row))
         for row in answer["settled"]:
             self._settle(_candidate(row))
-        if not answer["branches"] and not any(row["fate"] == Fate.TIMED for row in answer["settled"]):
+        timed = any(row["fate"] == Fate.TIMED for row in answer["settled"])
+        if not timed and (branch.level is SetKind.PLAN or not answer["branches"]):
             self._world_of(branch).fail(branch)
-        if branch.alike and answer["settled"]:
-            self._push_alike(branch, _candidate(answer["settled"][0]))
-
-    def _push_alike(self, branch: PlanSet, first: Candidate) -> None:
-        """The plans that are no faster than one that was tried."""
-        step = max(branch.step, first.step)
-        sent = None if branch.sent is None else max(branch.sent, first.sent or 0)
-        others = {word: value for word, value in branch.words.items() if word not in CHOOSE_LAYERS}
-        for choice in branch.alike:
-            self._push(replace(branch, words={**others, **choice}, plans=1, alike=(), step=step, sent=sent))
 
     def _settle(self, candidate: Candidate) -> None:
         self.settled.append(candidate)
@@ -441,6 +434,21 @@ class _Search:
         self.report(Progress(self.done, self.size, self.timed, self.best))
         if self.watcher is not None:
             self.watcher(candidate)
+
+
+def _rest(branch: PlanSet, first: Candidate) -> PlanSet:
+    """The plans that are alike, which are no faster than the first one of them."""
+    words = {word: value for word, value in branch.words.items() if word not in CHOOSE_LAYERS}
+    next_, *alike = branch.alike
+    sent = None if branch.sent is None else max(branch.sent, first.sent or 0)
+    return replace(
+        branch,
+        words={**words, **next_},
+        plans=1 + len(alike),
+        alike=tuple(alike),
+        step=max(branch.step, first.step),
+        sent=sent,
+    )
 
 
 def _others(branch: PlanSet) -> list[PlanSet]:

@@ -62,7 +62,7 @@ def drawn(place: SearchPlace, draw: random.Random) -> Words:
 def test_a_drawn_plan_has_the_step_of_its_profile_and_the_peak_of_its_memory(model: str, seed: int) -> None:
     place, draw = place_of(model, ["megatron", "torch"][seed % 2]), random.Random(f"{model} {seed}")
     for words in (drawn(place, draw) for _ in range(100)):
-        found = place.tried(PlanSet(0, SetKind.PLAN, words, 1), None)
+        (found,) = place.tried(PlanSet(0, SetKind.PLAN, words, 1), None).settled
         if found.fate is Fate.REFUSED:
             with pytest.raises(UsageError) as error:
                 plan = Plan.from_mapping(words)
