@@ -78,8 +78,14 @@ def moments(order: Order, chunks: int, last: int | None) -> tuple[StageMoment, .
         key = (marked, turning)
         if total > most.get(key, -1):
             most[key] = total
-            opened, summing, returned, summed = zip(*marks, strict=True)
-            found[key] = StageMoment(tuple(flying), opened, summing, returned, summed, turns[turning])
+            found[key] = StageMoment(
+                flying=tuple(flying),
+                opened=tuple(mark[0] for mark in marks),
+                summing=tuple(mark[1] for mark in marks),
+                returned=tuple(mark[2] for mark in marks),
+                summed=tuple(mark[3] for mark in marks),
+                turning=turns[turning],
+            )
     return _most(list(found.values()))
 
 

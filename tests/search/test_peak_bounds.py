@@ -86,6 +86,17 @@ def test_moments_of_a_stage() -> None:
     assert set(every) == {of(4, True, False, False, False), of(3, True, True, True, True)}
 
 
+def test_experts_of_each_rank_of_tp_are_shared_by_more_ranks_than_other_weights() -> None:
+    card = small("gpt-oss-20b", 4)
+    words = {"global_batch_size": 8, "seq_len": 512, "recipe": "megatron", "cp_kind": "ulysses", "expert_tp": False}
+    words |= {"tp": 2, "cp": 2, "pp": 1, "ep": 1, "micro_batch_size": 1}
+    (place,) = places_of(asked(card, 4, GROUPS, words=words, room=1 << 60), card, [H100])
+    group = next(place.groups())
+    plan = Plan.from_mapping({**group.words, "zero": 3, "recompute": "full"})
+    peak = peak_of(memory_of(place.trials.copied(plan)))
+    assert 0.5 * peak < place.bounded(group).peak <= peak
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
 def test_what_the_loss_takes_is_in_the_bound(recipe: str, recompute: str) -> None:
