@@ -100,11 +100,11 @@ def search(
     at most in a step). where: a condition, such as `tp <= 8 and peak < 76e9`. top: best plans that are found on each
     number of ranks, no two of which differ only in what recomputes. seconds: when to end with what is found, with the
     plans that are drawn for `compare`; None: when every plan is tried or ruled out. prices: by system, what an
-    accelerator costs an hour. watts: by system, what it takes. framework: what runs the plans: its words, what it hides
-    and what it waits for. progress: called as plans are tried. words: those that all plans have; `global_batch_size` is
-    needed. on: the address of a Ray cluster, as `ray://HOST:10001`, whose machines try plans instead of this one; it
-    takes `stagedb[ray]` here, and the same stagedb on all of them. compare: words of a plan that is timed too, and
-    compared with the best one and with drawn ones (`Searched.compared`).
+    accelerator costs an hour. watts: by system, what it takes. framework: what runs the plans, which are those that it
+    can run: its words, what it hides and what it waits for. progress: called as plans are tried. words: those that all
+    plans have; `global_batch_size` is needed. on: the address of a Ray cluster, as `ray://HOST:10001`, whose machines
+    try plans instead of this one; it takes `stagedb[ray]` here, and the same stagedb on all of them. compare: words of
+    a plan that is timed too, and compared with the best one and with drawn ones (`Searched.compared`).
 
     Raises UsageError for an unknown model, system, group or word, and for a condition that cannot be read.
     """
@@ -540,7 +540,12 @@ def _settings(each: Candidate, request: SearchRequest) -> tuple[str | None, tupl
     profile = find_profile(request.framework) if request.framework else None
     if profile is None or profile.settings is None or each.fate is not Fate.TIMED:
         return None, None
-    chosen = {word: value for word, value in needed_words(each.words).items() if word not in request.words}
+    given = profile.given_words(request.words)
+    chosen = {
+        word: value
+        for word, value in needed_words(each.words).items()
+        if word not in request.words or (word in given and not profile.can_run(word, value))
+    }
     found = profile.settings.settings(each.words, chosen)
     return found.text, tuple(f"{word.replace('_', '-')} {chosen[word]}" for word in found.without)
 

@@ -66,6 +66,7 @@ class FrameworkProfile:
     experts of their own. sends_once: tokens go to their experts by HybridEP inside an NVLink domain of several nodes,
     and by DeepEP between nodes (`stagedb.validation.dispatched_tokens`). configures: the framework that it runs, with
     options of its own. settings: what words of plans are called there; None if unknown.
+    only: by word, the values of it that plans can have, where `settings` do not name them.
     """
 
     name: str
@@ -88,6 +89,13 @@ class FrameworkProfile:
     sends_once: bool = False
     configures: str = ""
     settings: SettingNames | None = None
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def can_run(self, word: str, value: Any) -> bool:
+        """Whether its plans can have this value of a word that a search chooses (`CHOSEN`); True if unknown."""
+        if word in self.only:
+            return value in self.only[word]
+        return word not in CHOSEN or self.settings is None or self.settings.has(word, value)
 
     def plan_words(self, given: Words) -> dict[str, Any]:
         """The words that this framework implies for a plan with these words. Given ones come first."""
@@ -118,6 +126,12 @@ class FrameworkProfile:
         return self.hidden_by.get(kernels, self.hiding)
 
 
+CHOSEN = (
+    *("tp", "pp", "cp", "cp_kind", "ep", "expert_tp", "dispatch", "sp", "zero", "hsdp", "schedule", "counted_ends"),
+    *("recompute", "recompute_every", "rank_order", "scatter_gather", "overlap_experts", "layers_per_chunk"),
+)
+"""Words that a search chooses and that are settings of a framework. Chunks of stages go with a schedule."""
+
 _FULL: Words = {"recompute": "full"}
 _NOTHING: Words = {}
 """A fused attention kernel recomputes its core already, so that nothing more is to be done."""
@@ -140,6 +154,9 @@ _SELECTIVE: Words = {
     ),
 }
 """torchtitan's selective checkpointing of operators: pointwise ones and every second matmul run again."""
+
+_DATA_PARALLEL: Mapping[str, tuple[int, ...]] = {"tp": (1,), "pp": (1,), "cp": (1,), "ep": (1,)}
+"""What runs on ranks of dp alone."""
 
 _NCCL = 200
 """NCCL's rings have up to 24 channels, each on a multiprocessor of its own, of the 108 or 132 of an A100 or H100."""
@@ -174,6 +191,7 @@ TORCHTITAN = FrameworkProfile(
         "compile": {"kernels": "fused"},
         "asyncTP": {"kernels": "fused"},
     },
+    only={"zero": (0, 2, 3)},
     hiding=_TITAN,
     hidden_by={"eager": replace(_TITAN, casts=""), "asyncTP": replace(_TITAN, chunked=("tp",))},
 )
@@ -192,6 +210,7 @@ LLM_FOUNDRY = FrameworkProfile(
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     recompute={"full": _FULL, "core": _NOTHING},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+    only={**_DATA_PARALLEL, "zero": (0, 2, 3)},
 )
 
 FSDP = FrameworkProfile(
@@ -212,6 +231,7 @@ FSDP = FrameworkProfile(
         **{f"1/{each}": {"recompute": "full", "recompute_every": each} for each in (2, 3, 4)},
     },
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+    only={**_DATA_PARALLEL, "zero": (0, 3)},
 )
 
 AUTOMODEL = FrameworkProfile(

@@ -46,6 +46,12 @@ class SettingNames:
         """Whether the first layers of each chunk alone may recompute. kind: what they recompute (`recompute`)."""
         return any(METHOD in setting for setting in self.values.get("recompute", {}).get(kind, ()))
 
+    def has(self, word: str, value: Any) -> bool:
+        """Whether a word of a plan can have this value. One without a setting can be 1: one rank, or one copy."""
+        if word in self.values:
+            return value in self.values[word]
+        return word in self.numbers or (value == 1 and not isinstance(value, bool))
+
     def settings(self, words: Words, chosen: Words) -> FrameworkSettings:
         """A plan in these settings. words: all that it has. chosen: those whose absence must be named."""
         modules = words.get("recompute_modules") or ()
@@ -176,7 +182,7 @@ MEGATRON_LM_2 = SettingNames(
         "zero": {0: ()},
         "recompute": {"none": (), "full": ("checkpoint-activations",)},
         "recompute_every": {1: ()},
-        "schedule": {"1f1b": ()},
+        "schedule": _IN_ORDER,
     },
 )
 """Megatron-LM 2.x. Its chunks of stages are given as layers, which depend on the model."""
@@ -187,6 +193,7 @@ MEGATRON_DEEPSPEED = SettingNames(
     values={
         **MEGATRON_LM_2.values,
         "zero": {0: (), 1: ("zero-stage 1",)},
+        "schedule": {"1f1b": ()},
         "recompute": {
             "none": (),
             "full": (

@@ -12,8 +12,8 @@ from stagedb.search.space import CHOOSE_LAYERS
 FORMAT = 3
 """Version of what a search covers and how it counts; part of its id."""
 
-OWN_LAYERS = 4
-"""The version of searches with a framework that choose which layers recompute: as the framework can choose them."""
+OF_FRAMEWORK = 5
+"""The version of searches with a framework: they have the plans that it can run, and no others."""
 
 BEST_OF_ALL = 2
 """The version before, in which a search over several numbers of ranks had the best plans of all of them alone. On one
@@ -145,8 +145,8 @@ class SearchRequest:
     @property
     def id(self) -> str:
         """The digest of what is asked: the same search on two machines has one id."""
-        if self.framework and "recompute" in self.allow:
-            return self._id_in(OWN_LAYERS)
+        if self.framework:
+            return self._id_in(OF_FRAMEWORK)
         return self._id_in(FORMAT if len(self.ranks) > 1 else BEST_OF_ALL)
 
     @property

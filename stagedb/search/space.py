@@ -75,8 +75,8 @@ class Space:
     """All plans of a model on so many ranks.
 
     sizes: of the model. words: those that every plan has, `global_batch_size` among them. allow: groups that vary.
-    framework: implies further words of each plan, and what may be computed again; None for none. regions: of the
-    model, each with the axes of its weights; strategies are rules of these.
+    framework: runs the plans, so that others are left out. It implies further words of each, and what may be computed
+    again; None for none. regions: of the model, each with the axes of its weights; strategies are rules of these.
     """
 
     sizes: Mapping[str, int]
@@ -117,7 +117,7 @@ class Space:
 
     def choices(self, words: Words) -> list[Words]:
         """The changes of these words that choose the layers which recompute, from those of all layers on."""
-        return list(_which(self, words))
+        return list(self._changes(words, _which))
 
     def count(self, cell: Words) -> int:
         """The number of plans of a cell."""
@@ -145,14 +145,24 @@ class Space:
         if not axes:
             yield dict(words)
             return
-        for change in axes[0](self, words):
+        for change in self._changes(words, axes[0]):
             yield from self._product({**words, **change}, axes[1:])
+
+    def _changes(self, words: Words, axis: "_Axis") -> Iterator[Words]:
+        """The changes of words that may follow, without those that the framework cannot run."""
+        for change in axis(self, words):
+            if axis is _implied or all(self.can_run(word, value) for word, value in change.items()):
+                yield change
 
     def strategies(self, cp: int) -> Sequence[str]:
         """The strategies of the model but for the built-in one. cp: the degree of context parallelism."""
         if cp not in self._strategies:
             self._strategies[cp] = list(strategies(self.regions, cp))[1:]
         return self._strategies[cp]
+
+    def can_run(self, word: str, value: Any) -> bool:
+        """Whether the framework can run plans with a value of a word; any that all plans have, or without one."""
+        return self.framework is None or word in self.words or self.framework.can_run(word, value)
 
     def is_open(self, word: str, group: str = "") -> bool:
         """Whether the search chooses a word."""
@@ -221,7 +231,7 @@ def _experts(space: Space, words: Words) -> Iterator[Words]:
     if "E" not in space.sizes:
         yield {}
         return
-    whole = [{"expert_tp": True}, {"expert_tp": False}]
+    whole = [{"expert_tp": each} for each in (True, False) if space.can_run("expert_tp", each)] or [{}]
     for place in whole if words["tp"] > 1 and space.is_open("expert_tp", "expert_tp") else [{}]:
         ranks = words["dp"] * words["cp"] * (words["tp"] if place.get("expert_tp") is False else 1)
         for ep in _fixed_or(space, "ep", divisors(math.gcd(space.sizes["E"], ranks))):
@@ -247,8 +257,10 @@ def _sequences(space: Space, words: Words) -> Iterator[Words]:
     if "sp" in space.words or words["tp"] == 1:
         yield {}
         return
-    yield {"sp": True}
-    if "sp" in space.allow:
+    able = space.can_run("sp", True)
+    if able:
+        yield {"sp": True}
+    if "sp" in space.allow or not able:
         yield {"sp": False}
 
 

@@ -17,7 +17,7 @@ from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
-from stagedb.frameworks.profiles import find_profile
+from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
@@ -682,6 +682,37 @@ def test_layers_recompute_as_the_framework_can_choose_them(framework: str) -> No
     assert profile.settings is not None
     for plan in (plan for plan in plans if "recompute_first" in plan):
         assert "recompute_first" not in profile.settings.settings(plan, plan).without
+
+
+@pytest.mark.parametrize("framework", FRAMEWORK_PROFILES)
+@pytest.mark.parametrize("card", [LLAMA, MIXTURE], ids=["dense", "experts"])
+def test_plans_of_a_search_are_those_that_the_framework_can_run(card: Card, framework: str) -> None:
+    profile = find_profile(framework)
+    words = profile.plan_words({"global_batch_size": 8, "seq_len": 2048, "micro_batch_size": 1})
+    space = Space(model_sizes(card, FRAMEWORKS[profile.recipe]), words, 8, groups_of(["all"]), profile)
+    plans = every_plan(space)
+    assert plans and len(plans) == space.size()
+    settings = profile.settings
+    for plan in plans if settings is not None else ():
+        own = profile.plan_words({word: value for word, value in plan.items() if word in space.words})
+        chosen = {word: value for word, value in plan.items() if word not in own and value != 1}
+        assert settings is None or not {*settings.settings(plan, chosen).without} - {"virtual_stages"}, plan
+    found = {word: {plan.get(word) for plan in plans} for word in ("tp", "pp", "zero", "schedule", "sp")}
+    if framework in ("llm-foundry", "fsdp"):
+        assert found["tp"] == found["pp"] == {1} and 1 not in found["zero"]
+    if framework in ("megatron-core", "nemo", "megatron-bridge", "megatron-2021"):
+        assert found["schedule"] == {None, "1f1b", "interleaved"} and (3 in found["zero"]) == (
+            framework[9:] in ("core", "bridge")
+        )
+    if framework == "megatron-2021":
+        assert True not in found["sp"] and 4 in found["tp"]
+
+
+def test_a_word_that_all_plans_have_need_not_be_one_of_the_framework() -> None:
+    profile = find_profile("nemo")
+    words = profile.plan_words({"global_batch_size": 8, "seq_len": 2048, "zero": 3})
+    space = Space(model_sizes(LLAMA, FRAMEWORKS["megatron"]), words, 8, ("zero",), profile)
+    assert {plan["zero"] for plan in every_plan(space)} == {3}
 
 
 def test_a_search_finds_the_first_layers_that_fit() -> None:
