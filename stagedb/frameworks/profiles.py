@@ -158,6 +158,9 @@ _SELECTIVE: Words = {
 _DATA_PARALLEL: Mapping[str, tuple[int, ...]] = {"tp": (1,), "pp": (1,), "cp": (1,), "ep": (1,)}
 """What runs on ranks of dp alone."""
 
+_ALL_LAYERS: Mapping[str, tuple[int, ...]] = {"recompute_every": (1,)}
+"""Layers recompute, or none does: the setting is a switch, or a policy of each layer."""
+
 _NCCL = 200
 """NCCL's rings have up to 24 channels, each on a multiprocessor of its own, of the 108 or 132 of an A100 or H100."""
 
@@ -210,7 +213,7 @@ LLM_FOUNDRY = FrameworkProfile(
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     recompute={"full": _FULL, "core": _NOTHING},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
-    only={**_DATA_PARALLEL, "zero": (0, 2, 3)},
+    only={**_DATA_PARALLEL, **_ALL_LAYERS, "zero": (0, 2, 3)},
 )
 
 FSDP = FrameworkProfile(
@@ -255,6 +258,7 @@ AUTOMODEL = FrameworkProfile(
         "te": {"kernels": "fused"},
         "asyncTP": {"kernels": "fused", "sp": True},
     },
+    only=_ALL_LAYERS,
     hidden_by={
         "te": OverlapModel(taken=_NCCL, copies="parameters", merges="fused"),
         "asyncTP": OverlapModel(chunked=("tp",), taken=_NCCL, copies="parameters", merges="eager"),
@@ -288,6 +292,7 @@ MAXTEXT = FrameworkProfile(
         "save_qkv_proj": {"recompute": "operators", "recompute_operators": (*_POINTWISE, "attn.core", "attn.wo", *_UP)},
     },
     kernels={"collective-matmul": {"kernels": "fused"}},
+    only=_ALL_LAYERS,
     hidden_by={"collective-matmul": OverlapModel(chunked=("tp",), taken=_NCCL, merges="fused")},
 )
 

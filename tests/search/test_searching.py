@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -412,10 +413,21 @@ def test_processes_and_resumed_searches_find_the_same() -> None:
     request = asked(LLAMA, 8, ("schedule", "recompute"))
     alone = run(request, LLAMA)
     assert _rows(run(request, LLAMA, processes=2)) == _rows(alone)
-    stopped = run(request, LLAMA, seconds=0.5)
+    stopped = run(request, LLAMA, seconds=0.2)
     assert not stopped.covered and stopped.left is not None
     assert sum(each.plans for each in stopped.candidates) == stopped.size == alone.size
     assert _rows(run(request, LLAMA, known=stopped.candidates)) == _rows(alone)
+
+
+def test_the_next_search_of_a_model_has_the_bounds_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked(LLAMA, 2, ("zero",), words={"micro_batch_size": 4, "seq_len": 512})
+    first, made = run(request, LLAMA), list[Plan]()
+    monkeypatch.setattr("stagedb.search.bounds.micro_batch_figures", lambda graph, plan, system: made.append(plan))
+    assert run(request, LLAMA).candidates == first.candidates and not made
+    slower = dataclasses.replace(H100, accelerator=dataclasses.replace(H100.accelerator, launch=Fraction(10**6)))
+    with pytest.raises(AttributeError):
+        run(request, LLAMA, slower)
+    assert made, "another system has its own"
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.4])
@@ -700,6 +712,7 @@ def test_plans_of_a_search_are_those_that_the_framework_can_run(card: Card, fram
     found = {word: {plan.get(word) for plan in plans} for word in ("tp", "pp", "zero", "schedule", "sp")}
     if framework in ("llm-foundry", "fsdp"):
         assert found["tp"] == found["pp"] == {1} and 1 not in found["zero"]
+        assert any("recompute_every" in plan for plan in plans) == (framework == "fsdp")
     if framework in ("megatron-core", "nemo", "megatron-bridge", "megatron-2021"):
         assert found["schedule"] == {None, "1f1b", "interleaved"} and (3 in found["zero"]) == (
             framework[9:] in ("core", "bridge")
