@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from stagedb.advice.trials import GraphOf, Trials
+from stagedb.advice.trials import Trials
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
@@ -16,7 +16,6 @@ from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, Chunks, PlanBoun
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
 from stagedb.search.conditions import Condition
 from stagedb.search.space import CHOOSE_LAYERS, Space, Words
-from stagedb.systems import System
 from stagedb.timing.sent_bytes import most_sent
 
 LONG = 2_000
@@ -87,16 +86,14 @@ class SearchPlace:
         cls,
         number: int,
         space: Space,
-        graph_of: GraphOf,
-        system: System,
+        bounds: Bounds,
         request: SearchRequest,
         condition: Condition | None,
         check_tp: Callable[[int], None],
     ) -> "SearchPlace":
-        bounds = Bounds(graph_of, space.sizes, system)
         waits = () if space.framework is None else space.framework.hiding.blocking
-        trials = Trials(bounds.graph, space.sizes, system, waits)
-        room = system.accelerator.room if request.room is None else request.room
+        trials = Trials(bounds.graph, space.sizes, bounds.system, waits)
+        room = bounds.system.accelerator.room if request.room is None else request.room
         return cls(number, space, bounds, trials, room, condition, check_tp, request.by is Objective.BYTES)
 
     @property

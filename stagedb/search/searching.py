@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from stagedb.advice.copied_processes import Answer, Copies, copies
@@ -18,6 +18,7 @@ from stagedb.cores import usable_cores
 from stagedb.frameworks.profiles import find_profile
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
+from stagedb.search.bounds import Bounds
 from stagedb.search.branches import Opened, PlanSet, SearchPlace, SetKind, is_long
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards, Worth, layout_of
 from stagedb.search.conditions import Condition
@@ -35,6 +36,11 @@ TOGETHER = 64
 MANY = 1_000
 """Groups, above which those that cannot win by a bound of their degrees get none of their own: it takes longer than a
 bound of each where there are few."""
+
+
+REMEMBERED = 2
+"""Models on a system, whose bounds are remembered for the next search: a plan that is compared, a shard, or what goes
+on."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +130,20 @@ def search(
 def places_of(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
     """The plans of a search on each system and number of ranks. The errors are those of `search`."""
     condition = Condition.parse(request.where) if request.where else None
-    graph_of = partial(build_graph, card)
     return [
-        SearchPlace.of(number, space, graph_of, system, request, condition, card.check_tp)
+        SearchPlace.of(
+            number, space, _bounds(card, tuple(space.sizes.items()), system), request, condition, card.check_tp
+        )
         for number, (system, space) in enumerate(
             (system, space) for system in systems for space in spaces_of(request, card)
         )
     ]
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _bounds(card: Card, sizes: tuple[tuple[str, int], ...], system: System) -> Bounds:
+    """The bounds of a model's plans on a system, with what searches before in this process have found for them."""
+    return Bounds(partial(build_graph, card), dict(sizes), system)
 
 
 def _answering(request: SearchRequest, card: Card, systems: Sequence[System]) -> Answer:

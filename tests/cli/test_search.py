@@ -16,6 +16,13 @@ ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "
 SMALL = ("search", "--no-keep", *ASKED)
 
 
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches run here, where one knows the bounds of the one before. tests/search has those in several processes."""
+    for module in ("searching", "comparisons"):
+        monkeypatch.setattr(f"stagedb.search.{module}.usable_cores", lambda: 1)
+
+
 @pytest.mark.parametrize(
     "more", [(), ("--framework", "torchtitan", "--allow", "zero,recompute")], ids=["plain", "framework"]
 )

@@ -16,6 +16,7 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.search import Fate, SearchRequest
+from stagedb.search.bounds import Bounds
 from stagedb.search.branches import PlanSet, SearchPlace, SetKind
 from stagedb.search.space import Space, Words, groups_of
 from stagedb.systems import load_system
@@ -45,7 +46,7 @@ def place_of(model: str, recipe: str) -> SearchPlace:
     request = SearchRequest(
         card.name, card.digest, ("h100",), ("",), (MODELS[model],), words, groups_of(["all"]), room=1 << 60
     )
-    return SearchPlace.of(0, space, partial(build_graph, card), H100, request, None, card.check_tp)
+    return SearchPlace.of(0, space, Bounds(partial(build_graph, card), space.sizes, H100), request, None, card.check_tp)
 
 
 def drawn(place: SearchPlace, draw: random.Random) -> Words:
