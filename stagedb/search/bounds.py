@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
 
 from stagedb.advice.trials import GraphOf
-from stagedb.build.zero_buckets import stays_open
 from stagedb.expressions import evaluate
 from stagedb.ir.symbolic_graph import MessageEnd, OpType, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
@@ -26,7 +25,7 @@ from stagedb.lowering.stage_blocks import CUT, Block, Stage, lay_out
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.plan_fields import RecomputedLayers
-from stagedb.schedules import DEFAULT, splits
+from stagedb.schedules import DEFAULT
 from stagedb.search.floors import MARGIN, fastest, floor_times, rounds_little
 from stagedb.search.miniatures import (
     MicroBatchFigures,
@@ -41,15 +40,14 @@ from stagedb.search.miniatures import (
     stage_miniature,
     state_figures,
 )
+from stagedb.search.peak_bounds import ChunkParts, Chunks, StageOrders, fullest_stage, sum_of
 from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
 from stagedb.search.space import Words
-from stagedb.search.stage_moments import figures_of, moments
 from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
 from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.workflows import TASK_KINDS
-from stagedb.workload.instance_columns import Ints
 
 F = TypeVar("F", MicroBatchFigures, StateFigures)
 
@@ -58,19 +56,6 @@ Shorten = Callable[[SymGraph, int], SymGraph]
 
 Times = Mapping[str, Mapping[Part, PartTimes]]
 """By kind of task and part of the model."""
-
-
-@dataclass(frozen=True)
-class ChunkParts:
-    """How often a chunk of a pipeline has each part of the model, the first of them, and the block of the last."""
-
-    parts: tuple[tuple[Part, int], ...]
-    first: Part
-    last: str
-
-
-Chunks = tuple[ChunkParts, ...]
-"""By number in the pipeline."""
 
 
 ALL, NONE = RecomputedLayers(), RecomputedLayers(first=0)
@@ -99,7 +84,7 @@ class Bounds:
     _floors: dict[object, Times] = field(default_factory=dict)
     _chunks: dict[object, Chunks] = field(default_factory=dict)
     _recomputing: dict[object, list[tuple[tuple[Words, ...], Chunks]]] = field(default_factory=dict)
-    _orders: dict[object, "_Orders"] = field(default_factory=dict)
+    _orders: dict[object, StageOrders] = field(default_factory=dict)
     _stages: dict[tuple[int, str], StageMiniature] = field(default_factory=dict)
     _rehearsals: dict[object, TaskOrder] = field(default_factory=dict)
     _costs: dict[int, Costs] = field(default_factory=dict)
@@ -143,7 +128,7 @@ class Bounds:
     def held(self, plan: Plan) -> int:
         """Bytes of parameters, gradients and states that a rank would hold of the whole model. plan: one stage."""
         held = self._of_states(plan).held
-        return _sum_of(held, self.chunks(plan)[0])
+        return sum_of(held, self.chunks(plan)[0])
 
     def step(self, plan: Plan, chunks: Chunks) -> tuple[int, Mapping[str, int]]:
         """A lower bound of the step of a plan whose chunks have these layers, and its terms [ns].
@@ -304,35 +289,8 @@ class Bounds:
 
     def peak(self, plan: Plan, chunks: Chunks) -> int:
         """A lower bound of the bytes of the fullest rank of a plan whose chunks have these layers."""
-        states, saved, loss = self._of_states(plan), self._of_micro_batch(plan).saved, self.loss(plan)
-        open_ = plan.pp > 1 and stays_open(plan.options, plan.options.framework)
-        size = {
-            chunk: _ChunkBytes(
-                held=_sum_of(states.held, chunk) + _sum_of(states.copied, chunk),
-                saved=sum(saved[part] * count for part, count in chunk.parts),
-                gathered=_sum_of(states.left_gathered, chunk),
-                regathered=open_ * _sum_of(states.regathered, chunk),
-                scattered=open_ * _sum_of(states.scattered_gradients, chunk),
-                kept=_sum_of(states.kept_gradients, chunk),
-            )
-            for chunk in set(chunks)
-        }
-        peak, placement = 0, plan.placement
-        for stage, found in enumerate(self._flights(plan).moments):
-            numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
-            sizes = [size[chunks[number]] for number in numbers]
-            # In the order of the fields of a moment, each by chunk.
-            under_way = [
-                *(each.saved for each in sizes),
-                *(each.gathered for each in sizes),
-                *(each.scattered for each in sizes),
-                *(each.regathered for each in sizes),
-                *(each.kept for each in sizes),
-                *(loss for _ in sizes),
-            ]
-            own = sum(each.held for each in sizes) + int((found @ np.array(under_way, np.int64)).max())
-            peak = max(peak, own + self.received(plan, numbers))
-        return peak
+        figures = self._of_states(plan), self._of_micro_batch(plan)
+        return fullest_stage(plan, chunks, *figures, self._flights(plan).moments, partial(self.received, plan))
 
     def at_turn(self, plan: Plan) -> int:
         """Bytes that a rank would hold of the whole model when forwards turn into backwards. plan: one stage.
@@ -341,8 +299,8 @@ class Bounds:
         saved and what it gathered, or else when all backwards are over.
         """
         states, whole = self._of_states(plan), self.chunks(plan)[0]
-        before = self.saved(plan) + _sum_of(states.left_gathered, whole) + self.loss(plan)
-        return self.held(plan) + _sum_of(states.copied, whole) + max(before, _sum_of(states.kept_gradients, whole))
+        before = self.saved(plan) + sum_of(states.left_gathered, whole) + self.loss(plan)
+        return self.held(plan) + sum_of(states.copied, whole) + max(before, sum_of(states.kept_gradients, whole))
 
     def received(self, plan: Plan, numbers: Iterable[int]) -> int:
         """Bytes of the buffers of all micro-batches' messages to the chunks of these numbers of the pipeline."""
@@ -364,10 +322,10 @@ class Bounds:
             self._received[key] = found["forward"], found["backward"]
         return self._received[key]
 
-    def _flights(self, plan: Plan) -> "_Orders":
+    def _flights(self, plan: Plan) -> StageOrders:
         key = _of_order(plan)
         if key not in self._orders:
-            self._orders[key] = _Orders.of(plan)
+            self._orders[key] = StageOrders.of(plan)
         return self._orders[key]
 
     def chunks(self, plan: Plan, which: RecomputedLayers | None = None) -> Chunks:
@@ -492,46 +450,6 @@ def _of_order(plan: Plan) -> object:
 
 def _degrees(plan: Plan) -> tuple[int, ...]:
     return plan.tp, plan.cp, plan.ep, plan.ulysses, plan.node_ranks
-
-
-@dataclass(frozen=True)
-class _Orders:
-    """What bounds follow from the order of tasks.
-
-    moments: by stage, the `figures_of` those at which it may hold most. splits: whether some stage computes gradients
-    of weights apart.
-    """
-
-    moments: tuple[Ints, ...]
-    splits: bool
-
-    @classmethod
-    def of(cls, plan: Plan) -> "_Orders":
-        orders = plan.tasks()
-        last = plan.pp * plan.virtual_stages - 1
-        chunks = [plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages) for stage in range(plan.pp)]
-        found = tuple(
-            figures_of(moments(order, len(own), own.index(last) if last in own else None))
-            for order, own in zip(orders, chunks, strict=True)
-        )
-        return cls(found, any(map(splits, orders)))
-
-
-@dataclass(frozen=True)
-class _ChunkBytes:
-    """Lower bounds of what a rank holds of a chunk.
-
-    held: over the step. saved: by a forward. gathered: parameters, from a forward to the last backward. regathered:
-    others, from a backward to the next forward. scattered: gradients, from the first backward to the last. kept:
-    others, from the first backward to the update.
-    """
-
-    held: int
-    saved: int
-    gathered: int
-    regathered: int
-    scattered: int
-    kept: int
 
 
 @dataclass(frozen=True)
@@ -777,8 +695,3 @@ def _parts_of(stage: Stage) -> list[Part]:
 def _chunk_of(stage: Stage) -> ChunkParts:
     parts = _parts_of(stage)
     return ChunkParts(tuple(Counter(parts).items()), parts[0], parts[-1][0])
-
-
-def _sum_of(figures: Mapping[str, int], chunk: ChunkParts) -> int:
-    """The figure of a chunk, from those of blocks."""
-    return sum(figures.get(block, 0) * count for (block, _), count in chunk.parts)

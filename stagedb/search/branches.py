@@ -12,9 +12,10 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.strategy_checks import check_strategy
-from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, Chunks, PlanBound
+from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, PlanBound
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest
 from stagedb.search.conditions import Condition
+from stagedb.search.peak_bounds import Chunks
 from stagedb.search.space import CHOOSE_LAYERS, Space, Words
 from stagedb.timing.sent_bytes import most_sent
 
