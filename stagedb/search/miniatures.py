@@ -25,6 +25,7 @@ from stagedb.collectives import gathers
 from stagedb.expressions import evaluate
 from stagedb.frameworks import bucket_policy
 from stagedb.ir.facts import Casts
+from stagedb.ir.operators.optimizer import ToHost
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.graph_values import of_experts
@@ -271,8 +272,10 @@ def _least(found: Iterable[tuple[K, int]]) -> dict[K, int]:
 
 
 def _saved(made: ChunkProgram, parts: Mapping[int, Part]) -> Iterator[tuple[Part, int]]:
+    items = made.items[made.forward]
+    hosted = {key[0] for item in items if item.op.kind == ToHost.kind for key in item.writes}
     for position, tensors in saved(made).items():
-        yield parts[position], sum(tensors.values())
+        yield parts[position], sum(size for name, size in tensors.items() if name not in hosted)
 
 
 def _of_loss(memory: ClassMemory) -> int:

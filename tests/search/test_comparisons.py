@@ -10,12 +10,20 @@ from stagedb import api
 from stagedb.api.searching import described, words_of_line
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
-from stagedb.search import Fate, comparisons
+from stagedb.search import Fate, comparisons, searching
 from stagedb.search.comparisons import _worth as worth
 from stagedb.search.comparisons import drawn
 from stagedb.search.searching import places_of
 from stagedb.timing import profile_job
 from tests.search.test_searching import H100, LLAMA, asked, every_plan, run
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are tried here, where the bounds of the search before are known."""
+    for module in (searching, comparisons):
+        monkeypatch.setattr(module, "usable_cores", lambda: 1)
+
 
 WORDS = {"global_batch_size": 16, "seq_len": 2048, "recipe": "megatron"}
 

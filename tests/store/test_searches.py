@@ -239,7 +239,7 @@ def test_a_search_that_was_killed_goes_on(store: Store, store_environment: dict[
     try:
         until = time.monotonic() + 60
         while not (there := rows_of(store, PLAIN.id)) and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
+            time.sleep(0.25)
     finally:
         process.kill()
         process.wait()
