@@ -100,7 +100,7 @@ class ReductionRules:
 
     gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis, the buckets of gradients
     that are partial on only one of the two, because of a user's strategy. context: whether there is a cp at all.
-    parameters: the buckets that put sharded parameters together. partial: the buckets for gradients that are partial
+    parameters: the buckets that gather sharded parameters. partial: the buckets for gradients that are partial
     over tp; without any, each is reduced on its own once a step. sharded: whether each rank keeps only a part of the
     parameters. optimizer: whether the optimizer updates only a part. clips: whether gradients are clipped before.
     norms: the buckets of their norms then. columns: see `shard_elements`. temporaries: whether gradients are computed

@@ -80,7 +80,7 @@ class Choices:
     ] = None
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store puts them together."),
+        typer.Option(metavar="I/N", help="Search one of N parts, 1/N to N/N; the store merges the results."),
     ] = None
     on: Annotated[
         str | None,
@@ -191,7 +191,7 @@ def _search_plans(
     from stagedb import api
 
     if choices.shard is not None and not keep:
-        raise UsageError("what shards find is put together in the store: leave out --no-keep, or --shard")
+        raise UsageError("results of shards are merged in the store: leave out --no-keep, or --shard")
     asked, systems = _ranks(ranks), [each.strip() for each in system.split(",")]
     with (
         progress(common, "searching", "plans", before="counting plans") as report,

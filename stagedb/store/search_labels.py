@@ -54,12 +54,8 @@ SEARCH_LABELS = (
             Property("left", "integer?", "no plan that was not tried has a shorter step; absent if all were", "ns"),
             Property("seconds", "float", "time of the search", "s"),
             Property("content", "string", "digest of its candidates as they were found"),
-            Property(
-                "shards", "integer?", "of a shard, and of a search that was put together: how many shards there are"
-            ),
-            Property(
-                "finished", "integer[]?", "of a search that was put together: numbers of the finished shards, from 1"
-            ),
+            Property("shards", "integer?", "of a shard, and of a search that was merged: how many shards there are"),
+            Property("finished", "integer[]?", "of a search that was merged: numbers of the finished shards, from 1"),
             Property("whole", "string?", "of a shard: id of the search; `covered` and what was found are of its plans"),
             Property("shard", "integer?", "of a shard: its number, from 1"),
             Property(

@@ -274,7 +274,7 @@ def test_a_number_of_ranks_on_which_none_fits_is_named(offline: Run) -> None:
         (("--for", "soon"), "is no time"),
         (("--top", "0"), "--top takes 1 or more"),
         (("--fix", "tp"), "is no NAME=VALUE"),
-        (("--shard", "1/2"), "put together in the store: leave out --no-keep"),
+        (("--shard", "1/2"), "merged in the store: leave out --no-keep"),
         (("--on", "head:10001"), "head:10001 is no address of a Ray cluster: --on takes ray://HOST:PORT"),
         (("--fix", "tensor=2"), "tensor"),
         (("--model", "llama9"), "unknown model"),
@@ -320,7 +320,7 @@ def test_a_search_is_kept_read_again_and_asked(run: Run) -> None:
     assert json.loads(run("ls", "searches", "-f", "json").out) == []
 
 
-def test_shards_are_put_together(run: Run) -> None:
+def test_shards_are_merged(run: Run) -> None:
     first = run(*KEPT, "--shard", "1/2")
     assert first.status == 0, first.err
     state = first.out.splitlines()[1]

@@ -47,7 +47,7 @@ def table(found: SearchResult) -> list[Candidate]:
     return list(found.winners)
 
 
-def put(parts: Parts, of: int) -> SearchResult:
+def merge(parts: Parts, of: int) -> SearchResult:
     return merged(PLAIN, CARD, [load_system("h100")], parts, of, processes=1)
 
 
@@ -62,7 +62,7 @@ def shard_work(shard: Shards, seconds: float | None = None) -> ShardWork:
 
 def run(store: Store, number: int, of: int, **more: Any) -> tuple[SearchResult, bool]:
     shard = Shards((number,), of)
-    return record_shard(store, PLAIN, shard, more.get("work") or shard_work(shard, more.get("seconds")), put)
+    return record_shard(store, PLAIN, shard, more.get("work") or shard_work(shard, more.get("seconds")), merge)
 
 
 def states(store: Store) -> dict[int, str]:
@@ -136,12 +136,12 @@ from stagedb.search import Shards
 from stagedb.store import connect
 from stagedb.store.contents.search_shards import record_shard
 from tests.store.searches import slowly
-from tests.store.test_search_shards import PLAIN, put
+from tests.store.test_search_shards import PLAIN, merge
 shard = Shards((1,), 2)
 def work(known, settled, elsewhere):
     return slowly(PLAIN, hangs_after=2, shards=shard, elsewhere=elsewhere)(known, settled)
 with connect() as store:
-    record_shard(store, PLAIN, shard, work, put)
+    record_shard(store, PLAIN, shard, work, merge)
 """
 
 
@@ -183,7 +183,7 @@ def test_a_shard_that_was_killed_goes_on_while_another_one_runs(
     assert read_search(store, PLAIN.id) == found and sound(store)
 
 
-def test_shards_of_separate_stores_are_put_together_in_one(store: Store, tmp_path: Path) -> None:
+def test_shards_of_separate_stores_are_merged_in_one(store: Store, tmp_path: Path) -> None:
     for number in (1, 2):
         run(store, number, 2)
         # The dump of the second store has its state of the whole search, too.

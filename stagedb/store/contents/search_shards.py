@@ -1,8 +1,8 @@
-"""Shards of a search in the store, and the search that is put together from those that are there.
+"""Shards of a search in the store, and the search that the ended ones are merged into.
 
 A shard is a `Search` node of its own, with its own lease, so that machines write shards of one search at once; it is
 dumped and loaded as all content. While it runs, it reads what the best plans of the other shards have, and rules out
-what these beat. Whoever ends a shard puts together what all shards have found by then, under the id of the search. When
+what these beat. Whoever ends a shard merges what all shards have found by then, under the id of the search. When
 all are finished, that is the search, and the shards are removed, unless somebody tagged one.
 """
 
@@ -33,12 +33,12 @@ ShardWork = Callable[[Sequence[Candidate], Settle, Elsewhere], SearchResult]
 Parts = Mapping[int, SearchResult]
 """What shards found, by their numbers."""
 
-PutTogether = Callable[[Parts, int], SearchResult]
-"""Makes the search of what its shards found, and of how many there are."""
+MergeShards = Callable[[Parts, int], SearchResult]
+"""Makes a search from the results of its shards, by number, and from how many shards there are."""
 
 
 class _OverError(Exception):
-    """Another process has put the whole search together meanwhile."""
+    """Another process has merged all shards meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +86,19 @@ def record_shard(
     request: SearchRequest,
     shard: Shards,
     work: ShardWork,
-    put: PutTogether,
+    merge: MergeShards,
     instance_of: Callable[[Candidate], str | None] = lambda each: None,
 ) -> tuple[SearchResult, bool]:
     """The search as far as its shards are finished, and whether this call searched: a finished shard is read.
 
-    A shard that ended early goes on, and so does a stopped one. shard: which one, of how many. work: runs it. put:
+    A shard that ended early goes on, and so does a stopped one. shard: which one, of how many. work: runs it. merge:
     merges what shards have found. instance_of: the id of the instance of a plan. Raises UsageError if the store has the
     search cut into another number of shards.
     """
     _check_cut(store, request, shard)
     with suppress(_OverError):
         new = _ran(store, request, shard, work)
-        return put_together(store, request, shard.of, put, instance_of, new), new
+        return merge_shards(store, request, shard.of, merge, instance_of, new), new
     return read_search(store, request.id), False
 
 
@@ -193,26 +193,26 @@ def finished_parts(store: Store, request: SearchRequest) -> tuple[Parts, int]:
     return cuts.get(best, {}), best
 
 
-def put_together(
+def merge_shards(
     store: Store,
     request: SearchRequest,
     of: int,
-    put: PutTogether,
+    merge: MergeShards,
     instance_of: Callable[[Candidate], str | None],
     new: bool,
 ) -> SearchResult:
     """Merge what shards have found by now, and keep it as the search.
 
-    Raises _OverError if the store has the whole search. of: the number of shards. put: merges. instance_of: the id of
-    the instance of a plan. new: whether a shard has changed. A search without shards that ended early is left as it is
-    until all shards are finished.
+    Raises _OverError if the store has the whole search. of: the number of shards. merge: merges their results.
+    instance_of: the id of the instance of a plan. new: whether a shard has changed. A search without shards that ended
+    early is left as it is until all shards are finished.
     """
-    made: _Assembled | None = None
+    made: _Merged | None = None
     while True:
         if _is_over(store, request):
             raise _OverError
         there = next(iter(store.read("search/whole", search=request.id)), None)
-        made = _Assembled.of(store, request, of, put, made)
+        made = _Merged.of(store, request, of, merge, made)
         whole = made.found.covered
         if there is not None and there["finished"] is None and not whole:
             return made.found
@@ -220,7 +220,7 @@ def put_together(
             if not (new or whole) and tuple(there["finished"] or ()) == made.finished:
                 return read_search(store, request.id)
             store.write("search/reopen", search=request.id, owner=new_claim())
-        written = _written(store, request, of, put, instance_of, made)
+        written = _written(store, request, of, merge, instance_of, made)
         if written is not None:
             return written
         new = False  # the holder of the lease before has merged all shards that were finished by then
@@ -230,16 +230,16 @@ def _written(
     store: Store,
     request: SearchRequest,
     of: int,
-    put: PutTogether,
+    merge: MergeShards,
     instance_of: Callable[[Candidate], str | None],
-    made: "_Assembled",
+    made: "_Merged",
 ) -> SearchResult | None:
     """Write the search of the shards that are there now; None if another process has just done so."""
     properties = {**request_properties(request), "shards": of, "finished": list(made.finished)}
     with building(store, "Search", request.id, properties, inputs_of(request), resumes=True) as lease:
         if lease is None:
             return None
-        found = _Assembled.of(store, request, of, put, made).found
+        found = _Merged.of(store, request, of, merge, made).found
         SearchWriting(store, lease, request.id, request, lambda known, settled: found, instance_of).run()
     store.write("search/join_instances", search=request.id)
     if found.covered:
@@ -248,8 +248,11 @@ def _written(
 
 
 @dataclass(frozen=True)
-class _Assembled:
-    """A search that was put together. of: from which shards, each with the process that ended it."""
+class _Merged:
+    """A search that was merged from shards.
+
+    parts: the number of each shard, and the process that ended it. found: the search.
+    """
 
     parts: tuple[tuple[int, str | None], ...]
     found: SearchResult
@@ -259,9 +262,7 @@ class _Assembled:
         return self.found.shards.numbers if self.found.shards is not None else ()
 
     @classmethod
-    def of(
-        cls, store: Store, request: SearchRequest, of: int, put: PutTogether, last: "_Assembled | None"
-    ) -> "_Assembled":
+    def of(cls, store: Store, request: SearchRequest, of: int, merge: MergeShards, last: "_Merged | None") -> "_Merged":
         """The search of the shards that are there now; the last one if they are the same."""
         there = [each for each in shards_in(store, request) if each.of == of and each.state in ("finished", "early")]
         parts = tuple((each.number, each.made) for each in there)
@@ -273,7 +274,7 @@ class _Assembled:
             if _is_over(store, request):  # the search is whole, so that its shards are removed
                 raise _OverError from None
             raise
-        return cls(parts, put(found, of))
+        return cls(parts, merge(found, of))
 
 
 def remove_shards(store: Store, request: SearchRequest) -> None:
