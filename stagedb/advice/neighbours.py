@@ -21,7 +21,10 @@ PARTS = 8
 
 
 def neighbours(plan: Plan, sizes: Mapping[str, int]) -> tuple[Words, ...]:
-    """The changes that lead to the plans near a plan. The checks of plans may refuse some of them."""
+    """The changes that lead to the plans near a plan. The checks of plans may refuse some of them.
+
+    sizes: the model's symbols, such as H for the heads.
+    """
     found: list[Words] = []
     for change in (*_structure(plan), *_batches(plan), *_stages(plan), *_degrees(plan, sizes)):
         if change not in found:

@@ -32,7 +32,7 @@ Result = Outcome | NoOutcome
 def results(trials: Trials, asked: Sequence[Trial]) -> Iterator[tuple[int, Result]]:
     """The place of each trial and its result, as they end.
 
-    Raises StagedbError if a process ends before its trial does.
+    asked: the trials. Raises StagedbError if a process ends before its trial does.
     """
     names = [each.name for each in asked]
     for at, answer in shared(lambda at: asdict(result(trials, asked[at])), names, trials.processes):

@@ -52,7 +52,10 @@ class ToolCalls:
         self._computing = anyio.Semaphore(limits.computing)
 
     async def outcome(self, name: str, arguments: Mapping[str, Any]) -> CallOutcome:
-        """The outcome of a call. A call whose caller has gone goes on until its time is over."""
+        """The outcome of a call. A call whose caller has gone goes on until its time is over.
+
+        name: of a tool. arguments: as the tool's schema has them.
+        """
         tool = AGENT_TOOLS.get(name)
         if tool is None:
             return CallOutcome(f"no tool is named {shown(name)}: they are {', '.join(AGENT_TOOLS)}", failed=True)
@@ -67,7 +70,10 @@ class ToolCalls:
             turns.release()
 
     def answered(self, tool: AgentTool[Any], arguments: Mapping[str, Any]) -> CallOutcome:
-        """The outcome of a call in this thread."""
+        """The outcome of a call in this thread.
+
+        name: of a tool. arguments: as the tool's schema has them.
+        """
         try:
             return CallOutcome(self._shared.read(lambda db: tool.answer(db, arguments, self.limits)))
         except ConnectionLost:

@@ -23,7 +23,8 @@ MOST_REQUEST = 256 * 1024
 def serve_over_stdio(connect: Callable[[], Stagedb], limits: AnswerLimits) -> None:
     """Answer calls on standard input with lines on standard output, until the input ends.
 
-    While it runs, what prints goes to standard error, and what reads finds nothing.
+    While it runs, what prints goes to standard error, and what reads finds nothing. connect: opens the store. limits:
+    of answers.
     """
     shared = SharedStore(connect)
     server = tool_server(ToolCalls(shared, limits))
@@ -57,7 +58,7 @@ def serve_over_http(
 ) -> None:
     """Answer calls over HTTP until the process is interrupted. ready: called once, when the address is known.
 
-    Raises UsageError for an address that cannot be used.
+    connect: opens the store. Raises UsageError for an address that cannot be used.
     """
     shared = SharedStore(connect)
     try:

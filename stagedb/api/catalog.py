@@ -281,7 +281,7 @@ def _team(row: Mapping[str, Any], marks: UserMarks) -> dict[str, Any]:
 def called(names: Sequence[str], otherwise: str, own_spaces: Sequence[str]) -> str:
     """What the caller calls a thing with these names: by the own name without its space, else by the team's.
 
-    own_spaces: the caller's, as `spaces` has them.
+    own_spaces: the caller's, as `spaces` has them. otherwise: the result without a name.
     """
     user, *team = own_spaces
     for space in (user, *team):

@@ -291,7 +291,10 @@ def named(store: Store, known: Sequence[Made], word: str, what: str) -> Made | N
 
 
 def by_id(known: Sequence[Info], word: str, what: str) -> Info | None:
-    """The thing of a list with this id or start of an id. Raises UsageError if several ids have this start."""
+    """The thing of a list with this id or start of an id.
+
+    what: the kind of the things, for errors. Raises UsageError if several ids have this start.
+    """
     found = [info for info in known if len(word) >= START and info.id.startswith(word)]
     if len(found) > 1 and word != found[0].id:
         ids = ", ".join(info.id for info in found[:5])

@@ -89,7 +89,9 @@ def lay_out(
     """Trace a block's forward, derive its backward if the workflow has one, and match the layouts of both.
 
     stored: by region, the layouts in which its weights are kept, where these differ from the layouts that operators
-    need.
+    need. rules: by region, the layouts that operators need. choices: of collectives. hidden: the axes of the tensor
+    between blocks. weight_gradient_first: whether an operator makes the gradient of its weight before that of its
+    input, by whether it has a bias.
     """
     tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first, caches=workflow.caches)
     tracer.trains, tracer.below = plan.trains, plan.below

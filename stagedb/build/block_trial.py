@@ -152,7 +152,10 @@ class BlockTrial:
         )
 
     def values(self, laid: LaidOut, seed: int, scale: float) -> dict[str, Array]:
-        """Random values of the input, the weights and the arriving gradient."""
+        """Random values of the input, the weights and the arriving gradient.
+
+        scale: the standard deviation.
+        """
         rng = np.random.default_rng(seed)
         tensors = sorted((*laid.weights, *laid.given), key=lambda tensor: tensor.name)
         return {each.name: scale * rng.normal(size=[self.sizes[axis] for axis in each.axes]) for each in tensors}

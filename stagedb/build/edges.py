@@ -13,7 +13,7 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
     """An edge for every read of a value that another operator writes.
 
     tied: the operator that makes the second half of a tied weight's gradient, and the operator that waits for it if one
-    stage has both ends.
+    stage has both ends. blocks: of the graph. ops: all operators, in order.
     """
     writers: dict[str, str] = {}
     edges: dict[SymEdge, None] = {}

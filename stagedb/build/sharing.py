@@ -168,6 +168,7 @@ def shard_elements(shape: tuple[Expression, ...], rows: int, weight: Layout, col
     """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded.
 
     columns: experts may be cut along their second axis. A rank then has parts of `kept` experts, cut into `cuts` each.
+    rows: how many leading axes of the shape are rows. weight: its layout in operators.
     """
     if columns and of_experts(weight) and not held_apart(weight):
         return symbol("kept") * product(shape[rows:]) / symbol("cuts")

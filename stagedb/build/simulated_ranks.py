@@ -44,7 +44,8 @@ class SimulatedRanks:
         """All tensors by name, whole.
 
         given: whole values of the input, the weights and the arriving gradient. FailedOperation for an operation that
-        numpy cannot run, and where ranks that hold copies hold different values.
+        numpy cannot run, and where ranks that hold copies hold different values. backward: whether the backward runs
+        too.
         """
         tensors = {each.name: each for each in (*self.laid.weights, *self.laid.given)}
         values = {name: self._scatter(whole, tensors[name]) for name, whole in given.items() if name in tensors}

@@ -54,7 +54,8 @@ def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> 
 def check_synced(ops: Iterable[SymOp], alone: Iterable[BucketRule]) -> None:
     """Raise UsageError if gradients are reduced only over dp, or only over cp: both have ranks of ep among others.
 
-    A reduction without the ranks of ep would need groups that are in one of the two and hold the same experts.
+    A reduction without the ranks of ep would need groups that are in one of the two and hold the same experts. ops: of
+    the graph. alone: the rules for buckets over one of the two axes.
     """
     used = {op.name for op in ops}
     found = next((bucket for bucket in alone if bucket.name in used), None)

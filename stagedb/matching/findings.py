@@ -165,7 +165,10 @@ class RankFindings:
 
 
 def merged(found: Sequence[Finding]) -> list[Finding]:
-    """Findings that differ only in ranks as one, and those of one rank that are alike with their number."""
+    """Findings that differ only in ranks as one, and those of one rank that are alike with their number.
+
+    found: the findings of all ranks.
+    """
     alike: dict[Finding, list[Finding]] = defaultdict(list)
     for each in found:
         alike[each].append(each)

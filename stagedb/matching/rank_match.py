@@ -120,7 +120,10 @@ class RankMatch:
 
 
 def match_rank(planned: Sequence[PlannedOp], seen: Sequence[SeenOp], known: Known) -> RankMatch:
-    """Match the ops of a step of a rank, both in the order of issue."""
+    """Match the ops of a step of a rank, both in the order of issue.
+
+    planned: of the plan. seen: of the recording.
+    """
     keys = [known.planned(each) for each in planned], [known.seen(each) for each in seen]
     work = [key for key, each in zip(keys[1], seen, strict=True) if each.kind in WORK]
     order = in_seen_order(planned, keys[0], work)

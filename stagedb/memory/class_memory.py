@@ -121,7 +121,10 @@ def memory_of_classes(
 
 
 def peak_of(memory: Sequence[ClassMemory]) -> int:
-    """Bytes of the fullest rank class at its peak."""
+    """Bytes of the fullest rank class at its peak.
+
+    memory: that of every rank class.
+    """
     return max(sum(each.usage.at(each.peak).values()) for each in memory)
 
 

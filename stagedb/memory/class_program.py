@@ -159,7 +159,10 @@ class ChunkProgram:
 
 
 def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
-    """The tensor whose bytes a tensor uses: itself or another one."""
+    """The tensor whose bytes a tensor uses: itself or another one.
+
+    storage: for each tensor that has no bytes of its own, the tensor that it is a part or another view of.
+    """
     while key in storage:
         key = storage[key]
     return key

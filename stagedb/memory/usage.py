@@ -44,7 +44,10 @@ class JointOrder:
         return sum(map(len, self.at))
 
     def place(self, task: int, moment: Moment, begins: bool) -> int:
-        """The place of a moment in a task, with two places an item, as `Moment.place` has it for a task alone."""
+        """The place of a moment in a task, with two places an item, as `Moment.place` has it for a task alone.
+
+        begins: whether a lifetime begins at the moment; else it ends there.
+        """
         at, index = self.at[task], moment.index
         if index and (index >= len(at) or not (begins or moment.prepared)):
             # Tensors that an item frees are freed at its end, even if items of another task run before the next one of

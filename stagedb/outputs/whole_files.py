@@ -41,8 +41,9 @@ def write_whole(path: Path, content: bytes, option: str) -> None:
 def whole_file(path: Path, option: str, *, replace: bool = True) -> Iterator[BinaryIO]:
     """A file to write in parts. It gets its path when it is complete; a failure leaves what was there.
 
-    replace: whether a file of this path is replaced. If not, one that somebody made meanwhile stays, too. Raises
-    UsageError for a path that is no regular file or must not be replaced, StagedbError if the file cannot be written.
+    replace: whether a file of this path is replaced. If not, one that somebody made meanwhile stays, too. option: of
+    the command line, for errors. Raises UsageError for a path that is no regular file or must not be replaced,
+    StagedbError if the file cannot be written.
     """
     check_path(path, option)
     try:

@@ -17,7 +17,10 @@ COPYING = tuple(Way({"recipe": name}) for name, each in FRAMEWORKS.items() if ea
 
 
 def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
-    """The options with the framework's kind of context parallelism, if cp needs one and the options name none."""
+    """The options with the framework's kind of context parallelism, if cp needs one and the options name none.
+
+    cp: ranks that share a sequence. ulysses: how many neighbours of these exchange heads.
+    """
     if cp == 1 or options.cp_kind != "none":
         return options
     usual = cast(CpKind, options.framework.cp_kinds[0])
@@ -119,6 +122,7 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError if the ranks that exchange a model's heads cannot share them equally.
 
     Key/value heads may be fewer than the ranks of Ulysses, in frameworks that send copies: equally many of each head.
+    sizes: the model's symbols, such as H for the heads.
     """
     kind = plan.options.cp_kind
     if kind not in ("ulysses", "ulysses-ring"):

@@ -299,12 +299,18 @@ def chosen_loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def held_experts(plan: PlanFields, sizes: Mapping[str, int]) -> int:
-    """The number of experts of a layer on all ranks of ep together, copies included."""
+    """The number of experts of a layer on all ranks of ep together, copies included.
+
+    sizes: the model's symbols, such as E for the experts.
+    """
     return sizes["E"] + plan.options.redundant_experts
 
 
 def uneven(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The load of each expert, if loads differ; empty if all are equal, and for a model without experts."""
+    """The load of each expert, if loads differ; empty if all are equal, and for a model without experts.
+
+    sizes: the model's symbols, such as E for the experts.
+    """
     found = loads(plan, sizes) if "E" in sizes else ()
     return found if len(set(found)) > 1 else ()
 
@@ -355,7 +361,10 @@ def _some(load: tuple[int, ...]) -> str:
 
 
 def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
-    """The widths of the feed-forwards that tp partitions."""
+    """The widths of the feed-forwards that tp partitions.
+
+    sizes: the model's symbols, such as F.
+    """
     own = [size for name, size in sizes.items() if name.startswith("F_")]
     if "E" not in sizes:
         return [*([sizes["F"]] if "F" in sizes else []), *own]

@@ -227,5 +227,8 @@ class PlanFields(LayoutAspects, _Structure):
         return self.recomputed == RecomputedLayers()
 
     def recomputes(self, layer: int, of_chunk: int) -> bool:
-        """Whether a layer recomputes the operators that the options choose (`RecomputedLayers.has`)."""
+        """Whether a layer recomputes the operators that the options choose (`RecomputedLayers.has`).
+
+        layer: its number among the layers of its stage, from 0. of_chunk: its number among those of its chunk.
+        """
         return self.recomputed.has(layer, of_chunk)

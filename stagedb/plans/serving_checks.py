@@ -52,8 +52,10 @@ def check_acceptance(acceptance: float) -> None:
 
 
 def check_drafts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for a draft that the model's own layers do not make, or whose rejected tokens cannot be taken
-    back."""
+    """Raise UsageError for drafts that a model's own layers do not make, and for rejected tokens that stay in a state.
+
+    Only keys and values in a cache can be taken back. sizes: the model's symbols, `MT` for the layers that draft.
+    """
     if not plan.workflow.drafts:
         return
     if any(symbol in sizes for symbol in SCANS):
@@ -77,8 +79,10 @@ DRAFTING = "MT"
 
 
 def check_scanned_requests(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for requests of several lengths in a model with scans or short convolutions, each of which
-    begins chunks of its own and keeps a state."""
+    """Raise UsageError for requests of several lengths in a model with scans or short convolutions.
+
+    Each request begins chunks of its own there, and keeps a state. sizes: the model's symbols.
+    """
     if plan.requests and any(symbol in sizes for symbol in SCANS):
         raise UsageError(
             "scans and short convolutions begin anew in each request and keep a state for it, which stagedb counts for "

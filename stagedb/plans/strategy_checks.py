@@ -17,7 +17,10 @@ MOST = 64
 
 
 def check_strategy(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError if a strategy cuts an axis into parts that are not whole, or moves heads that ranks copy."""
+    """Raise UsageError if a strategy cuts an axis into parts that are not whole, or moves heads that ranks copy.
+
+    sizes: the model's symbols, such as H for the heads.
+    """
     if not plan.options.strategy:
         return
     _check_heads_moved(plan, sizes)

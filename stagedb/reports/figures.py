@@ -33,7 +33,10 @@ def shares(job: StepView) -> Shares:
 
 
 def rate_of(accelerator: Accelerator, dtype: str) -> float:
-    """Peak FLOPs a ns of a format; infinite if the accelerator has no rate for it."""
+    """Peak FLOPs a ns of a format; infinite if the accelerator has no rate for it.
+
+    dtype: such as `bf16`.
+    """
     rate = accelerator.peak.get("fp8" if dtype.startswith("fp8") else dtype, math.inf)
     return float(rate) * 1000
 

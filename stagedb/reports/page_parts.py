@@ -110,7 +110,10 @@ def table(
 
 
 def scroll_hint(what: str) -> str:
-    """A line above a part that scrolls sideways; pages show it only where there is more than fits."""
+    """A line above a part that scrolls sideways; pages show it only where there is more than fits.
+
+    what: the name of the part.
+    """
     return f'<p class="hint" hidden>Swipe sideways for more {escape(what)} →</p>'
 
 
@@ -129,7 +132,10 @@ def time_ticks(step: int, count: int = 9) -> str:
 
 
 def count_ticks(whole: int, count: int = 9) -> str:
-    """Marks of an axis of things that are counted, for the box under it."""
+    """Marks of an axis of things that are counted, for the box under it.
+
+    whole: the number at the end of the axis. count: about how many marks.
+    """
     return _x_marks(whole, max(nice(whole / count), 1) if whole else 1, lambda value: f"{value:,.0f}")
 
 
@@ -147,7 +153,10 @@ def _x_mark(at: str, text: str, style: str = "") -> str:
 
 
 def level_ticks(top: float, unit: float, name: str, count: int = 6) -> str:
-    """Marks of a vertical axis from 0 to `top`, in multiples of `unit`, which is called `name`."""
+    """Marks of a vertical axis from 0 to `top`, in multiples of `unit`, which is called `name`.
+
+    count: about how many marks.
+    """
     every = nice(top / unit / count) if top else 1.0
     marks = [at * every for at in range(int(top / unit / every) + 1)]
     drawn = "".join(

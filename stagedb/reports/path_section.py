@@ -49,7 +49,10 @@ class PathRow:
 
 
 def path_rows_of(job: StepView, most: int = ROWS) -> list[PathRow]:
-    """The critical path in rows from the beginning of the step to its end; together they are as long as the step."""
+    """The critical path in rows from the beginning of the step to its end; together they are as long as the step.
+
+    most: the largest number of rows.
+    """
     legs = job.times.path.legs()
     count = len(legs.lane)
     if not count:

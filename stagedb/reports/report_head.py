@@ -86,7 +86,10 @@ def _tiles(job: StepView, found: Merit) -> str:
 
 
 def tile(name: str, value: str, unit: str, note: str, bad: bool = False) -> str:
-    """A figure with its name and a note. bad: in the colour of what does not fit."""
+    """A figure with its name and a note. bad: in the colour of what does not fit.
+
+    unit: of the figure, in small letters; empty: none.
+    """
     style = ' class="bad"' if bad else ""
     small = f" <small>{escape(unit)}</small>" if unit else ""
     return (

@@ -63,5 +63,8 @@ def _next_to(peak: MemoryAt) -> str:
 
 
 def signed_bytes(size: int) -> str:
-    """A difference of bytes in a readable unit, with its sign; `0` for none."""
+    """A difference of bytes in a readable unit, with its sign; `0` for none.
+
+    size: the difference in bytes.
+    """
     return f"{'+' if size > 0 else '-'}{bytes_text(abs(size), 4)}" if size else "0"

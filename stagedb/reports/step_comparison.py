@@ -54,7 +54,10 @@ def labels(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def scaled_to_first(sums: Sequence[StepSums]) -> tuple[float, ...]:
-    """For each step, the factor of its times that makes them count for as many tokens as the first step has."""
+    """For each step, the factor of its times that makes them count for as many tokens as the first step has.
+
+    sums: of the times of each step.
+    """
     return tuple(sums[0].tokens / each.tokens if each.tokens else 1.0 for each in sums)
 
 
@@ -68,7 +71,10 @@ def terms_of(sums: StepSums) -> dict[str, float]:
 
 
 def compared_terms(sums: Sequence[StepSums]) -> tuple[ComparedTerm, ...]:
-    """The terms of several steps, in the order in which bars have them; those that no step has are left out."""
+    """The terms of several steps, in the order in which bars have them; those that no step has are left out.
+
+    sums: of the times of each step.
+    """
     found = [{(name, ""): ns for name, ns in terms_of(each).items()} for each in sums]
     known = {name for each in found for name, _ in each}
     axes = known - {"busy", "bubble", "idle"}
@@ -77,7 +83,10 @@ def compared_terms(sums: Sequence[StepSums]) -> tuple[ComparedTerm, ...]:
 
 
 def compared_parts(sums: Sequence[StepSums]) -> tuple[ComparedTerm, ...]:
-    """The kinds of operators, and of communication that is exposed, that differ: those with the most spread first."""
+    """The kinds of operators, and of communication that is exposed, that differ: those with the most spread first.
+
+    sums: of the times of each step.
+    """
     found = [{(term, what): ns for term in each.parts for what, ns in each.parts[term].items()} for each in sums]
     keys = list(dict.fromkeys(key for each in found for key in each))
     parts = [each for each in _compared(keys, found, scaled_to_first(sums)) if round(each.spread)]
@@ -112,7 +121,8 @@ def differs_most(terms: Sequence[ComparedTerm]) -> ComparedTerm | None:
 def verdict_of(sums: Sequence[StepSums]) -> str:
     """One sentence on two steps or more: which is the fastest, by how much, and the term that differs the most.
 
-    The sentence on two is that of `verdict`. Names of more than two are as `labels` makes them.
+    The sentence on two is that of `verdict`. Names of more than two are as `labels` makes them. sums: of the times of
+    each step.
     """
     if len(sums) == 2:
         return verdict(*sums)
@@ -132,7 +142,10 @@ def verdict_of(sums: Sequence[StepSums]) -> str:
 
 
 def sentences_of(sums: Sequence[StepSums]) -> tuple[str, ...]:
-    """For more than two steps, sentences of `verdict` on the fastest and each of the others, the next one first."""
+    """For more than two steps, sentences of `verdict` on the fastest and each of the others, the next one first.
+
+    sums: of the times of each step.
+    """
     order = sorted(sums, key=lambda each: -each.rate)
     return tuple(verdict(each, order[0]) for each in order[1:]) if len(sums) > 2 else ()
 

@@ -87,7 +87,10 @@ def sums_of(job: StepView, name: str) -> StepSums:
 
 
 def part_name(axis: str | None, kind: str, phase: str) -> str:
-    """The name of a kind of work, such as `matmul backward` or `tp all_reduce forward`."""
+    """The name of a kind of work, such as `matmul backward` or `tp all_reduce forward`.
+
+    axis: of the mesh, for communication. kind: of an operator or collective. phase: such as `forward`; empty: none.
+    """
     return " ".join(part for part in dict.fromkeys((axis, kind, phase)) if part)
 
 

@@ -35,7 +35,10 @@ class StepView:
 
     @classmethod
     def of(cls, job: JobProfile, memory: tuple[ClassMemory, ...] = ()) -> Self:
-        """The view of a step that was timed."""
+        """The view of a step that was timed.
+
+        memory: that of every rank class; empty: not computed.
+        """
         return cls(job.times, job.durations, job.system, job.merit, memory, job.scalings, job.blocking)
 
     @property

@@ -28,7 +28,10 @@ class Alignment:
 
 
 def align(one: Sequence[Hashable], other: Sequence[Hashable]) -> Alignment:
-    """Align two sequences of keys: find the longest part that both have in the same order."""
+    """Align two sequences of keys: find the longest part that both have in the same order.
+
+    one, other: the keys, equal for items that may be the same.
+    """
     begin = 0
     while begin < min(len(one), len(other)) and one[begin] == other[begin]:
         begin += 1

@@ -138,7 +138,10 @@ class Clock:
 
 
 def clocks_of(ranks: Mapping[int, RankTrace], calls: Sequence[JointCollective]) -> dict[int, Clock]:
-    """The clock of each rank against that of the first one, through ranks that share collectives."""
+    """The clock of each rank against that of the first one, through ranks that share collectives.
+
+    calls: the collectives, each with its op on every rank.
+    """
     first = next(iter(ranks))
     found = {first: Clock(0, 0, 0)}
     shared = [each for each in calls if len(each.members) > 1]

@@ -27,7 +27,10 @@ from stagedb.runs.rank_trace import NONE, Places, ProcessGroup, RankTrace, Recor
 
 
 def with_execution_traces(traces: Sequence[RankTrace], found: Sequence[ExecutionTrace]) -> list[RankTrace]:
-    """Profiles with what the execution traces of their ranks have. Raises UsageError if one of these has no profile."""
+    """Profiles with what the execution traces of their ranks have.
+
+    traces: of the profiles. found: the execution traces. Raises UsageError if one of these has no profile.
+    """
     left = dict(enumerate(traces))
     done = {}
     for one in found:

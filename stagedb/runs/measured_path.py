@@ -189,7 +189,9 @@ def slack_of(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective], wi
     """For each op of each rank the least delay in ns by which the run ends later, if all else keeps its distances.
 
     What follows an op: the next op of its stream, and the first op of its rank that begins after its end. A member of a
-    collective may be later by its wait for the last one, and from then on holds up all that follows any member.
+    collective may be later by its wait for the last one, and from then on holds up all that follows any member. ranks:
+    by number, the times of the rank's ops. calls: the collectives, each with its op on every rank. window: ns from the
+    begin of the run to its end.
     """
     first = dict(zip(ranks, np.cumsum([0, *(len(ops.start) for ops in ranks.values())]).tolist(), strict=False))
     start, end = (np.concatenate([getattr(ops, name) for ops in ranks.values()]) for name in _TIMES)

@@ -53,13 +53,19 @@ def halves_of(run: StoredRun, rank: int) -> tuple[Half, ...]:
 
 
 def in_half(facts: Sequence[RunOpFacts], half: str) -> Bools:
-    """For each op, whether it belongs to a half. half: name of the half."""
+    """For each op, whether it belongs to a half. half: name of the half.
+
+    facts: those of the ops, in order.
+    """
     phases = ("backward", RECOMPUTE) if half == "backward" else (half,)
     return np.array([each.phase in phases for each in facts], bool)
 
 
 def communicates(facts: Sequence[RunOpFacts]) -> Bools:
-    """Which ops are collectives or messages."""
+    """Which ops are collectives or messages.
+
+    facts: those of the ops, in order.
+    """
     return np.array([each.type in ("collective", *MESSAGES) for each in facts], bool)
 
 

@@ -35,7 +35,10 @@ class ChunkPlacement:
         return self.located(number, stages)[0]
 
     def route(self, number: int, towards: int, stages: int) -> ChunkRoute:
-        """The way from a number to the next one (towards 1) or the previous one (-1), which must exist."""
+        """The way from a number to the next one (towards 1) or the previous one (-1), which must exist.
+
+        number: of a chunk in the order of a forward. stages: of the pipeline.
+        """
         (stage, chunk), (other, its) = self.located(number, stages), self.located(number + towards, stages)
         return ChunkRoute(other - stage, its - chunk)
 
@@ -95,5 +98,8 @@ def stages_of(text: str) -> tuple[int, ...]:
 
 
 def map_text(placement: ChunkPlacement, stages: int, chunks: int) -> str:
-    """The placement as a text of a plan, `0,1,1,0`, which `stages_of` reads."""
+    """The placement as a text of a plan, `0,1,1,0`, which `stages_of` reads.
+
+    chunks: how many a stage has.
+    """
     return ",".join(str(placement.stage(number, stages)) for number in range(stages * chunks))

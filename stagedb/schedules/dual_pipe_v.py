@@ -60,7 +60,10 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
 
 
 def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """The order of `order` with pairs as one task each (torch's `OVERLAP_F_B`), but for the last stage's first pair."""
+    """The order of `order` with pairs as one task each (torch's `OVERLAP_F_B`), but for the last stage's first pair.
+
+    chunks: how many a stage has: two.
+    """
     return _order(stage, stages, microbatches, pairs=True)
 
 

@@ -20,7 +20,10 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
 
 
 def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """Interleaved 1F1B with one more forward of warm-up, after which each forward runs together with a backward."""
+    """Interleaved 1F1B with one more forward of warm-up, after which each forward runs together with a backward.
+
+    The parameters are those of `breadth_first.order`.
+    """
     return _order(stage, stages, microbatches, chunks, paired=True)
 
 

@@ -27,8 +27,10 @@ def receiver(
 ) -> tuple[int, Task] | None:
     """The stage and task that receive from this task: the next number after a forward, the previous after a backward.
 
-    It may be the same stage, which hands over without a message. None if nothing is sent: at the ends of the pipeline,
-    and for weight gradients and the step. The receiver may run this half of a backward as a part of a whole one.
+    task, stage: the sending task and where it runs. stages: how many there are. chunks: how many a stage has.
+    placement: where they are. The receiver may be on the same stage, which hands over without a message. None if
+    nothing is sent: at the ends of the pipeline, and for weight gradients and the step. The receiver may run this half
+    of a backward as a part of a whole one.
     """
     hop = task.kind.hop
     place = _Pipeline(stages, chunks, placement).neighbour(stage, task.chunk, hop) if hop else None

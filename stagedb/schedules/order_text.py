@@ -55,7 +55,7 @@ def check_orders(
 ) -> int:
     """The number of chunks of each stage. Raises UsageError if a plan cannot run these orders.
 
-    placement: the places of that many chunks a stage.
+    placement: the places of that many chunks a stage. microbatches: of a step.
     """
     if len(orders) != stages:
         raise UsageError(

@@ -74,7 +74,10 @@ def _entries(order: Order) -> Iterator[Task | PostedGathers | PostedReductions |
 
 
 def posted(orders: Sequence[Order], chunks: int, placement: ChunkPlacement = LOOP) -> tuple[tuple[Posting, ...], ...]:
-    """The tasks of every stage, and its messages where they are posted. UsageError if the orders cannot end."""
+    """The tasks of every stage, and its messages where they are posted.
+
+    orders: by stage. chunks: how many a stage has. UsageError if the orders cannot end.
+    """
     stages = len(orders)
     lists: list[list[Posting]] = [[] for _ in orders]
     entries = [list(_entries(order)) for order in orders]

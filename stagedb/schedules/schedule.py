@@ -45,7 +45,7 @@ class Schedule:
     def misfit(self, stages: int, microbatches: int) -> str:
         """Why this number of micro-batches does not suit; empty if it does.
 
-        A multiple of twice the stages suits every schedule.
+        A multiple of twice the stages suits every schedule. microbatches: of a step.
         """
         if self.fewest and microbatches < 2 * stages:
             return self.fewest.format(name=self.name, least=2 * stages, stages=stages)
@@ -63,7 +63,7 @@ class Schedule:
     ) -> tuple[tuple[Task, ...], ...]:
         """The tasks of every stage, in order.
 
-        chunks: on each stage. pairs: run forwards and backwards together, if it can.
+        chunks: on each stage. pairs: run forwards and backwards together, if it can. microbatches: of a step.
         """
         order = self.paired if pairs and self.paired is not None else self.order
         return tuple(order(stage, stages, microbatches, chunks) for stage in range(stages))

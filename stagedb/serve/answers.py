@@ -47,7 +47,11 @@ class Question:
 
 
 def answered(request: Request, template: str, question: Question, form: Mapping[str, Any]) -> Response:
-    """A page with an answer, or the answer as a file. Raises UsageError for unknown words of the address."""
+    """A page with an answer, or the answer as a file.
+
+    template: the page's. question: the query and its parameters. form: values that the template gets in addition.
+    Raises UsageError for unknown words of the address.
+    """
     shared, limits = request.app.state.shared, request.app.state.limits
     format_ = format_of(request)
     if format_ is not None:

@@ -69,7 +69,10 @@ class FigureRow:
 
 
 def term_bars(names: Sequence[str], terms: Sequence[ComparedTerm], steps: Sequence[float]) -> StackedBars:
-    """A bar of terms for each step. steps: their lengths [ns], for as many tokens as the terms."""
+    """A bar of terms for each step. steps: their lengths [ns], for as many tokens as the terms.
+
+    names: of the steps.
+    """
     totals = [sum(each.values[at] for each in terms) for at in range(len(steps))]
     bars = []
     for at, (name, step) in enumerate(zip(names, steps, strict=False)):
@@ -150,7 +153,10 @@ def _totals(found: PlanComparison) -> list[int]:
 
 
 def stacked_bar(name: str, note: str, parts: Sequence[tuple[str, float, str]], whole: float) -> StackedBar:
-    """A bar of parts: the style, the value and the title of each. whole: what is as long as the field."""
+    """A bar of parts: the style, the value and the title of each. whole: what is as long as the field.
+
+    name: of the bar. note: the text at its end.
+    """
     pieces, start = [], 0.0
     for style, value, title in parts:
         width = 100 * value / whole if whole else 0.0

@@ -53,7 +53,7 @@ def query_text(words: QueryParams) -> str:
 def free_question(words: QueryParams, timeout: float, path: tuple[str, ...], given_text: str | None = None) -> Question:
     """The query of an address with the values of its parameters. Raises UsageError if one has none.
 
-    given_text: the text, if it is not that of the address.
+    given_text: the text, if it is not that of the address. timeout: seconds.
     """
     text = query_text(words) if given_text is None else given_text
     texts = {name: named(words, f"${name}") for name in parameters_of(text) if name not in CHOSEN}

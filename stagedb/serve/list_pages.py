@@ -200,7 +200,10 @@ def _cell(kind: str, name: str, row: Mapping[str, Any]) -> Cell:
 
 
 def number_of(words: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number from 1 to a million in the address."""
+    """A whole number from 1 to a million in the address.
+
+    default: for an address without the number.
+    """
     text = named(words, name)
     if text is None:
         return default

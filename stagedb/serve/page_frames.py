@@ -105,7 +105,7 @@ _templates.filters["printable_lines"] = lambda text: printable(str(text), kept="
 def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     """A page from its template. Its values are text, which the template escapes.
 
-    `writer` is whether who asks may write, None on a server where nobody may.
+    `writer` is whether who asks may write, None on a server where nobody may. status: the HTTP status.
     """
     writer = request.scope.get(WRITER)
     words = {"path": request.url.path, "query": request.url.query, "writer": writer, **values}

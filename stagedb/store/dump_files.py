@@ -90,8 +90,9 @@ def check_dump(
     """Read a whole dump from the beginning of its file and check all of it. Returns its numbers and its marks.
 
     name: of the file, for errors. proof: finds content that does not match. Memory is bounded by one graph, one
-    instance of it and one profile of that. Raises DumpError, which names the line, for a file that is damaged, too
-    large, of another version, or that has what stagedb does not write.
+    instance of it and one profile of that. largest: bytes that a dump may have when it is unpacked. Raises DumpError,
+    which names the line, for a file that is damaged, too large, of another version, or that has what stagedb does not
+    write.
     """
     contents = Contents(proof, check_mark=check_mark)
     for number, record in _records(name, file, largest):

@@ -70,7 +70,10 @@ def new_event(
 
 
 def command(argv: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The command line without secrets and without the options that choose a store; for a script its file's name."""
+    """The command line without secrets and without the options that choose a store; for a script its file's name.
+
+    argv: the arguments of the process. environment: its variables.
+    """
     program = Path(argv[0] if argv else "")
     if program.stem != "stagedb" and (program.parent.name, program.name) != ("stagedb", "__main__.py"):
         return f"Python: {program.name or 'interactive'}"[:LONGEST_COMMAND]

@@ -139,8 +139,8 @@ def building(
 
     Yields None if the thing exists and is complete: there is nothing to do. While another process builds it, this
     waits. If that process died, this clears what it left and takes over. An error inside clears what was made, unless
-    the lease `keeps` it, and is raised again. Raises StagedbError for a profile without its instance, and for an
-    instance without its graph.
+    the lease `keeps` it, and is raised again. properties: of the new node. Raises StagedbError for a profile without
+    its instance, and for an instance without its graph.
     """
     lease = _claim(store, kind, id, properties, resumes)
     if lease is None:

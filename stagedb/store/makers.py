@@ -55,7 +55,10 @@ def _machine() -> str:
 
 
 def dead_owner(state: Mapping[str, Any]) -> str | None:
-    """The owner, if it is a process of this machine that has ended."""
+    """The owner, if it is a process of this machine that has ended.
+
+    state: of the thing, with its `owner`.
+    """
     owner = state["owner"]
     parts = owner.split() if isinstance(owner, str) else []
     if len(parts) not in (4, 5) or parts[0] != _machine():  # an older version writes no user

@@ -79,12 +79,18 @@ def pending(version: int) -> tuple[Migration, ...]:
 
 
 def is_older(version: int) -> bool:
-    """Whether a store with this schema is older than all migrations."""
+    """Whether a store with this schema is older than all migrations.
+
+    version: of the schema.
+    """
     return 0 < version < FIRST
 
 
 def older(version: int) -> UsageError:
-    """The refusal of a store that is older than all migrations."""
+    """The refusal of a store that is older than all migrations.
+
+    version: of the schema.
+    """
     return UsageError(
         f"the store was written by an older stagedb (its schema is version {version}, this stagedb reads "
         f"{FIRST}{'' if NEWEST == FIRST else f' to {NEWEST}'}): name an empty store with {Word('store')}, or "

@@ -72,7 +72,10 @@ def read_so_far() -> frozenset[str]:
 def password_of(
     source: PasswordSource, uri: str, username: str | None, where: str, environment: Mapping[str, str]
 ) -> str:
-    """The password. where: what names the source, for errors. Raises UsageError if it is not there."""
+    """The password. where: what names the source, for errors.
+
+    username: of the account in the keyring. Raises UsageError if it is not there.
+    """
     match source:
         case InVariable(name):
             if name not in environment:
@@ -108,7 +111,10 @@ def _check_own(found: os.stat_result, place: str) -> None:
 
 
 def one_line(data: bytes, place: str) -> str:
-    """The only line of a text that has a password. Raises UsageError, without the text, for anything else."""
+    """The only line of a text that has a password.
+
+    data: the text. place: where it comes from, for errors. Raises UsageError, without the text, for anything else.
+    """
     if len(data) > LONGEST:
         raise UsageError(f"{place} is longer than {LONGEST} bytes: a password is one line")
     try:

@@ -23,8 +23,9 @@ WAIT = 10.0
 def edit(path: Path, what: str, change: "Callable[[TOMLDocument], None]", check: Callable[[Path], Any]) -> None:
     """Change a TOML file, which need not exist. Only its owner can read the new one.
 
-    check: reads the new file, before it replaces the old one, and raises UsageError if it cannot be used. UsageError
-    too if the file is none that can be changed, StagedbError if the disk does not take it.
+    check: reads the new file, before it replaces the old one, and raises UsageError if it cannot be used. what: the
+    file's name in errors. UsageError too if the file is none that can be changed, StagedbError if the disk does not
+    take it.
     """
     import tomlkit
 

@@ -248,8 +248,9 @@ def _windows(links: Sequence[Fraction], width: int) -> list[Fraction]:
 def one_by_one(sizes: Sequence[int], waits: Sequence[Fraction], order: Sequence[int]) -> Fraction:
     """ns until every member of a group in a grid has a message from each other one. order: their places.
 
-    A member sends to the next in the order of the ring, then to the one after it, each when the message before has
-    come to it. waits: what a message takes in each dimension; it takes the innermost in which two members differ.
+    A member sends to the next in the order of the ring, then to the one after it, each when the message before has come
+    to it. waits: what a message takes in each dimension; it takes the innermost in which two members differ. sizes:
+    places of each dimension of the grid, innermost first.
     """
     n, unit = len(order), math.lcm(*(each.denominator for each in waits))
     whole = [int(each * unit) for each in waits]

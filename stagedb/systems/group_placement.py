@@ -104,7 +104,8 @@ def crossed(source: int, target: int, sizes: Sequence[int], *, innermost: bool =
 
     innermost: the innermost one instead, as messages of a simulator go.
 
-    UsageError for a message of a rank to itself, and for ranks that have no place in the network.
+    source, target: the ranks. sizes: places of each dimension of the network, innermost first. UsageError for a message
+    of a rank to itself, and for ranks that have no place in the network.
     """
     if source == target or min(source, target) < 0:
         raise UsageError(f"rank {source} sends a message to rank {target}: sender and receiver must differ")

@@ -31,7 +31,10 @@ class Value:
         return UsageError(f"{self._place}: {self.key or 'it'} is {self._description}: it takes {takes}")
 
     def refused(self, why: str) -> UsageError:
-        """The error for a value that is refused for another reason than its type."""
+        """The error for a value that is refused for another reason than its type.
+
+        why: the reason, in words.
+        """
         return UsageError(f"{self._place}: {why}")
 
     @property
@@ -137,7 +140,10 @@ def exact(text: str) -> Fraction | None:
 
 
 def read_value(text: str, where: str) -> Value:
-    """The document of a text. UsageError, which names file and line, if it is not YAML, or is empty."""
+    """The document of a text.
+
+    where: the file's name, for errors. UsageError, which names file and line, if it is not YAML, or is empty.
+    """
     node = compose(text, where)
     if node is None:
         raise UsageError(f"{where} is empty")

@@ -24,7 +24,10 @@ class PathRows:
 
 
 def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]]) -> PathRows:
-    """The rows of a job's critical path. lanes: by number, the properties that all rows of a lane have."""
+    """The rows of a job's critical path. lanes: by number, the properties that all rows of a lane have.
+
+    profile: the id of the profile.
+    """
     path, legs = job.times.path, job.times.path.legs()
     if not len(path):
         return PathRows((), ())

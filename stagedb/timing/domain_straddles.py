@@ -82,7 +82,10 @@ def placed(workload: Workload, system: System) -> tuple[System, tuple[JobPlaceme
 
 
 def remarks(placements: Sequence[JobPlacement], workload: Workload, system: System) -> tuple[str, ...]:
-    """What a user needs to know of the places of a job's ranks: how it was placed, and what straddles none the less."""
+    """What a user needs to know of the places of a job's ranks: how it was placed, and what straddles none the less.
+
+    placements: of the job, one for each dimension without a number of its own.
+    """
     return (*map(str, placements), *(f"warning: {each}" for each in straddles(workload, system)))
 
 

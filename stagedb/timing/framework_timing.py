@@ -85,7 +85,7 @@ def as_used_by(
 ) -> System:
     """The system with the overlap of a framework. UsageError if its own file names another one.
 
-    numbers: as in `stretch_of`.
+    numbers: as in `stretch_of`. kernels: the value of the plan's `kernels`; empty: the usual one.
     """
     if system.overlap.framework not in ("", profile.name):
         raise UsageError(

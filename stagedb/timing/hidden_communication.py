@@ -30,7 +30,10 @@ _FORWARD, _STEP = TEMPLATES.index(FORWARD.name), TEMPLATES.index(STEP.name)
 
 
 def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, system: System) -> JobDurations:
-    """The durations with communication as long as computing does not hide it. Only ns change, not the bytes."""
+    """The durations with communication as long as computing does not hide it. Only ns change, not the bytes.
+
+    lanes: all of them, in the order of `durations`.
+    """
     overlap = system.overlap
     relays = {"epn", "epr"} <= set(workload.groups.axis)
     if not (overlap.chunked or overlap.reduced or overlap.gathered or relays):

@@ -70,7 +70,10 @@ def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[L
 
 
 def lane_numbers(workload: Workload, network: Sequence[Dimension] = ()) -> Ints:
-    """For every rank the number of its lane: see `find_lanes`."""
+    """For every rank the number of its lane: see `find_lanes`.
+
+    network: dimensions of the ranks' network.
+    """
     return _numbers(workload, network, stages_of(workload), _members_by_axis(workload))
 
 

@@ -82,13 +82,17 @@ def timed_step(
 ) -> tuple[JobDurations, Timeline]:
     """Durations of a workload's ops, and its step with them, on the system's best placement (`placed`).
 
-    The errors are those of `profile_job`.
+    The errors are those of `profile_job`. measured: durations that replace those of the cost model. blocking: mesh axes
+    whose communication a rank waits for.
     """
     return _timed(workload, placed(workload, system)[0], measured, blocking)
 
 
 def step_of(workload: Workload, system: System, blocking: tuple[str, ...] = ()) -> int:
-    """The step of `timed_step` alone [ns], for many plans: it has no timeline, and no critical path."""
+    """The step of `timed_step` alone [ns], for many plans: it has no timeline, and no critical path.
+
+    blocking: mesh axes whose communication a rank waits for.
+    """
     system = placed(workload, system)[0]
     network, durations = _durations(workload, system, None)
     return step_length(network, durations.ns, system.overlap.compute, blocking)

@@ -70,7 +70,10 @@ def file_crc(path: Path) -> int:
 
 
 def checksums_text(crcs: Mapping[str, int]) -> str:
-    """The text of the file of checksums."""
+    """The text of the file of checksums.
+
+    crcs: by name of a file, its CRC-32.
+    """
     lines = (f"{name} {crc:08X}\n" for name, crc in crcs.items())
     return "".join(lines)
 

@@ -250,7 +250,10 @@ def whole_micros(ns: Ints, compute: npt.NDArray[np.bool_]) -> Ints:
 
 
 def node_name(name: str, type_: int) -> str:
-    """A node's name: the op's name without the separators of readers' formats, then the type, which readers need."""
+    """A node's name: the op's name without the separators of readers' formats, then the type, which readers need.
+
+    type_: of `NODE_TYPES`.
+    """
     return f"{name.replace(',', ';').replace('=', ':')} {pb.NodeType.Name(NODE_TYPES[type_])}"
 
 

@@ -43,7 +43,10 @@ def check_file(out: Path, force: bool) -> None:
 
 
 def unfinished(out: Path, host: str, process: int, began: int, word: str) -> Path:
-    """The name of an unfinished set, in the directory of its final place."""
+    """The name of an unfinished set, in the directory of its final place.
+
+    out: the final place. host, process, began: of the process that writes. word: chosen at random.
+    """
     owner = SEPARATOR.join((host, str(process), str(began), word))
     return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
 

@@ -18,7 +18,10 @@ _TASK = re.compile(rf"(?:{'|'.join(TASK_KINDS)}) (?:0|[1-9][0-9]{{0,17}}): ([0-9
 
 
 def wrong_class(encoded: EncodedClass, ranks: RankBytes, every: Ints, size: int) -> str | None:
-    """Why a class would reach outside of its own bytes, or None. `every` are all ranks of the class."""
+    """Why a class would reach outside of its own bytes, or None. `every` are all ranks of the class.
+
+    size: bytes that a plain trace of the class's ranks has.
+    """
     if encoded.width.shape != (1,) or not 1 <= encoded.width[0] <= WIDEST:
         return "its ids have no width"
     width = int(encoded.width[0])

@@ -336,7 +336,10 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
 
 
 def wrong_traffic(rows: Iterable[Mapping[str, Any]], groups: Groups, world: int) -> str | None:
-    """Why rows of traffic, each of the right form, are in no place of the set, or None."""
+    """Why rows of traffic, each of the right form, are in no place of the set, or None.
+
+    world: ranks of the job.
+    """
     for row in rows:
         if row["kind"] == MESSAGE:
             ends = row["ends"]

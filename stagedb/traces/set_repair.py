@@ -30,7 +30,7 @@ def lacking(
 
     Plain traces are compared by size and checksum, which are known (`crcs`, by name); others by their bytes. The
     manifest and the communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by the user,
-    so they only have to exist. Raises OSError as the system does.
+    so they only have to exist. texts: by name, the text of each other file. Raises OSError as the system does.
     """
     with os.scandir(directory) as entries:
         sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}

@@ -233,7 +233,10 @@ def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
 
 
 def check_groups(groups: Groups, world: int) -> Iterator[Fault]:
-    """The faults of the communicator groups themselves."""
+    """The faults of the communicator groups themselves.
+
+    world: ranks of the job.
+    """
     for group, members in groups.items():
         if group < 1:
             yield Fault(None, None, "", "group", f"group id {group} is below 1")
@@ -249,7 +252,7 @@ def check_groups(groups: Groups, world: int) -> Iterator[Fault]:
 def check_matching(traces: Mapping[int, TraceColumns], groups: Groups) -> Iterator[Fault]:
     """Each group's members compared with its first: the same collectives in the same order with the same sizes.
 
-    The order is that of the issue, and not that of the file.
+    The order is that of the issue, and not that of the file. traces: by rank.
     """
     issued: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, trace in traces.items():
@@ -291,7 +294,10 @@ Envelope = tuple[int, int, int]
 
 
 def check_messages(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
-    """Sends and receives between ranks whose files exist, k-th to k-th in issue order."""
+    """Sends and receives between ranks whose files exist, k-th to k-th in issue order.
+
+    traces: by rank. A fault is a send without its receive, the other way round, or a pair of different sizes.
+    """
     sends: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
     recvs: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
     for rank, trace in traces.items():

@@ -43,7 +43,10 @@ def groups_text(groups: Groups) -> str:
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """The class's number; for a part also its first lane: `3`, or `3.17`."""
+    """The class's number; for a part also its first lane: `3`, or `3.17`.
+
+    facts: of the class in the manifest.
+    """
     return f"{facts['class']}.{facts['lanes'][0]}" if "lanes" in facts else str(facts["class"])
 
 

@@ -19,7 +19,10 @@ _MOST = 5
 
 
 def check_workload(workload: Workload, nodes: Mapping[int, Sequence]) -> None:
-    """Raise StagedbError, with the first faults, if traces of this instance would break a rule."""
+    """Raise StagedbError, with the first faults, if traces of this instance would break a rule.
+
+    nodes: by class, the nodes of a rank in order.
+    """
     faults = [*_sizes(workload), *_groups(workload), *_order(workload, nodes), *_pairs(workload, nodes)]
     faults += _handed(workload)
     if faults:

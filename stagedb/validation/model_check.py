@@ -54,7 +54,10 @@ def check_models(
     progress: Callable[[int, int], None] = lambda done, of: None,
     parameters_alone: bool = False,
 ) -> Iterator[CheckedModel]:
-    """Check recorded models one after another. It needs no store. parameters_alone: nothing else is compared."""
+    """Check recorded models one after another. It needs no store. parameters_alone: nothing else is compared.
+
+    progress: called with the models that are done, and all.
+    """
     check = check_parameters if parameters_alone else check_model
     for done, model in enumerate(models):
         progress(done, len(models))
@@ -370,7 +373,10 @@ RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
 
 
 def matched(theirs: Mapping[Row, int], ours: Rows) -> tuple[tuple[str, ...], list[ModelDifference]]:
-    """The rules that stagedb's rows need, and the rows that differ after them."""
+    """The rules that stagedb's rows need, and the rows that differ after them.
+
+    theirs: how often each row is in the record. ours: in stagedb's graph.
+    """
     left_theirs, left_ours = _apart(Rows(theirs), ours)
     used = []
     for name, rule in RULES.items():

@@ -90,7 +90,11 @@ def expand(text: str) -> list[str]:
 
 
 def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
-    """A record's events. KeyError, ValueError or TypeError if it lacks or misuses a field."""
+    """A record's events.
+
+    dtypes: by the record's name of a format, stagedb's. KeyError, ValueError or TypeError if it lacks or misuses a
+    field.
+    """
     events: dict[str, Event] = {}
     for sent in row["collectives"]:
         dtype = dtypes.get(sent["dtype"], sent["dtype"])
@@ -128,7 +132,8 @@ def _events(trace: TraceColumns, dims: Mapping[str, Sequence[OrderedWork]]) -> I
 def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:
     """Compare two lists of events.
 
-    Messages must have the same order. The work between two messages may have any order.
+    Messages must have the same order. The work between two messages may have any order. theirs: of the record. ours: of
+    stagedb.
     """
     sent = [[event for event in events if isinstance(event, Sent)] for events in (theirs, ours)]
     same = 0

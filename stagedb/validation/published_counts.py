@@ -54,7 +54,10 @@ class Published:
 
 
 def check_published(progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
-    """Compute all published numbers again, and yield each with ours. It needs no store."""
+    """Compute all published numbers again, and yield each with ours. It needs no store.
+
+    progress: called with the rows that are done, and all.
+    """
     yield from check_cards()
     yield from check_rows(published_rows(), progress=progress)
 
@@ -72,7 +75,10 @@ def check_rows(
     program_of: ProgramOf = lowered,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Iterator[Published]:
-    """The numbers of some rows. A row is a model, a plan, and what is printed about it."""
+    """The numbers of some rows. A row is a model, a plan, and what is printed about it.
+
+    progress: called with the rows that are done, and all.
+    """
     for done, row in enumerate(rows):
         progress(done, len(rows))
         yield from _row(row, program_of)

@@ -59,7 +59,10 @@ def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
 def check_records(
     db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[Checked]:
-    """Check records one after another through a store. All that is made in it for this is removed again."""
+    """Check records one after another through a store. All that is made in it for this is removed again.
+
+    progress: called with the records that are done, and all.
+    """
     known = {graph.id for graph in db.graphs()}
     made: set[str] = set()
     try:

@@ -79,7 +79,10 @@ class ServedRow:
         return self._number("silicon_tpot_ms")
 
     def count(self, column: str) -> int:
-        """A whole number. An empty cell is 1. UsageError for anything else."""
+        """A whole number. An empty cell is 1.
+
+        column: its name in the table. UsageError for anything else.
+        """
         value = self._number(column) if self.cells[column] else 1.0
         if value != int(value):
             raise UsageError(f"row {self.line}: {column} is {shown(self.cells[column])}: it takes a whole number")

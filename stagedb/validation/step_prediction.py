@@ -73,7 +73,10 @@ class _Graphs:
 def predict(
     rows: Sequence[StepRow], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[Prediction]:
-    """Predict rows one after another. A row that cannot be expressed has the reason in place of a time."""
+    """Predict rows one after another. A row that cannot be expressed has the reason in place of a time.
+
+    progress: called with the rows that are done, and all.
+    """
     graphs = _Graphs()
     for done, row in enumerate(rows):
         progress(done, len(rows))

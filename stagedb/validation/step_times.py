@@ -122,7 +122,10 @@ def check_steps(
     program_of: ProgramOf = lowered,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Iterator[StepTime]:
-    """Predict rows one after another."""
+    """Predict rows one after another.
+
+    progress: called with the rows that are done, and all.
+    """
     for done, row in enumerate(rows):
         progress(done, len(rows))
         made = program_of(row.card, row.words).workload

@@ -179,7 +179,10 @@ def rank_table(layout: RankLayout) -> RankTable:
 
 
 def group_table(made: Sequence[AxisGroups]) -> Groups:
-    """The communicator groups of all axes as columns."""
+    """The communicator groups of all axes as columns.
+
+    made: the groups of each axis.
+    """
     ranks, none = [], np.zeros(0, np.int64)
     for each in made:
         index, member = np.arange(each.count)[:, None], np.arange(each.members)[None, :]

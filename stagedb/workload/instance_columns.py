@@ -228,7 +228,10 @@ class Groups:
     ranks: Ints
 
     def of_axis(self, axis: str, world: int) -> Ints:
-        """For every rank the id of its group on an axis, 0 for a rank without one."""
+        """For every rank the id of its group on an axis, 0 for a rank without one.
+
+        world: ranks of the job.
+        """
         found = np.zeros(world, np.int64)
         chosen = np.array([each == axis for each in self.axis], bool)
         found[self.ranks[np.repeat(chosen, self.sizes)]] = np.repeat(self.gid[chosen], self.sizes[chosen])

@@ -29,7 +29,8 @@ def differences(what: str, found: Mapping[Any, Row], expected: Mapping[Any, Row]
 def wrong_edges(type: str, found: Iterable[End], expected: Iterable[End]) -> Iterator[str]:
     """What is wrong with relationships of one type, as sentences.
 
-    Each expected relationship is to be there once, and no other.
+    Each expected relationship is to be there once, and no other. type: of the relationships. found: in the store.
+    expected: what is right.
     """
     there, wanted = Counter(map(_key, found)), Counter(map(_key, expected))
     for missing in sorted((wanted - there).keys()):

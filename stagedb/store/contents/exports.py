@@ -52,8 +52,9 @@ def export(
     only: ranks such as `0-7,16`; all if not given. system: the system that the simulator inputs describe; if not given,
     that of the profile, or the default preset. profile: id of a profile of the instance, whose durations the nodes get.
     following: the instances, each with its profile, that run after it on the same ranks, as one window. receiving: the
-    same of ranks that are numbered behind these, which go on with the caches that the last of these leaves.
-    Raises UsageError for requests that are refused and StagedbError for failures; then no file remains under the name.
+    same of ranks that are numbered behind these, which go on with the caches that the last of these leaves. progress:
+    called with the ranks that are written, and all. Raises UsageError for requests that are refused and StagedbError
+    for failures; then no file remains under the name.
     """
     clock, counter = WriteClock(), Counter(progress)
     row = find(store, instance)

@@ -88,7 +88,7 @@ def chosen(gpu: str) -> tuple[Chosen, ...]:
     """The tables of an accelerator: one of each operator and format.
 
     Matmuls are those of torch's own kernels (cuBLAS), experts grouped matmuls of CUTLASS with equal loads. Attention is
-    FlashAttention 3 on Hopper.
+    FlashAttention 3 on Hopper. gpu: the accelerator's name in AIConfigurator, such as `h100_sxm`.
     """
     runs = _RUNS[gpu]
     found = [

@@ -163,7 +163,8 @@ def complete(shape: Shape, rows: Columns) -> Columns:
 def table_of(operator: str, dtype: str, rows: Columns, ns: Floats) -> MeasuredTable:
     """The table of measured rows. ns: one a row, above 0.
 
-    Raises UsageError for an unknown operator or format, for a missing column and for no rows.
+    dtype: the format of the operands. Raises UsageError for an unknown operator or format, for a missing column and for
+    no rows.
     """
     if operator not in SHAPES or dtype not in WIDTHS:
         raise UsageError(

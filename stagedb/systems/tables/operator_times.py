@@ -82,7 +82,10 @@ class OperatorTimes:
     _known: dict[tuple[str, str], MeasuredTable | None] = field(default_factory=dict, compare=False)
 
     def table(self, operator: str, dtype: str) -> MeasuredTable | None:
-        """The table of an operator in a format, or in one of the same speed; None without one."""
+        """The table of an operator in a format, or in one of the same speed; None without one.
+
+        dtype: the format of the operands.
+        """
         dtype = _format(dtype)
         key = operator, dtype
         if key not in self._known:
@@ -181,7 +184,10 @@ class OperatorTimes:
 
 
 def is_attention_kernel(kind: str, dims: Sequence[int]) -> bool:
-    """Whether an operator is an attention over queries and keys, whose sizes are known, and not scores of an index."""
+    """Whether an operator is an attention over queries and keys, whose sizes are known, and not scores of an index.
+
+    dims: as `Shaped` has them.
+    """
     return kind.startswith("attention") and len(dims) >= _ATTENTION and min(dims) > 0
 
 
@@ -213,7 +219,10 @@ def _batched(chosen: Sequence[Shaped]) -> Floats:
 
 
 def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) -> Floats:
-    """ns of matmuls, with what is wider than in the table, and without the cast that was measured with them."""
+    """ns of matmuls, with what is wider than in the table, and without the cast that was measured with them.
+
+    table: of matmuls. chosen: the matmuls. aside: the work around a measured kernel.
+    """
     batch, m, n, k = _batched(chosen).T
     rows = {"m": batch * m, "n": n, "k": k}
     moved = np.array([each.moved for each in chosen], np.float64)
@@ -229,7 +238,7 @@ def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) 
     """ns of matmuls of experts that run one expert after the other, which a framework does where that is faster.
 
     Megatron's experts are a loop over matmuls without --moe-grouped-gemm. The table of grouped ones has what an engine
-    of inference reaches, on an A100 by a kernel that is not made for many tokens.
+    of inference reaches, on an A100 by a kernel that is not made for many tokens. chosen: the matmuls.
     """
     experts = np.array([each.dims[0] for each in chosen], np.float64)
     ones = [
@@ -240,7 +249,10 @@ def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) 
 
 
 def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
-    """ns of attentions, forward or backward, with any mask."""
+    """ns of attentions, forward or backward, with any mask.
+
+    chosen: the attentions.
+    """
     names = ("batch", "heads", "kv_heads", "queries", "keys", "head", "value")
     dims = _columns(chosen, names, len(names))
     queries, keys, head = dims["queries"], dims["keys"], dims["head"]
@@ -274,7 +286,7 @@ def expert_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> tuple[Floats, l
     """ns of matmuls of experts, and whether the table has experts of such sizes.
 
     One side of the weights is the hidden size, the other the inner one; gate and up may be packed in one matrix. The
-    reading that is nearest to a measured model is taken.
+    reading that is nearest to a measured model is taken. chosen: the matmuls.
     """
     dims = _batched(chosen)
     weights = np.array([each.weights for each in chosen])

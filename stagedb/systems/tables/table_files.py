@@ -88,7 +88,8 @@ def _columns(path: Path, data: bytes) -> dict[str, list[Any]]:
 def rows_and_ns(columns: Mapping[str, list[Any]], operator: str) -> tuple[Columns, Floats]:
     """The rows of a table and their ns, from columns of numbers or texts.
 
-    UsageError for a missing, unknown or repeated column, and for a value that is no number above 0.
+    operator: one of those with tables. UsageError for a missing, unknown or repeated column, and for a value that is no
+    number above 0.
     """
     shape = SHAPES[operator]
     known = (*shape.columns, *shape.optional)

@@ -111,7 +111,10 @@ _ROLES = ("pg_name", "comm_src", "comm_dst")
 
 
 def class_file(prefix: str, key: str) -> str:
-    """The name of the file of a class."""
+    """The name of the file of a class.
+
+    prefix: the begin of all names of the set. key: the class.
+    """
     return f"{prefix}.class-{key}.parquet"
 
 

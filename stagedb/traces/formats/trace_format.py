@@ -41,7 +41,10 @@ class RankFiles:
         return gzip.compress(data, mtime=0) if self.compress else data
 
     def file(self, prefix: str, rank: int) -> str:
-        """The name of a rank's file."""
+        """The name of a rank's file.
+
+        prefix: the begin of all names of the set.
+        """
         return f"{prefix}.{rank}.{self.ending}"
 
 
@@ -108,7 +111,10 @@ class TraceFormat:
         return replace(self.files, compress=compress) if isinstance(self.files, RankFiles) else None
 
     def place(self, prefix: str, rank: int) -> str:
-        """Where a rank's trace is, for messages."""
+        """Where a rank's trace is, for messages.
+
+        prefix: the begin of all names of the set.
+        """
         if isinstance(self.files, RankFiles):
             return self.files.file(prefix, rank)
         return self.files.place(prefix, rank) if isinstance(self.files, ClassFiles) else prefix
