@@ -42,7 +42,7 @@ TORCH = Framework(
     early_stop=True,
     reentrant=False,
     recomputes_modules=False,
-    # The recorded model balances its routing by construction.
+    # The buffer exists in the model whose memory was recorded: its routing is a table that balances the experts.
     routing_tables=True,
     buckets=Bucketing(gradients=DDP),
     # 0: DistributedDataParallel. 1: ZeroRedundancyOptimizer behind it. 2: FSDP2 (`fully_shard`) with

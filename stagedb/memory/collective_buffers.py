@@ -127,7 +127,8 @@ def _widened(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     layer, task, first = chunk.layer_of(unit), chunk.weights_task, TaskSelector.FIRST
     at = chunk.summed_at(index, unit)
     if chunk.plan.microbatches == 1 and at == index:
-        # The gradients of a single micro-batch are cut after this, and the cut copies are counted there.
+        # The whole gradients of a single micro-batch are cut after this moment, and the cut copies have lifetimes of
+        # their own.
         more = max(more - sum(chunk.cut_bytes(member) for member in bucket.members), 0)
     if chunk.split:
         task, at, first = chunk.inputs_task, chunk.over(chunk.inputs_task, unit), TaskSelector.PASSING

@@ -46,7 +46,7 @@ class MemoryShare:
 
     @property
     def cache(self) -> int:
-        """Bytes for caches. Negative if not even the rest has room."""
+        """Bytes for caches. Negative if the weights and what else is held do not fit."""
         if self.given is not None:
             return self.given
         held = sum(self.held.values())

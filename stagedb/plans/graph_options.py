@@ -234,7 +234,7 @@ class GraphOptions(GraphAspects):
                 f"{Word('attention', 'math')}"
             )
         if self.recompute == "none":
-            object.__setattr__(self, "early_stop", None)  # there is nothing to stop
+            object.__setattr__(self, "early_stop", None)  # without recomputation nothing can stop early
         # The order of the names does not change the graph.
         for named in ("recompute_operators", "recompute_modules"):
             object.__setattr__(self, named, tuple(sorted(set(getattr(self, named)))))

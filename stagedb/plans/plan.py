@@ -283,7 +283,8 @@ class Plan(PlanFields):
         ]
         rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
         for _, kv_heads, own in numbers:
-            # A fused projection cannot repeat a K/V head. Layers with a number of their own do not.
+            # A fused projection cannot repeat a K/V head, and a kind of layers with its own number of K/V heads does
+            # not repeat them.
             if own or self.options.framework.fused_projections == "always":
                 rules.append((f"does not divide the {kv_heads} key/value heads", _divides(kv_heads)))
             else:

@@ -155,8 +155,8 @@ def building(
     except ConnectionLost:
         raise  # the same state as after a kill: the next builder clears it
     except BaseException as error:
-        # Cleared if this process still owns it and the store allows it; else the next builder clears it, as after a
-        # kill.
+        # This process clears what it made if it still owns it and the store allows that; else the next builder does, as
+        # after a kill.
         with suppress(StagedbError):
             if lease.keeps:
                 lease._release()

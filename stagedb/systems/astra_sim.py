@@ -230,7 +230,7 @@ def longest(links: Sequence[Fraction], steps: int) -> Fraction:
     """ns of the slowest way of a message over `steps` links of a ring, one after the other. links: ns of each link."""
     rounds, rest = divmod(steps, len(links))
     around = sum(links, Fraction(0))
-    # All links but the fastest ones that follow each other, where these are fewer.
+    # The slowest `rest` neighbouring links are all but the fastest `left` ones: the smaller number is summed.
     left = len(links) - rest
     if left <= rest:
         return (rounds + 1) * around - min(_windows(links, left))

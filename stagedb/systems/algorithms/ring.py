@@ -18,9 +18,10 @@ def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
 
 
 def shares(spread: Spread) -> list[Fraction]:
-    """Every link of a ring carries (n - 1)/n of the buffer. A ring is the path of a tree and the way back.
+    """For each dimension of the group, the share of the buffer that a member sends over it, with parallel rings.
 
-    Parallel rings leave a row from different members, and share the buffer.
+    Every link of a ring carries (n - 1)/n of the buffer. A ring goes along the path of a tree and back. Parallel rings
+    leave the row of an inner dimension at different members, and each has a part of the buffer.
     """
     n = spread.members
     outermost = spread.spans[-1]
