@@ -1,4 +1,7 @@
-"""Megatron-LM, and NeMo on top of it, with Transformer Engine's kernels and context parallelism."""
+"""Megatron-LM, and NeMo on top of it, with Transformer Engine's kernels and context parallelism.
+
+The comment above a value names the code or the option of the framework that it was read from.
+"""
 
 from stagedb.collectives import REDUCE_SCATTER
 from stagedb.frameworks.bucket_policies import ONE, Bucketing

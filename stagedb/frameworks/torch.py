@@ -1,4 +1,7 @@
-"""PyTorch's public distributed APIs: DTensor tensor-parallel plans, DDP, FSDP2, `torch.distributed.pipelining`."""
+"""PyTorch's public distributed APIs: DTensor tensor-parallel plans, DDP, FSDP2, `torch.distributed.pipelining`.
+
+The comment above a value names the code or the option of the framework that it was read from.
+"""
 
 from stagedb.collectives import ALL_REDUCE
 from stagedb.frameworks.bucket_policies import DDP, Bucketing

@@ -274,7 +274,8 @@ class Chunk:
         if self.graph is not None and kind is self.weights_task:
             return self.graph.following(item, index)
         if self._expert(item) and self.plan.tp > 1 and self.plan.options.routes_whole:
-            # Their weights, which are parts of distributed tensors, become plain ones where the experts begin.
+            # The weights of experts, which are parts of distributed tensors, become plain tensors where the call of the
+            # experts begins.
             return max(at for at, each in enumerate(self.program.items[kind]) if self._expert(each, item.position))
         return self.released[kind].get(forward_of(item), index)
 

@@ -117,7 +117,7 @@ class Misfit(UsageError):
         if way is None or error is None:
             return ""
         plain = " ".join(f"{word} {value_text(value)}" for word, value in way.change.items())
-        # Only the reason: the ways of that error were tried with a change that is not made.
+        # The error's ways out are left out: they belong to the plan with this change, which is not made.
         reason = error.reason if isinstance(error, Misfit) else error.message.partition(":")[0]
         return f"; a change of that alone is not enough, because with {plain} {reason}: change that too"
 

@@ -174,7 +174,7 @@ def _critical(job: StepView, lanes: Sequence[Lane], whole: int) -> str:
     place = {lane.number: at for at, lane in enumerate(lanes)}
     legs = job.times.path.legs()
     points: list[str] = []
-    # Only visible legs, if there are very many.
+    # If the path has very many legs, those too short to be seen are left out.
     least = whole / 2000 if len(legs.lane) > MOST_LEGS else 0
     for lane, begin, end in zip(legs.lane.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True):
         if lane in place and end - begin > least:

@@ -65,7 +65,7 @@ def _chosen(
     ways: list[list[tuple[Calls, Facts]]] = []
     for trace, calls in zip(traces, found, strict=True):
         own = [(way, facts(trace, way)) for way in islice(given(trace, calls), MOST_WAYS + 1)]
-        # With too many ways any may be the one.
+        # A rank with more than `MOST_WAYS` ways counts as one with all ways: it rules out none of the others.
         ways.append(own if len(own) <= MOST_WAYS else [])
     while True:
         possible: dict[Any, set[Any]] = {}

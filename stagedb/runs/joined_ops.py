@@ -55,7 +55,7 @@ def device_ops(rank: RankSpans) -> DeviceOps:
     call = _by_number(rank.device.column("correlation"), rank.calls.column("correlation"))
     moments, threads = (_taken(rank.calls.column(name), call, NONE) for name in ("start", "place"))
     waits = _waits(rank)
-    # Frees their memory for the rest.
+    # The calls are joined already: the memory that they take is freed for the columns that follow.
     rank.calls = SpanColumns()
     columns = _LaunchedOps(rank, rank.device, _operators(rank), moments, threads).columns()
     rank.host = SpanColumns()

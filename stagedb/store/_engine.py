@@ -51,7 +51,7 @@ PROPERTIES = {
     "bolt.packstream.maxValueLength": str(1 << 28),
     "bolt.packstream.maxElements": str(1 << 24),
     "queryMaxHeapElementsAllowedPerOp": "10000000",
-    # Its limit of concurrent queries is low, so that a few long ones would keep out all others.
+    # The engine's default limit of concurrent queries is low: a few long ones would keep out all others.
     "queryMaxConcurrent": "-1",
 }
 """Settings that the engine reads from the properties of the virtual machine."""
@@ -260,7 +260,8 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile,
             abandoned = now
         if now - abandoned > ABANDONED:
             os.kill(os.getpid(), signal.SIGKILL)
-        # Not earlier: a short command may connect and leave between two polls.
+        # Memory is collected only after a time without clients: a short command may connect and leave between two
+        # polls.
         if now - used > QUIET:
             if collected < used:
                 # The virtual machine gives memory back only after a full collection.
