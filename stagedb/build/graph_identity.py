@@ -19,8 +19,10 @@ from stagedb.workflows import find_workflow
 
 
 def drafting(card: Card, options: GraphOptions) -> int:
-    """Layers for further tokens that draft tokens in a step. Raises UsageError if there are none where a plan has them
-    do so."""
+    """The number of the model's layers of multi-token prediction that draft tokens in a step; 0 where none does.
+
+    Raises UsageError for a model without such layers, if the options let its own layers draft.
+    """
     if not find_workflow(options.workflow).drafts or options.draft == "other":
         return 0
     if options.draft == "own" and not card.multi_token_prediction:

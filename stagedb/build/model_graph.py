@@ -383,7 +383,7 @@ def _check_latents(card: Card, options: GraphOptions) -> None:
 
 
 def _check_loss(card: Card, options: GraphOptions) -> None:
-    """Raise UsageError for a loss in parts, or inputs on the host, of a model that predicts further tokens."""
+    """Raise UsageError for a loss in parts, or inputs on the host, of a model with multi-token prediction."""
     if options.offload == "activations" and card.multi_token_prediction:
         raise UsageError(
             f"{card.name} predicts further tokens by layers whose inputs are kept on the accelerator: "
@@ -397,7 +397,7 @@ def _check_loss(card: Card, options: GraphOptions) -> None:
 
 
 def _tie(card: Card) -> Tie | None:
-    """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
+    """The copy of the embedding on the last stage: the head's weight, or what layers of multi-token prediction read."""
     if card.tied:
         return Tie("embedding.word.weight", "head.out.weight")
     return Tie("embedding.word.weight", "head.word.weight") if card.multi_token_prediction else None

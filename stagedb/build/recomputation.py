@@ -75,8 +75,8 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
 def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset[str]:
     """The tensors that are kept for the backward even if nothing there reads them.
 
-    They are results of operations outside the part that runs again. Results that only operators of the same call read,
-    as one turn of a ring reads the turn before, are none.
+    They are results of operations outside the part that runs again. A result that only operators of the same call read
+    is not kept, such as what one turn of a ring reads of the turn before.
     """
     forward = [op for op in operations if not op.template.differentiates and part.inside(op)]
     kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]

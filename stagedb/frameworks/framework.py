@@ -86,10 +86,10 @@ class Framework:
     composite_kernels: backwards of gates and of the loss are several kernels with values between them; else fused.
     embedding_gradient: the gradient of a vocabulary-parallel table is made `whole` on each rank and cut afterwards, or
         each rank makes its `own` rows.
-    gathers_projection: tp cuts the projection before a layer that predicts a further token, and its result is gathered,
-        and cut along the sequence again where tp cuts it; else each rank has the whole weight.
-    further_reads: the first layer that predicts a further token reads what the model's last norm made, or the stream
-        before it.
+    gathers_projection: tp cuts the projection before a layer of multi-token prediction, and its result is gathered, and
+        cut along the sequence again where tp cuts it; else each rank has the whole weight.
+    further_reads: the first layer of multi-token prediction reads what the model's last norm made, or the stream before
+        that norm.
     logits_first: the model returns the logits of all predicted tokens, and their losses come after it, that of the next
         token first; else each loss follows its logits, the furthest first.
     latent_views: the latent of latent attention, and its values, remain views of the results of the matmuls that make

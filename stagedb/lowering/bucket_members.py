@@ -102,7 +102,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a block outside layers whose weights are a unit: a layer that predicts a further token.
+    """A part of a block outside layers whose weights are a unit: a layer of multi-token prediction.
 
     first, end: by phase, the lowest and the highest order of its ops. last: by phase, the op that computes last.
     opened: the order in its block at which a backward reaches the model.

@@ -218,7 +218,7 @@ def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str]
 
 
 def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Part, ...]]:
-    """The layers that predict further tokens, by block."""
+    """The layers of multi-token prediction, by block."""
     inside: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     opened: dict[str, int] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):

@@ -10,8 +10,8 @@ from stagedb.memory.class_program import Item
 class Unit:
     """Weights that are gathered, and whose gradients are reduced, together: those of a layer.
 
-    position: of its block. depth: of a layer that predicts a further token, which is a part of that block, from 1; 0
-    for others. experts: those of the layer, as a unit of their own.
+    position: of its block. depth: of a layer of multi-token prediction, which is a part of that block, from 1; 0 for
+    others. experts: those of the layer, as a unit of their own.
     """
 
     position: int

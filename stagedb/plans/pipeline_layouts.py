@@ -1,6 +1,6 @@
 """Megatron-Core's texts for the layers of each chunk of a pipeline: `Et|(tt|)*30mL`.
 
-E is the embedding, t a layer, m the layers that predict further tokens, L the loss, and | the end of a chunk; `*N`
+E is the embedding, t a layer, m the layers of multi-token prediction, L the loss, and | the end of a chunk; `*N`
 repeats a letter or what is in brackets (`--pipeline-model-parallel-layout`; Megatron-Core parses it in
 core/transformer/pipeline_parallel_layer_layout.py).
 """

@@ -26,8 +26,8 @@ ENDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """The rows of all models. Those of the parts of layers are in `stagedb.models.kinds`.
 
-`prediction` is the projection before a layer that predicts a further token, and `gathered` its result on all ranks of
-tp, where a framework puts it together."""
+`prediction` is the projection before a layer of multi-token prediction, and `gathered` its result on all ranks of tp,
+where a framework gathers it."""
 
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},
