@@ -701,7 +701,7 @@ def test_layers_recompute_as_the_framework_can_choose_them(framework: str) -> No
 def test_plans_of_a_search_are_those_that_the_framework_can_run(card: Card, framework: str) -> None:
     profile = find_profile(framework)
     words = profile.plan_words({"global_batch_size": 8, "seq_len": 2048, "micro_batch_size": 1})
-    space = Space(model_sizes(card, FRAMEWORKS[profile.recipe]), words, 8, groups_of(["all"]), profile)
+    space = Space(model_sizes(card, FRAMEWORKS[profile.recipe]), words, 4, groups_of(["all"]), profile)
     plans = every_plan(space)
     assert plans and len(plans) == space.size()
     settings = profile.settings
