@@ -7,4 +7,4 @@ MATCH (g:Graph {id: $graph})
 UNWIND $rows AS row
 MERGE (n:SymOp {id: row.id})
 SET n += row
-MERGE (g)-[:HAS_OP]->(n)
+MERGE (n)<-[:HAS_OP]-(g)

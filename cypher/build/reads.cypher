@@ -5,4 +5,4 @@
 UNWIND $rows AS row
 MATCH (o:SymOp {id: row.op})
 MATCH (t:SymTensor {id: row.tensor})
-MERGE (o)-[:READS {slot: row.slot}]->(t)
+MERGE (t)<-[:READS {slot: row.slot}]-(o)

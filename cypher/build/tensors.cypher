@@ -7,4 +7,4 @@ MATCH (g:Graph {id: $graph})
 UNWIND $rows AS row
 MERGE (n:SymTensor {id: row.id})
 SET n += row
-MERGE (g)-[:HAS_TENSOR]->(n)
+MERGE (n)<-[:HAS_TENSOR]-(g)

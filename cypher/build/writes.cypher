@@ -5,4 +5,4 @@
 UNWIND $rows AS row
 MATCH (o:SymOp {id: row.op})
 MATCH (t:SymTensor {id: row.tensor})
-MERGE (o)-[:WRITES {slot: row.slot}]->(t)
+MERGE (t)<-[:WRITES {slot: row.slot}]-(o)

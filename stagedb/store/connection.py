@@ -16,7 +16,7 @@ from stagedb.store import free_queries as queries
 from stagedb.store import migrations
 from stagedb.store import store_targets as targets
 from stagedb.store.driver_opening import product_of
-from stagedb.store.failures import OutOfMemory, ReadOnlyError, translated
+from stagedb.store.failures import Collided, OutOfMemory, ReadOnlyError, translated
 from stagedb.store.makers import dead_owner, new_claim
 from stagedb.store.migrations import Migration, pending
 from stagedb.store.nested_iterations import check_iterations
@@ -125,7 +125,8 @@ class Store:
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]], /, **params: Any) -> None:
         """Run a statement that unwinds `$rows`, with one transaction for each batch of rows.
 
-        If a batch is too large for the server's memory, this batch and all later ones are halved.
+        A batch that is too large for the server's memory is halved, and so are all later ones. So is a batch that
+        takes so long that others change its nodes each time that it is tried, as the renewal of its own lease does.
         """
         statement = self._statement(name, "writes", {**params, "rows": rows})
         start, size = 0, BATCH
@@ -135,7 +136,7 @@ class Store:
                 try:
                     with translated(self.uri, f"statement {name}"):
                         self._write(session, statement, {**params, "rows": batch})
-                except OutOfMemory:
+                except (OutOfMemory, Collided):
                     if len(batch) == 1:
                         raise
                     size = max(1, len(batch) // 2)

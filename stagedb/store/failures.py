@@ -36,6 +36,10 @@ class OutOfMemory(StagedbError):
     """A transaction was too large for the server's memory. A smaller one may fit."""
 
 
+class Collided(StagedbError):
+    """Other transactions changed what one writes, each time that it was tried."""
+
+
 _ENDED = "credentials of this connection are no longer valid"
 
 
@@ -96,6 +100,11 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
     if isinstance(error, driver.Neo4jError) and is_out_of_memory(error):
         return OutOfMemory(
             f"{doing} needs more memory than the store at {uri} gives a transaction: raise its limit ({text})"
+        )
+    if "DeadlockDetected" in code:
+        return Collided(
+            f"{doing} met other writers of the same nodes in the store at {uri}, each time that it was tried: run the "
+            f"command again ({text})"
         )
     if any(word in code for word in _ENDED_EARLY):
         return StagedbError(

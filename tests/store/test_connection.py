@@ -16,7 +16,7 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store, transactions
-from stagedb.store.failures import ConnectionLost, OutOfMemory, check_disk
+from stagedb.store.failures import Collided, ConnectionLost, OutOfMemory, check_disk
 from stagedb.store.statements import load, parse
 from tests.store.bare import bare_graph
 
@@ -194,14 +194,17 @@ def test_rows_are_written_in_batches(store: Store, monkeypatch: pytest.MonkeyPat
     assert store.query("MATCH (t:SymTensor {graph: 'x'}) RETURN count(t) AS n").rows == ((50,),)
 
 
-def test_a_batch_that_does_not_fit_is_halved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [OutOfMemory, Collided])
+def test_a_batch_that_does_not_fit_is_halved(
+    failure: type[StagedbError], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
     run, graph = transactions.rows_of, bare_graph(store)
 
     def small_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
         sizes.append(len(params["rows"]))
         if sizes[-1] > 15:
-            raise OutOfMemory("too large")
+            raise failure("too large")
         return run(transaction, text, params)
 
     monkeypatch.setattr(transactions, "rows_of", small_memory)
@@ -256,6 +259,7 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
         ),
         ("Neo.ClientError.General.WriteOnReadOnlyAccessDatabase", "ro", UsageError, "read-only"),
         ("Neo.ClientError.Schema.ConstraintValidationFailed", "exists", StagedbError, "statement x failed"),
+        ("Neo.TransientError.Transaction.DeadlockDetected", "slot 0", Collided, "each time that it was tried"),
     ],
 )
 def test_what_servers_report_becomes_advice(code: str, message: str, kind: type[StagedbError], advice: str) -> None:

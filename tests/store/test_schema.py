@@ -139,8 +139,8 @@ def test_every_word_of_a_plan_and_every_size_of_a_model_is_a_property(store: Sto
     assert OPTIONS.keys() == OPTION_WORDS.keys()
     for name in card_names():
         card = load_card(name)
-        # A kind with heads of its own has sizes of its own, such as `D_local`.
-        own = {f"{symbol}_{kind}" for symbol in ("A", "KV", "D", "DV") for kind in card.kinds}
+        # A kind with heads or a width of its own has sizes of its own, such as `D_local`.
+        own = {f"{symbol}_{kind}" for symbol in ("A", "KV", "D", "DV", "F") for kind in card.kinds}
         assert model_sizes(card, find_framework("torch")).keys() <= SIZES.keys() | own, name
     write_graph(store, small_graph())
     made = instantiate(store, small_graph().key, EIGHT, name="eight")
