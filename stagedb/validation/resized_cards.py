@@ -43,7 +43,7 @@ def named_card(word: str) -> Card:
 def _check_of_one_width(card: Card, word: str) -> None:
     """Raise UsageError for a card whose other sizes do not follow from its width and its heads."""
     usual = card.heads * card.head_dim == card.hidden and card.kv_heads in (1, card.heads)
-    own = [value for kind in card.kinds.values() for value in kind.settings.values() if type(value) is int and value]
+    own = [value for kind in card.kinds.values() for _, value in kind.values if type(value) is int and value]
     if not usual or card.experts or card.blocks or card.embedding_width or own or card.ffn % card.hidden:
         raise UsageError(
             f"model is {shown(word)}, and {card.name} has sizes that its width and its heads do not give: write a card "
