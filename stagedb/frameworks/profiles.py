@@ -194,6 +194,7 @@ TORCHTITAN = FrameworkProfile(
         "compile": {"kernels": "fused"},
         "asyncTP": {"kernels": "fused"},
     },
+    # Parameters are gathered again in the backward or not, or all of it is DDP (models/llama3/parallelize.py).
     only={"zero": (0, 2, 3)},
     hiding=_TITAN,
     hidden_by={"eager": replace(_TITAN, casts=""), "asyncTP": replace(_TITAN, chunked=("tp",))},
@@ -213,6 +214,8 @@ LLM_FOUNDRY = FrameworkProfile(
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     recompute={"full": _FULL, "core": _NOTHING},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+    # FULL_SHARD, SHARD_GRAD_OP or NO_SHARD; activation_checkpointing is a switch, until releases of 2024 took lists of
+    # blocks (llmfoundry/models/utils/act_ckpt.py).
     only={**_DATA_PARALLEL, **_ALL_LAYERS, "zero": (0, 2, 3)},
 )
 
@@ -234,6 +237,7 @@ FSDP = FrameworkProfile(
         **{f"1/{each}": {"recompute": "full", "recompute_every": each} for each in (2, 3, 4)},
     },
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+    # Strategies are fsdp, hsdp and ddp (get_policies of fms_fsdp/utils/train_utils.py).
     only={**_DATA_PARALLEL, "zero": (0, 3)},
 )
 
