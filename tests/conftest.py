@@ -85,7 +85,7 @@ def _no_jobs() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _kept_graphs() -> Iterator[None]:
-    """Tests ask for the graphs of a few small models again and again. The program keeps the last 8; tests keep more."""
+    """Tests ask for the graphs of a few small models again and again: they keep more of them than the program does."""
     kept = functools.lru_cache(128)(build_graph.__wrapped__)
     with pytest.MonkeyPatch.context() as patch:
         for module in list(sys.modules.values()):

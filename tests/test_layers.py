@@ -34,7 +34,7 @@ CORE = (
 LAYERS = (*CORE, "store", "api", "validation", "serve", "agents", "cli")
 """Each package may import those before it."""
 
-FREE = {"cores", "errors", "lazy_names", "mentions", "places"}
+FREE = {"copied_processes", "cores", "errors", "lazy_names", "mentions", "places", "shared_work"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

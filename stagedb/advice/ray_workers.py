@@ -1,6 +1,6 @@
 """Workers on the machines of a Ray cluster: each gets a question and returns an answer, both as JSON.
 
-They have the interface of copies of this process (`stagedb.advice.copied_processes`), and need no store. The package
+They have the interface of copies of this process (`stagedb.copied_processes`), and need no store. The package
 `ray` is imported when a cluster is asked for, and not before: few people have one.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import stagedb
-from stagedb.advice.copied_processes import Answer
+from stagedb.copied_processes import Answer
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word

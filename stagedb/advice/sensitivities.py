@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stagedb.advice.shared_work import Answer, shared
 from stagedb.advice.sweeping import PointTrials
 from stagedb.advice.trials import Trials
 from stagedb.plans import Plan
+from stagedb.shared_work import Answer, shared
 from stagedb.systems.system_numbers import SystemNumber, system_numbers, with_numbers
 
 LITTLE, MUCH = Fraction(101, 100), Fraction(11, 10)

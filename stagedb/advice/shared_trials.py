@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stagedb.advice.shared_work import shared
 from stagedb.advice.trials import Outcome, Trials
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
+from stagedb.shared_work import shared
 
 
 @dataclass(frozen=True)

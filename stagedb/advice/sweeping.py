@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field
 
 from stagedb.advice.bounds import bound_of
 from stagedb.advice.moved_times import durations_on
-from stagedb.advice.shared_work import Answer, shared
 from stagedb.advice.trials import Trials
 from stagedb.errors import UsageError
 from stagedb.lowering.program import Program
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
+from stagedb.shared_work import Answer, shared
 from stagedb.systems import System
 from stagedb.timing import merit_of, node_graph_of, run_step, step_times
 from stagedb.timing.domain_straddles import placed

@@ -5,7 +5,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from stagedb.advice.shared_work import shared
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
@@ -13,6 +12,7 @@ from stagedb.outputs import path_text
 from stagedb.runs.kineto import read_kineto
 from stagedb.runs.nsight import MAGIC, read_nsight
 from stagedb.runs.rank_trace import RankTrace
+from stagedb.shared_work import shared
 
 ENDINGS = (".json", ".json.gz", ".sqlite", ".et", ".et.gz")
 """How the names of trace files end; only those of a directory are read."""

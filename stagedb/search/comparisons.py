@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from stagedb.advice.copied_processes import copies
+from stagedb.copied_processes import copies
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
 from stagedb.memory import memory_of, peak_of

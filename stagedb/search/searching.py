@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from stagedb.advice.copied_processes import Answer, Copies, copies
 from stagedb.advice.ray_workers import RayWorkers, ray_workers
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph, weight_axes
+from stagedb.copied_processes import Answer, Copies, copies
 from stagedb.cores import usable_cores
 from stagedb.frameworks.profiles import find_profile
 from stagedb.models import Card

@@ -13,7 +13,6 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from stagedb.advice.shared_work import Answer, shared
 from stagedb.advice.trials import Trials
 from stagedb.build.model_graph import build_graph
 from stagedb.cores import usable_cores
@@ -30,6 +29,7 @@ from stagedb.search.serving_engines import (
     layouts,
     most_within,
 )
+from stagedb.shared_work import Answer, shared
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
 

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 from stagedb.advice import Trials
-from stagedb.advice.shared_work import shared
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
@@ -25,6 +24,7 @@ from stagedb.outputs import path_text
 from stagedb.plans import GraphOptions, Plan
 from stagedb.search.serving import EnginePoint, Role, latencies, most_at_once
 from stagedb.search.serving_engines import CHUNKS, EngineLayout, EngineSteps, ServingLoad, StepWords
+from stagedb.shared_work import shared
 from stagedb.systems import load_system
 from stagedb.timing.expected_errors import ServedErrors
 from stagedb.timing.op_durations import unmasked_flops

@@ -26,7 +26,7 @@ import pytest
 
 from stagedb import api
 from stagedb.advice import ray_workers
-from stagedb.advice.copied_processes import Answer
+from stagedb.copied_processes import Answer
 from stagedb.errors import UsageError
 from tests.search.test_searching import LLAMA, asked, run
 

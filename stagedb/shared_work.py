@@ -1,9 +1,9 @@
-"""Work shared among processes that are copies of this one (`stagedb.advice.copied_processes`)."""
+"""Work shared among processes that are copies of this one (`stagedb.copied_processes`)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stagedb.advice.copied_processes import copies
+from stagedb.copied_processes import copies
 from stagedb.cores import usable_cores
 
 Answer = Mapping[str, Any]
