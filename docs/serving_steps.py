@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from stagedb.api.model_names import card_source
-from stagedb.build.model_graph import build_graph
-from stagedb.lowering import IndexedGraph, lower
+from stagedb.lowering import program_of
 from stagedb.models import Card, load_card
-from stagedb.plans import GraphOptions, typed_words
+from stagedb.plans import typed_words
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 
@@ -64,16 +62,11 @@ def _card(experts: int) -> Card:
     return replace(card, experts=experts, parameters=None if card.parameters is None else card.parameters + more)
 
 
-@lru_cache(maxsize=4)
-def _graph(card: Card, options: GraphOptions) -> IndexedGraph:
-    return IndexedGraph.of(build_graph(card, options))
-
-
 def _step(system: str, experts: int, words: tuple[tuple[str, Any], ...]) -> float:
     """Tokens a second of an accelerator."""
     card, typed = _card(experts), typed_words(dict(words))
     plan = card_source(card, typed).new_plan(typed)
-    program = lower(_graph(card, plan.options), plan)
+    program = program_of(card, plan)
     tokens = profile_job(program.workload, load_system(system)).merit.tokens_per_second
     return (tokens or 0.0) / plan.world
 

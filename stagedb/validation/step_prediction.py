@@ -2,17 +2,14 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
 from stagedb.frameworks.profiles import FrameworkProfile
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import Program, lower
+from stagedb.lowering.program import Program, program_of
 from stagedb.memory import memory_of, peak_of
-from stagedb.models import Card
 from stagedb.outputs import GB
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.systems import System
@@ -57,19 +54,6 @@ class ErrorsOf:
     worst: float
 
 
-@dataclass
-class _Graphs:
-    """The graph of the latest card and options, which rows next to each other often share."""
-
-    key: tuple[Card, GraphOptions] | None = None
-    made: list[IndexedGraph] = field(default_factory=list)
-
-    def of(self, card: Card, options: GraphOptions) -> IndexedGraph:
-        if self.key != (card, options):
-            self.key, self.made = (card, options), [IndexedGraph.of(build_graph(card, options))]
-        return self.made[0]
-
-
 def predict(
     rows: Sequence[StepRow], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[Prediction]:
@@ -77,24 +61,23 @@ def predict(
 
     progress: called with the rows that are done, and all.
     """
-    graphs = _Graphs()
     for done, row in enumerate(rows):
         progress(done, len(rows))
         job = None
         try:
             row.seconds  # noqa: B018 - a row without a time is refused as such
             job = job_of(row)
-            seconds, remarks = _predicted(job, graphs)
+            seconds, remarks = _predicted(job)
             yield Prediction(row, job, seconds, remarks=remarks)
         except StagedbError as error:
             yield Prediction(row, job, reason=" ".join(str(error).split()))
     progress(len(rows), len(rows))
 
 
-def _predicted(job: StepJob, graphs: _Graphs) -> tuple[float, tuple[str, ...]]:
+def _predicted(job: StepJob) -> tuple[float, tuple[str, ...]]:
     """The seconds of a row's step, and what a profile of it would note."""
     plan = plan_of(job)
-    copied = lower(graphs.of(job.card, plan.options), plan)
+    copied = program_of(job.card, plan)
     blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
     system, placements = placed(copied.workload, job.system)
     step = step_of(copied.workload, system, blocking)
