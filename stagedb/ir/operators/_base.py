@@ -191,6 +191,16 @@ def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
     return grad
 
 
+def joined_gradient(
+    tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...]
+) -> Iterator[tuple[int, "Tensor"]]:
+    """The gradient of the input of an operation that splits it, by an operator that joins those of its results."""
+    grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+    present = tuple(each for each in grads if each is not None)
+    tracer.emit(grad.name, operator, present, grad, template=INPUT_GRADIENT)
+    yield 0, grad
+
+
 def fused_gradient(
     tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...], to: tuple["Tensor", ...]
 ) -> Iterator[tuple[int, "Tensor"]]:

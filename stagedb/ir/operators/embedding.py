@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving, joined_gradient
+from stagedb.workflows.training import WEIGHT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -137,10 +137,7 @@ class LayerViews(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        present = tuple(each for each in grads if each is not None)
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, StackLayers(), present, grad, template=INPUT_GRADIENT)
-        yield 0, grad
+        yield from joined_gradient(tracer, op, StackLayers(), grads)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return list(np.moveaxis(inputs[0], 2, 0))

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import KEYS, QUERIES, Array, Labels, Operator, RankPlace, arriving, over
+from stagedb.ir.operators._base import (
+    KEYS,
+    QUERIES,
+    Array,
+    Labels,
+    Operator,
+    RankPlace,
+    arriving,
+    joined_gradient,
+    over,
+)
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -60,10 +70,7 @@ class SplitHeads(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        present = tuple(g for g in grads if g is not None)
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PackHeads(self.gated), present, grad, template=INPUT_GRADIENT)
-        yield 0, grad
+        yield from joined_gradient(tracer, op, PackHeads(self.gated), grads)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         if not self.gated:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression, number
-from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, arriving, over
+from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, arriving, joined_gradient, over
 from stagedb.ir.operators.attention import Attention
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -27,10 +27,7 @@ class SplitLast(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        present = tuple(each for each in grads if each is not None)
-        tracer.emit(grad.name, JoinLast(), present, grad, template=INPUT_GRADIENT)
-        yield 0, grad
+        yield from joined_gradient(tracer, op, JoinLast(), grads)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         at = place.sizes[self.first]

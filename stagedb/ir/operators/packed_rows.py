@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, RankPlace
-from stagedb.workflows.training import INPUT_GRADIENT
+from stagedb.ir.operators._base import Array, Operator, RankPlace, joined_gradient
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -32,10 +31,7 @@ class SplitRows(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        present = tuple(g for g in grads if g is not None)
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PackRows(), present, grad, template=INPUT_GRADIENT)
-        yield 0, grad
+        yield from joined_gradient(tracer, op, PackRows(), grads)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         (packed,) = inputs

@@ -4,14 +4,13 @@ Axes: (batch, seq, scan_inner), whose values are the channels. The state of a ch
 (batch, seq, scan_state) are those of all channels.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from stagedb.expressions import Expression, number
-from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, joined_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.state_space import ChunkedScan, Gradients, Matmul, SplitParts
 from stagedb.workflows.training import INPUT_GRADIENT
@@ -31,7 +30,7 @@ class SplitPair(Operator):
     views: ClassVar[tuple[int, ...]] = (0, 1)
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield from _joined(tracer, op, JoinPair(), grads)
+        yield from joined_gradient(tracer, op, JoinPair(), grads)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0][..., 0], inputs[0][..., 1]]
@@ -53,7 +52,7 @@ class SplitShared(SplitParts):
     reduced."""
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield from _joined(tracer, op, JoinShared(), grads)
+        yield from joined_gradient(tracer, op, JoinShared(), grads)
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,6 @@ class JoinShared(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [np.concatenate(inputs, axis=-1)]
-
-
-def _joined(
-    tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...]
-) -> Iterator[tuple[int, "Tensor"]]:
-    grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-    present = tuple(each for each in grads if each is not None)
-    tracer.emit(grad.name, operator, present, grad, template=INPUT_GRADIENT)
-    yield 0, grad
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression, ceiling, number, product, total
-from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
+from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient, joined_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.latent import JoinLast
 from stagedb.ir.tags import Tag
@@ -33,10 +33,7 @@ class SplitParts(Operator):
     views: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        present = tuple(each for each in grads if each is not None)
-        tracer.emit(grad.name, JoinLast(), present, grad, template=INPUT_GRADIENT)
-        yield 0, grad
+        yield from joined_gradient(tracer, op, JoinLast(), grads)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         ends = np.cumsum([place.sizes[part] for part in self.parts[:-1]])
