@@ -40,28 +40,21 @@ def working(request: SearchRequest, seconds: float | None = None, **more: Any) -
             for candidate in candidates:
                 settled(candidate)
             return found
-        return search(
-            request,
-            CARD,
-            [load_system("h100")],
-            settled=settled,
-            seconds=seconds,
-            processes=1,
-            known=known,
-            progress=lambda each: None,
-            **more,
-        )
+        return _search(request, settled, seconds=seconds, known=known, **more)
 
     return work
+
+
+def _search(request: SearchRequest, settled: Settle, **more: Any) -> SearchResult:
+    systems = [load_system("h100")]
+    return search(request, CARD, systems, settled=settled, processes=1, progress=lambda each: None, **more)
 
 
 def _whole_search(request: SearchRequest) -> tuple[Sequence[Candidate], SearchResult]:
     """The candidates of a search in the order in which they are settled, and its result: many tests keep the same."""
     if request.id not in _searched:
         candidates: list[Candidate] = []
-        systems = [load_system("h100")]
-        found = search(request, CARD, systems, settled=candidates.append, processes=1, progress=lambda each: None)
-        _searched[request.id] = candidates, found
+        _searched[request.id] = candidates, _search(request, candidates.append)
     return _searched[request.id]
 
 
