@@ -325,6 +325,7 @@ UNUSED_WHERE: Mapping[str, str] = {
     "mamba_expand": "mamba_d_ssm is the width of the scan (Falcon-H1)",
     "mamba_norm_before_gate": "mamba_rms_norm is false (Falcon-H1)",
     "moe_layer_end_index": "it is the last layer or a later one",
+    "moe_router_scaling_factor": "no layer has experts (Step 3)",
     "multi_query": "new_decoder_architecture is true",
     "n_shared_experts": "moe_shared_expert_intermediate_size is the width of all shared experts (Nemotron-H)",
     "n_ctx": "n_positions is the number of positions",
