@@ -1,7 +1,7 @@
 """The pages of `stagedb serve` over a store of many instances and profiles: how long a reader waits for each.
 
-Each page is asked for by a server that just started (cold), then again (warm, the median), then by many readers at
-once, each of whom reads all of them. With a browser, a drawing of nodes is moved and zoomed, and its frames are timed.
+Each page is asked for once of a server that started some seconds ago and has made its first pages (cold), then again
+(warm, the median), then by many readers at once, each of whom reads all of them. With a browser, a drawing of nodes is moved and zoomed, and its frames are timed.
 """
 
 import argparse
@@ -46,6 +46,9 @@ WARM = 3
 """Times that a page is asked for again."""
 FORGOTTEN = 2.5
 """Seconds after which a server makes a page again, instead of showing what it just made."""
+
+STARTED = 10.0
+"""Seconds after a server's start in which it makes its first pages, and nobody reads."""
 
 MOVE = """new Promise((done) => {
   const box = document.querySelector("canvas").getBoundingClientRect();
@@ -134,6 +137,7 @@ def scripts_of(address: str) -> int:
 def measure(address: str, pages: Mapping[str, str], readers: int) -> list[Waits]:
     """What a reader waits for, alone and among many."""
     addresses = {name: address + path for name, path in pages.items()}
+    time.sleep(STARTED)
     cold = {name: seconds(each) for name, each in addresses.items()}
     rounds = []
     for _ in range(WARM):

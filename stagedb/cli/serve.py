@@ -44,7 +44,8 @@ def serve(
     common.connect().close()  # a store that does not answer is an error now, not on the first page
 
     def served(rules: "AccessRules") -> "Starlette":
-        return application(common.connect, rules.with_writer(None if writer is None else writer.token), limits)
+        allowed = rules.with_writer(None if writer is None else writer.token)
+        return application(common.connect, allowed, limits, reads_ahead=True)
 
     listen(served, wanted, lambda at: _print(at, common, None if writer is None else writer.source))
 

@@ -1,8 +1,9 @@
 """The application: its pages, what they share, and the bounds of what they show."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ from stagedb.serve import (
     write_pages,
 )
 from stagedb.serve.access import WRITER, WRITER_COOKIE, AccessGate, AccessRules, form_words, given_token
+from stagedb.serve.first_pages import make_first_pages
 from stagedb.serve.recent_answers import RecentAnswers
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
@@ -144,11 +146,16 @@ class KeptFiles(StaticFiles):
         return answer
 
 
-def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None) -> Starlette:
+def application(
+    connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None, *, reads_ahead: bool = False
+) -> Starlette:
     """The application over the store that `connect` opens. The connection of pages refuses every write.
 
     The store is opened by the first request, and closed when the server ends. Where the rules have a token of writers,
     the first write opens a second connection.
+
+    connect: opens the store. rules: who may read and write. limits: the usual ones if left out. reads_ahead: whether
+    pages are made as soon as the server has started (`first_pages`).
     """
     limits = limits or Limits()
     shared, writing = SharedStore(connect), SharedStore(connect, writes=True)
@@ -182,7 +189,7 @@ def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limi
         ],
         exception_handlers={HTTPException: _http_error},
         middleware=[Middleware(AccessGate, rules=rules, login=login_page)],
-        lifespan=_lifespan(shared, writing),
+        lifespan=_lifespan((shared, writing), reads_ahead),
     )
     for name, value in state.items():
         setattr(app.state, name, value)
@@ -290,14 +297,15 @@ async def _logout(request: Request) -> Response:
     return answer
 
 
-def _lifespan(*stores: SharedStore) -> Any:
-    import contextlib
-    from collections.abc import AsyncIterator
-
+def _lifespan(stores: Sequence[SharedStore], reads_ahead: bool) -> Any:
     @contextlib.asynccontextmanager
     async def run(app: Starlette) -> AsyncIterator[None]:
-        del app
+        ahead = asyncio.create_task(make_first_pages(app)) if reads_ahead else None
         yield
+        if ahead is not None:
+            ahead.cancel()
+            # A page that fails is made again for its reader, who gets the error.
+            await asyncio.gather(ahead, return_exceptions=True)
         for each in stores:
             each.close()
 
