@@ -25,10 +25,12 @@
 // column bucket: string? — bucketing rule
 // column depth: integer? — the layer for further tokens that it is in
 // column experts: string? — its place in the module of a layer's experts
+// column packed: string? — the format in which the weight of a matmul is stored in 4 bits
 MATCH (:Graph {id: $graph})-[:HAS_OP]->(s:SymOp)
 RETURN s.name AS name, s.block AS block, s.template AS template, s.phase AS phase, s.type AS type, s.kind AS kind,
   s.`when` AS `when`, s.`order` AS `order`, s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read,
   s.bytes_written AS bytes_written, s.temporary AS temporary, s.comm_bytes AS comm_bytes,
   s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.peer AS peer, s.present AS present, s.times AS times,
-  s.loop AS loop, s.bucket AS bucket, s.depth AS depth, s.experts AS experts
+  s.loop AS loop, s.bucket AS bucket, s.depth AS depth, s.experts AS experts,
+  s.packed AS packed
 ORDER BY name

@@ -87,6 +87,9 @@ class GraphWords(TypedDict, total=False):
     sends the whole. [no-scatter-gather]"""
     matmul_dtype: Literal["same", "fp8"]
     """Operands of linear layers: in dtype, or cast to fp8. [same]"""
+    weight_dtype: Literal["same", "int4", "int4_symmetric", "mxfp4", "nvfp4"]
+    """Stored weights of linear layers in serving, which multiply in dtype: int4 (AWQ), int4_symmetric (GPTQ), mxfp4
+    (experts alone), nvfp4. [same]"""
     optimizer: Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "sgd", "sgd-momentum"]
     """What updates the weights. Muon updates the matrices of layers, and AdamW the rest; adamw-8bit is that of
     bitsandbytes, adamw-8bit-ao that of torchao. [adamw]"""

@@ -13,9 +13,11 @@ from stagedb.build.optimizer_step import MASTER, Tie, UpdateRule, is_master, ste
 from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
 from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import largest, parse, smallest, symbol
+from stagedb.ir.facts import OpFacts
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.operators import KEYS, SLICE, Redistribution, dump
+from stagedb.ir.operators import KEYS, SLICE, Einsum, Redistribution, dump
 from stagedb.ir.operators.optimizer import HOST_ACTIVATION, ON_HOST, ToHost
+from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.symbolic_graph import (
     BlockSpec,
     Collective,
@@ -91,8 +93,15 @@ def assemble(
         once = without_repeats(ops, again)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
         ops = [_if_again(op) if _recomputes(op) else op for op in ops]
-    ops = [dataclasses.replace(op, facts=op_facts(op.name)) for op in ops]
+    packed = {name: tensor.dtype for name, tensor in tensors.items() if tensor.dtype in PACKED}
+    ops = [dataclasses.replace(op, facts=_facts(op, packed)) for op in ops]
     return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
+
+
+def _facts(op: SymOp, packed: Mapping[str, str]) -> OpFacts:
+    """The facts of an operation. packed: the formats of weights in 4 bits, by their names."""
+    formats = (packed[name] for name in op.reads if name in packed and op.kind == Einsum.kind)
+    return dataclasses.replace(op_facts(op.name), packed=next(formats, None))
 
 
 def _tensors(

@@ -7,6 +7,7 @@ from stagedb.expressions import Expression, ceiling, largest, number, product, s
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Adafactor, Operator
 from stagedb.ir.operators.token_copies import TOKENS
+from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import Workflow
 
@@ -128,6 +129,9 @@ class Sizes:
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Expression:
         """The bytes of a rank's part of a tensor with this layout."""
+        if tensor.dtype in PACKED:
+            matrices = [self.local(axis, layout.cuts(axis)) for axis in tensor.axes if axis == "experts"]
+            return PACKED[tensor.dtype].bytes(self.elements(tensor, layout), product(matrices))
         if tensor.dtype in BLOCKED:
             return BLOCKED[tensor.dtype](self.elements(tensor, layout))
         return self.elements(tensor, layout) * CLASS_BYTES[tensor.dtype]

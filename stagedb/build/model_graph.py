@@ -35,6 +35,7 @@ from stagedb.ir.operators import (
     Redistribution,
     RingAttention,
 )
+from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -49,7 +50,7 @@ from stagedb.models.kinds.part import Table
 from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts, in_stack
-from stagedb.models.style import Style
+from stagedb.models.style import LinearFormat, Style
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.strategies import kept, rules
@@ -65,13 +66,23 @@ _RINGS: Mapping[str, Passing] = {
 }
 
 
+def _linear_formats(options: GraphOptions) -> tuple[LinearFormat, LinearFormat]:
+    """The format of linear layers inside layers, and that of routed experts."""
+    if options.weight_dtype == "same":
+        form: LinearFormat = "fp8" if options.matmul_dtype == "fp8" else ""
+        return form, form
+    return "" if PACKED[options.weight_dtype].experts_alone else options.weight_dtype, options.weight_dtype
+
+
 def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
     always, serves = framework.fused_projections == "always", find_workflow(options.workflow).caches
+    linear, experts = _linear_formats(options)
     return Style(
         pack_qkv=always or card.positions == "learned",
         pack_gate=always,
         row_bias=framework.row_bias,
-        fp8=options.matmul_dtype == "fp8",
+        linear=linear,
+        experts=experts,
         embedding_dropout=framework.embedding_dropout,
         attention=options.attention,
         eager=options.kernels == "eager",
@@ -382,6 +393,24 @@ def _check_latents(card: Card, options: GraphOptions) -> None:
         )
 
 
+def _check_packed(card: Card, options: GraphOptions) -> None:
+    """Raise UsageError for weights of 4 bits in a model for which it is not known which of them are."""
+    word = Word("weight_dtype", options.weight_dtype)
+    if options.weight_dtype == "same":
+        return
+    if card.blocks:
+        raise UsageError(
+            f"{card.name} has blocks of your own, for which stagedb does not know what is stored in 4 bits: leave "
+            f"{word} out"
+        )
+    if PACKED[options.weight_dtype].experts_alone and not card.routes:
+        others = ", ".join(name for name, each in PACKED.items() if not each.experts_alone)
+        raise UsageError(
+            f"{card.name} has no experts, which alone are stored in {options.weight_dtype}: leave {word} out, or take "
+            f"one of {others}"
+        )
+
+
 def _check_loss(card: Card, options: GraphOptions) -> None:
     """Raise UsageError for a loss in parts, or inputs on the host, of a model with multi-token prediction."""
     if options.offload == "activations" and card.multi_token_prediction:
@@ -412,6 +441,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     check_blocks(card, options)
     _check_context(card, options)
     _check_latents(card, options)
+    _check_packed(card, options)
     _check_loss(card, options)
     layers = _layers(card, options)
     laid_out = _lay_out_blocks(card, options, layers)

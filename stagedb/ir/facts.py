@@ -43,7 +43,7 @@ class OpFacts:
     origin: the forward operator that it differentiates. part: the part of a layer that it is in. module: the module of
     a layer whose call it is in; norms and sums between modules are in none. depth: that of the layer for
     further tokens that it is in, from 1. ring: the operator whose turns around a ring it computes, or whose keys it
-    sends. None: there is no such thing.
+    sends. packed: the format in which the weight of a matmul is stored in 4 bits. None: there is no such thing.
     """
 
     origin: str | None = None
@@ -53,6 +53,7 @@ class OpFacts:
     experts: InExperts | None = None
     casts: Casts | None = None
     ring: str | None = None
+    packed: str | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "OpFacts":
@@ -65,6 +66,7 @@ class OpFacts:
             experts=InExperts(row["experts"]) if row.get("experts") else None,
             casts=Casts(row["casts"]) if row.get("casts") else None,
             ring=row.get("ring") or None,
+            packed=row.get("packed") or None,
         )
 
     @property

@@ -28,7 +28,7 @@ COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes",
 OP_COLUMNS = (
     *("name", "block", "template", "phase", "type", "kind", "when", "order", "axis", "flops", "bytes_read"),
     *("bytes_written", "temporary", "comm_bytes", "comm_out_bytes", "dims", "peer", "present", "times", "loop"),
-    *("bucket", "depth", "experts"),
+    *("bucket", "depth", "experts", "packed"),
 )
 WEIGHT_COLUMNS = (
     *("name", "block", "order", "elements", "shard", "present", "buckets", "grads", "gathers", "readers"),

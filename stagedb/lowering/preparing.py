@@ -11,6 +11,7 @@ from stagedb.inputs import shown
 from stagedb.lowering.bucket_members import fill
 from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
+from stagedb.lowering.packed_groups import check_groups
 from stagedb.lowering.stage_blocks import lay_out
 from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, Plan, groups
@@ -50,6 +51,7 @@ def prepare(stored: GraphRows, plan: Plan) -> Prepared:
     """Evaluate a graph under a plan. Raises UsageError if the plan does not suit it."""
     _check_options(stored, plan)
     plan.check(stored.sizes)
+    check_groups(stored, plan)
     _check_fused(stored, plan)
     _check_ends(stored, plan)
     _check_backward(stored, plan)

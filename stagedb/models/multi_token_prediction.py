@@ -72,7 +72,7 @@ def further_layer(
         joined = t.activation("joined", JOINED)
         t.emit("joined", JoinLast(), parts, joined)
         t.enter("prediction" if style.gathers_projection else "between")
-        x = linear(t, "projection", joined, ("hidden", "joined"), HIDDEN, fp8=style.fp8)
+        x = linear(t, "projection", joined, ("hidden", "joined"), HIDDEN, form=style.linear)
         if style.gathers_projection:
             t.enter("gathered")
             whole = t.activation("projection.whole", HIDDEN)

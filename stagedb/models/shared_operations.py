@@ -26,7 +26,7 @@ from stagedb.ir.operators.state_space import ScaledParts
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.adapters import DOWN, SCALE, UP
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
-from stagedb.models.style import Style
+from stagedb.models.style import LinearFormat, Style
 
 
 def linear(
@@ -36,21 +36,26 @@ def linear(
     weight_axes: tuple[str, ...],
     out: tuple[str, ...],
     bias: bool = False,
-    fp8: bool = False,
+    form: LinearFormat = "",
 ) -> Tensor:
     """A linear layer over named axes.
 
     The weight has the output's features first, as torch registers it. Where there is a matrix for each index of an axis
-    (for each expert), that axis is first, and is the rows of the parameter.
+    (for each expert), that axis is first, and is the rows of the parameter. form: of the matmul, as in `Style.linear`.
     """
     batch = tuple(axis for axis in weight_axes if axis in out and axis in x.axes)
     features = tuple(axis for axis in weight_axes if axis in out and axis not in batch)
-    stored = E4M3 if fp8 and t.caches else "param"  # nothing updates weights in serving
+    stored = _stored(form) if t.caches else "param"  # nothing updates weights in serving
     weights: tuple[Tensor, ...] = (t.weight(f"{name}.weight", weight_axes, len(batch or features), stored),)
     if bias:
         weights = (*weights, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
-    y = projected(t, name, x, weights, out, fp8)
+    y = projected(t, name, x, weights, out, form)
     return _adapted(t, name, x, weight_axes, y) if t.adapts(f"{t.part}{name}") else y
+
+
+def _stored(form: LinearFormat) -> str:
+    """The dtype class of a weight that serving stores in the format of its matmul."""
+    return (E4M3 if form == "fp8" else form) or "param"
 
 
 def _adapted(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], y: Tensor) -> Tensor:
@@ -81,17 +86,18 @@ def _adapted(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], y: T
 
 
 def projected(
-    t: Tracer, name: str, x: Tensor, weights: tuple[Tensor, ...], out: tuple[str, ...], fp8: bool = False
+    t: Tracer, name: str, x: Tensor, weights: tuple[Tensor, ...], out: tuple[str, ...], form: LinearFormat = ""
 ) -> Tensor:
     """A linear layer with a weight, and perhaps a bias, that the block has. If its result has the keys of all positions
     (`kseq`), it reads as many."""
     weight, *bias = weights
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
-    if fp8 and t.caches:  # nothing differentiates: weights are stored so, and all readers of the input share a copy
+    if form == "fp8" and t.caches:
+        # Nothing differentiates: weights are stored so, and all readers of the input share a copy.
         inputs = (t.cast.get(x.name) or t.narrow(f"{name}.cast_input", x, Quantize(), E4M3), weight)
         t.cast[x.name] = inputs[0]
-    elif fp8:
+    elif form == "fp8":
         inputs = tuple(
             t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
             for word, operand in (("cast_input", x), ("cast_weight", weight))
@@ -119,11 +125,11 @@ def gated(
     The two weights have `weight_axes`; one weight for both, as a style or the checkpoint (`packed`) has it, has
     `packed_axes`. scale: what multiplies gates before the activation; 0: nothing.
     """
-    packed = packed or style.pack_gate or style.serves  # engines load both weights as one
+    packed, form = packed or style.pack_gate or style.serves, style.linear  # engines load both weights as one
     if packed:
-        operands: tuple[Tensor, ...] = (linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), bias, style.fp8),)
+        operands: tuple[Tensor, ...] = (linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), bias, form),)
     else:
-        operands = tuple(linear(t, f"{name}.{word}", x, weight_axes, inner, bias, style.fp8) for word in ("w1", "w3"))
+        operands = tuple(linear(t, f"{name}.{word}", x, weight_axes, inner, bias, form) for word in ("w1", "w3"))
     operands = _scaled_gates(t, name, operands, scale)
     y = t.activation(f"{name}.gate", inner)
     if packed or not style.eager or card.activation in GATES:
@@ -148,7 +154,7 @@ def _scaled_gates(t: Tracer, name: str, operands: tuple[Tensor, ...], scale: flo
 def row_linear(t: Tracer, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...], bias: bool) -> Branch:
     """The matmul back to the hidden axis, and the bias if it is added later."""
     inside = bias and style.row_bias == "inside"
-    y = linear(t, name, x, weight_axes, HIDDEN, inside, style.fp8)
+    y = linear(t, name, x, weight_axes, HIDDEN, inside, style.linear)
     late = bias and not inside
     return Branch(y, t.weight(f"{name}.bias", ("hidden",)) if late else None)
 

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from stagedb.ir.operators import PartAttention, RingAttention
 
+LinearFormat = Literal["", "fp8", "int4", "int4_symmetric", "mxfp4", "nvfp4"]
+"""Formats of a linear layer. fp8 is that of both operands, the others are those of the stored weight alone."""
+
 
 @dataclass(frozen=True)
 class Style:
     """How a framework writes the same model as kernels.
 
     pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias after a row-parallel matmul is
-    added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
+    added inside it, or after its result has been reduced. linear: the format of the linear layers of
+    layers; empty: that of activations. fp8: both operands are cast to it. One of `PACKED`: the weight is stored so, and
+    multiplied in the format of activations. experts: the same of routed experts.
     embedding_dropout: the region that gives the layout of its mask. core: the fused attention of ranks that share a
     sequence, if it differs from that of one rank. routing_tables: the order of tokens by expert is made once.
     gathers_projection: the projection before a layer that predicts a further token is gathered whole; else each rank
@@ -32,7 +37,8 @@ class Style:
     pack_qkv: bool
     pack_gate: bool
     row_bias: Literal["inside", "after"]
-    fp8: bool
+    linear: LinearFormat
+    experts: LinearFormat
     embedding_dropout: Literal["embedding", "between"]
     attention: Literal["fused", "math"]
     eager: bool

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework, recipes_with
 from stagedb.inputs import shown
+from stagedb.ir.packed_weights import PACKED
 from stagedb.mentions import Word
 from stagedb.plans.aspects import FORMAT_WORDS, Formats
 from stagedb.plans.aspects.precision import FORMATS
@@ -28,10 +29,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {word.field: tuple(map(str, word.choice
 
 FIXED: Mapping[str, str] = {
     **{name: name for name in ("fp32", "bf16", "fp8_e4m3", "fp8_e5m2", "int64", "bool")},
-    **dict.fromkeys(("blocks", "even_blocks"), "uint8"),
+    **dict.fromkeys(("blocks", "even_blocks", *PACKED), "uint8"),
 }
 """Classes with a format that no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks, and
-states of an optimizer in blocks, which have scales in addition."""
+numbers in blocks, which have scales in addition: states of an optimizer, and weights of 4 bits."""
 
 HALVES = frozenset({"bf16", "fp16"})
 
@@ -94,8 +95,13 @@ class Dtypes(Formats):
         """
         return dataclasses.asdict(Dtypes.of(recipe, self.act, param=self.param, logits=self.logits))
 
-    def check(self, recipe: str, fp8: bool) -> None:
-        """Raise UsageError if the framework, or fp8 matmuls, do not support these formats."""
+    def check(self, recipe: str, fp8: bool, packed: bool = False) -> None:
+        """Raise UsageError if the framework, fp8 matmuls or weights of 4 bits do not support these formats."""
+        if packed and self.act not in HALVES:
+            raise UsageError(
+                f"kernels that read weights of 4 bits compute in bf16 or fp16, not in {self.act}: take "
+                f"{Word('dtype', 'bf16')}, or {Word('weight_dtype', 'same')}"
+            )
         if fp8 and self.act != "bf16":
             raise UsageError(
                 "fp8 matmuls produce bf16 results, and all other operators compute in bf16 with them, not in "

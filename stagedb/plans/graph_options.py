@@ -49,6 +49,7 @@ class GraphOptions(GraphAspects):
         self._check_offload()
         self._settle_latents()
         self._check_workflow()
+        self._check_weights()
         self._check_sharding()
         self._check_messages()
         self._check_clipping()
@@ -190,6 +191,28 @@ class GraphOptions(GraphAspects):
             f"the workflow {workflow.name} has no backward, and zero {self.zero} shards {SHARDED[self.zero]}, which it "
             f"does not have: take {whole}, or {workflows_with('gradients')}"
         )
+
+    def _check_weights(self) -> None:
+        """Raise UsageError for stored weights of 4 bits where something updates or shards them."""
+        if self.weight_dtype == "same":
+            return
+        word = Word("weight_dtype", self.weight_dtype)
+        if not find_workflow(self.workflow).caches:
+            raise UsageError(
+                f"weights of 4 bits are made after training, for serving: {word} needs {workflows_with('cache')}; "
+                f"training and its forward have weights in {Word('param_dtype', 'bf16')}, or matmuls in "
+                f"{Word('matmul_dtype', 'fp8')}"
+            )
+        if self.matmul_dtype != "same":
+            raise UsageError(
+                f"a matmul in {self.matmul_dtype} reads weights in {self.matmul_dtype}, and one with weights of 4 bits "
+                f"computes in the format of activations: take {Word('matmul_dtype', 'same')}, or "
+                f"{Word('weight_dtype', 'same')}"
+            )
+        if self.zero:
+            raise UsageError(
+                f"engines shard no groups of weights over dp: {word} needs {Word('zero', 0)}, not {self.zero}"
+            )
 
     def _check_context(self) -> None:
         kind = self.cp_kind

@@ -71,7 +71,7 @@ class Plan(PlanFields):
         if self.dtypes is None:
             self._settle(dtypes=Dtypes.of(self.options.recipe))
         self._settle(**settled(self.schedule, self.virtual_stages))
-        self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
+        self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8", self.options.weight_dtype != "same")
         check_needed(self.workflow, FORMAT_WORDS.values(), self.dtypes, self.dtypes.usual(self.options.recipe))
         with tried_by(self.changed):
             self._check()

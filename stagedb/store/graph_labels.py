@@ -139,6 +139,7 @@ GRAPH_LABELS = (
             Property("experts", "string?", "its place in the module of a layer's experts: module, matmul or return"),
             Property("casts", "string?", "casts: the operand of a matmul: input, weight, weight_again or gradient"),
             Property("ring", "string?", "rings of cp: the operator whose turns it computes, or whose keys it sends"),
+            Property("packed", "string?", "matmuls: the format in which their weight is stored in 4 bits"),
         ),
         indexes=(("graph", "block"),),
         style=("#f79767", "name"),

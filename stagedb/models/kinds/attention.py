@@ -109,7 +109,7 @@ def _queries_keys_values(
     elif _packs(style, values) and (heads != USUAL_HEADS or values["shared_values"]):
         q, k, v = _packed_rows(t, style, values, x, bias, heads)
     elif _packs(style, values):
-        qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
+        qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.linear)
         own = ("value_norm", "value_scale", "key_scale")
         plain = normed == "none" and not any(values.get(word) for word in own)
         if not rotary and plain:
@@ -122,10 +122,10 @@ def _queries_keys_values(
         t.emit("attn.split", ops.SplitHeads(), (qkv,), q, k, v)
     else:
         q, gates = _queries(t, style, values, x, bias)
-        k = v = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        k = v = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.linear)
         if not values["shared_values"]:
             axes = ("kv_heads", heads.value, "hidden")
-            v = shared.linear(t, "attn.wv", x, axes, (*KEY[:-1], heads.value), bias, style.fp8)
+            v = shared.linear(t, "attn.wv", x, axes, (*KEY[:-1], heads.value), bias, style.linear)
     k = shared.scaled(t, "attn.key_scale", k, float(values.get("key_scale", 0.0)))
     if normed != "none" and not values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
@@ -170,7 +170,7 @@ def _packed_rows(
     own = not values["shared_values"]
     rows = "packed_rows" if own else "packed_keys"
     made = shared.linear(
-        t, "attn.wqkv", x, ("kv_heads", rows, "hidden"), ("batch", "seq", "kv_heads", rows), bias, style.fp8
+        t, "attn.wqkv", x, ("kv_heads", rows, "hidden"), ("batch", "seq", "kv_heads", rows), bias, style.linear
     )
     q, k = t.activation("attn.q", QUERY), t.activation("attn.k", KEY)
     v = t.activation("attn.v", (*KEY[:-1], heads.value)) if own else k
@@ -181,7 +181,7 @@ def _packed_rows(
 def _queries(t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor | None]":
     """Queries, and with gates these: each head has its queries and then its gates in one matmul (Qwen3-Next)."""
     axes = ("heads", "gated_dim", "hidden") if values["gated"] else ("heads", "head_dim", "hidden")
-    made = shared.linear(t, "attn.wq", x, axes, (*QUERY[:-1], axes[1]), bias, style.fp8)
+    made = shared.linear(t, "attn.wq", x, axes, (*QUERY[:-1], axes[1]), bias, style.linear)
     if not values["gated"]:
         return made, None
     q, gates = t.activation("attn.q", QUERY), t.activation("attn.gates", GATES)
@@ -192,7 +192,7 @@ def _queries(t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: boo
 def _packed_with_gates(t: "Tracer", style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, ...]":
     """Queries, keys, values and gates of one matmul, apart."""
     out = ("batch", "seq", "kv_heads", "packed_gated", "head_dim")
-    made = shared.linear(t, "attn.wqkv", x, (*out[2:], "hidden"), out, bias, style.fp8)
+    made = shared.linear(t, "attn.wqkv", x, (*out[2:], "hidden"), out, bias, style.linear)
     q, k, v, gates = (
         t.activation(f"attn.{word}", axes) for word, axes in (("q", QUERY), ("k", KEY), ("v", KEY), ("gates", GATES))
     )

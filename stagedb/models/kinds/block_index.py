@@ -48,7 +48,7 @@ def chosen_blocks(t: "Tracer", card: Architecture, style: "Style", values: Value
     t.enter("index")
     made = []
     for word, axes in (("q", QUERY), ("k", KEY)):
-        y = shared.linear(t, f"attn.index.w{word}", x, (*axes[2:], "hidden"), axes, fp8=style.fp8)
+        y = shared.linear(t, f"attn.index.w{word}", x, (*axes[2:], "hidden"), axes, form=style.linear)
         y = shared.norm(t, card, style, f"attn.index.{word}_norm", y)
         turned = t.activation(f"attn.index.rotary_{word}", axes)
         t.emit(f"attn.index.rotary_{word}", ops.Rotary(size=_turned(card, values)), (y,), turned)

@@ -38,7 +38,7 @@ def gates_of(t: "Tracer", style: "Style", values: Values, x: "Tensor", context: 
     if not values["gate"]:
         return None
     made = context if values["gate"] == VALUES else context[:-1]
-    return shared.linear(t, "attn.wg", x, (*made[2:], "hidden"), made, fp8=style.fp8)
+    return shared.linear(t, "attn.wg", x, (*made[2:], "hidden"), made, form=style.linear)
 
 
 def finished(t: "Tracer", values: Values, context: "Tensor", gates: "Tensor | None") -> "Tensor":

@@ -5,6 +5,7 @@ It has two regions in addition to those of a dense layer: `router`, on the token
 ranks of the experts. Between them the collective matcher sends tokens to the ranks of their experts and back.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
@@ -109,7 +110,7 @@ def _projected(t: "Tracer", style: "Style", name: str, x: "Tensor", to: str) -> 
     The weight is whole on every rank of tp, as that of the router. Megatron-LM has it so (`fc1_latent_proj`).
     """
     t.enter("between")
-    y = shared.linear(t, name, x, (to, x.axes[-1]), ("batch", "seq", to), fp8=style.fp8)
+    y = shared.linear(t, name, x, (to, x.axes[-1]), ("batch", "seq", to), form=style.linear)
     t.enter("router")
     return y
 
@@ -117,12 +118,13 @@ def _projected(t: "Tracer", style: "Style", name: str, x: "Tensor", to: str) -> 
 def _experts(t: "Tracer", card: Architecture, style: "Style", slots: "Tensor", bias: bool) -> "Tensor":
     """The experts as batched matmuls: slots to slots."""
     t.enter("experts", Tag.EXPERT)
+    style = replace(style, linear=style.experts)
     size = slots.axes[-1]
     # Experts have their matrices the other way round: one batched matmul reads the weights of all.
     weight, packed = ("experts", size, "expert_ffn"), ("experts", "expert_ffn", "two", size)
     inner = _inner(t, card, style, EXPERT_MATMULS, slots, INNER, weight, packed, bias)
     back = ("experts", "expert_ffn", size)
-    return shared.linear(t, f"{EXPERT_MATMULS}.w2", inner, back, slots.axes, bias, fp8=style.fp8)
+    return shared.linear(t, f"{EXPERT_MATMULS}.w2", inner, back, slots.axes, bias, form=style.linear)
 
 
 def _inner(
@@ -139,7 +141,7 @@ def _inner(
     """The inner activation of experts, gated or plain."""
     if card.mlp == "gated":
         return shared.gated(t, card, style, name, x, inner, weight_axes, packed_axes, bias)
-    up = shared.linear(t, f"{name}.w1", x, weight_axes, inner, bias, style.fp8)
+    up = shared.linear(t, f"{name}.w1", x, weight_axes, inner, bias, style.linear)
     y = t.activation(f"{name}.activation", inner)
     t.emit(f"{name}.activation", ops.Activation(card.activation), (up,), y)
     return y
@@ -220,7 +222,7 @@ def _with_shared(
     weight, packed = ("shared_ffn", "hidden"), ("shared_ffn", "two", "hidden")
     bias = bool(values["shared_bias"])
     inner = _inner(t, card, style, "ffn.shared", x, inner_axes, weight, packed, bias)
-    every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, bias, style.fp8)
+    every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, bias, style.linear)
     if values["shared_gate"]:
         every = _gated_shared(t, x, every)
     t.enter("between")

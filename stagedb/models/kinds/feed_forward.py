@@ -52,7 +52,7 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "
     """The inner activation, up to the matmul back."""
     bias = _biased(card, values)
     if card.mlp == "plain":
-        up = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, bias, style.fp8)
+        up = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, bias, style.linear)
         y = t.activation("ffn.activation", INNER)
         if card.activation == LEARNED:
             learned = tuple(t.weight(f"ffn.{word}.weight", ("one",)) for word in ("above", "below"))

@@ -69,7 +69,7 @@ def _apart(t: "Tracer", style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":
 
 
 def _projected(t: "Tracer", style: "Style", word: str, x: "Tensor", rows: str) -> "Tensor":
-    return shared.linear(t, f"attn.in_{word}", x, ("delta_groups", rows, "hidden"), (*GROUPED, rows), fp8=style.fp8)
+    return shared.linear(t, f"attn.in_{word}", x, ("delta_groups", rows, "hidden"), (*GROUPED, rows), form=style.linear)
 
 
 def _parameters(card: Architecture, values: Values) -> int:

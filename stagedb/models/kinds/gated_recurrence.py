@@ -27,7 +27,7 @@ VALUES = ("batch", "seq", *OF_TOKEN)
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("scan")
     gate, made = (
-        shared.linear(t, f"attn.{word}", x, (*OF_TOKEN, "hidden"), VALUES, True, style.fp8)
+        shared.linear(t, f"attn.{word}", x, (*OF_TOKEN, "hidden"), VALUES, True, style.linear)
         for word in ("gate", "in_proj")
     )
     read = _convolved(t, style, values, made)

@@ -41,7 +41,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.emit("attn.joined", ops.state_space.JoinParts(("kda_dim",) * 3), made, joined)
     channels = convolved(t, style, values, joined, "kda_heads")
     forget = _narrow(t, style, "f", x)
-    b = shared.linear(t, "attn.in_b", x, ("kda_heads", "hidden"), HEADS, fp8=style.fp8)
+    b = shared.linear(t, "attn.in_b", x, ("kda_heads", "hidden"), HEADS, form=style.linear)
     held = (t.weight("attn.a_log", ("kda_heads",)), t.weight("attn.step_bias", OF_HEAD[2:], rows=2))
     y = t.activation("attn.scan", OF_HEAD)
     scan = ops.kimi_delta.KimiDeltaScan(int(values["kda_chunk"]), keeps=style.serves, one=style.one_token)
@@ -56,13 +56,13 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 
 def _projected(t: "Tracer", style: "Style", word: str, x: "Tensor", axis: str) -> "Tensor":
     """A matmul to the values of each head."""
-    return shared.linear(t, f"attn.{word}", x, ("kda_heads", "kda_dim", axis), OF_HEAD, fp8=style.fp8)
+    return shared.linear(t, f"attn.{word}", x, ("kda_heads", "kda_dim", axis), OF_HEAD, form=style.linear)
 
 
 def _narrow(t: "Tracer", style: "Style", word: str, x: "Tensor") -> "Tensor":
     """The same through a narrow one, of the size of a head."""
     rows = ("batch", "seq", "kda_rank")
-    narrow = shared.linear(t, f"attn.{word}_a", x, ("kda_rank", "hidden"), rows, fp8=style.fp8)
+    narrow = shared.linear(t, f"attn.{word}_a", x, ("kda_rank", "hidden"), rows, form=style.linear)
     return _projected(t, style, f"{word}_b", narrow, "kda_rank")
 
 

@@ -69,10 +69,10 @@ def _queries(
     if values["q_rank"]:
         narrow = ("batch", "seq", "q_rank")
         t.enter(style.latents)
-        source, axis = shared.linear(t, "attn.wq_a", x, ("q_rank", "hidden"), narrow, bias, style.fp8), "q_rank"
+        source, axis = shared.linear(t, "attn.wq_a", x, ("q_rank", "hidden"), narrow, bias, style.linear), "q_rank"
         source = shared.norm(t, card, style, "attn.q_a_norm", source)
     t.enter("attention")
-    q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, fp8=style.fp8)
+    q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, form=style.linear)
     if style.absorbs or not _turns(card):
         return q, source
     turned = t.activation("attn.rotary_q", HEADS.query)
@@ -83,7 +83,7 @@ def _queries(
 def _latents(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
     """The latents of keys and values, and the part of keys that all heads share, of the new positions."""
     t.enter(style.latents)
-    both = shared.linear(t, "attn.wkv_a", x, ("kv_a", "hidden"), ("batch", "seq", "kv_a"), bias, style.fp8)
+    both = shared.linear(t, "attn.wkv_a", x, ("kv_a", "hidden"), ("batch", "seq", "kv_a"), bias, style.linear)
     latent, key = t.activation("attn.latent", ("batch", "seq", "kv_rank")), t.activation("attn.k_rope", ROPE)
     split = ops.SplitLastViews if style.latent_views else ops.SplitLast
     t.emit("attn.latent", split("kv_rank", "rope_dim"), (both,), latent, key)
@@ -105,8 +105,9 @@ def _keys_values(t: "Tracer", style: "Style", latent: "Tensor", turned: "Tensor"
     """Keys and values of each head, made from the latents of all positions."""
     t.enter("attention")
     axes = ("batch", "kseq", "heads", "kv_b")
-    # A cache keeps latents in a format of its own, and not the operand of a matmul in fp8.
-    made = shared.linear(t, "attn.wkv_b", latent, UP, axes, fp8=style.fp8 and not t.caches)
+    # A cache keeps latents in a format of its own, and not the operand of a matmul in fp8; engines that absorb this
+    # weight keep it in that of activations.
+    made = shared.linear(t, "attn.wkv_b", latent, UP, axes, form="" if t.caches else style.linear)
     k, v = (t.activation(f"attn.{word}", (*axes[:-1], size)) for word, size in (("k", HEADS.head), ("v", HEADS.value)))
     t.emit("attn.k", ops.LatentKeysViews() if style.latent_views else ops.LatentKeys(), (made, turned), k, v)
     return k, v

@@ -41,7 +41,7 @@ def layer_inputs(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -
     t.emit("layer_word", ops.LayerEmbedding(), (token_ids(t), table), rows)
     rows = shared.scaled(t, "layer_word.scaled", rows, card.layer_input**0.5)
     t.enter("between")
-    made = shared.linear(t, "layer_rows", x, (LAYERS, WIDTH, "hidden"), ROWS, fp8=style.fp8)
+    made = shared.linear(t, "layer_rows", x, (LAYERS, WIDTH, "hidden"), ROWS, form=style.linear)
     made = shared.scaled(t, "layer_rows.scaled", made, card.hidden**-0.5)
     made = shared.norm(t, card, style, "layer_rows_norm", made)
     both = shared.scaled(t, "layer_inputs.scaled", shared.add(t, "layer_inputs", made, rows), 2**-0.5)
@@ -55,7 +55,7 @@ def with_layer_input(t: "Tracer", card: Architecture, style: "Style", x: "Tensor
     if t.layer_input is None:
         return x
     t.enter("between")
-    gate = shared.linear(t, "input.gate", x, (WIDTH, "hidden"), ROW, fp8=style.fp8)
+    gate = shared.linear(t, "input.gate", x, (WIDTH, "hidden"), ROW, form=style.linear)
     gated = t.activation("input.gated", ROW)
     if style.eager:
         active = t.activation("input.activation", ROW)
@@ -63,7 +63,7 @@ def with_layer_input(t: "Tracer", card: Architecture, style: "Style", x: "Tensor
         t.emit("input.gated", ops.Multiply(), (active, t.layer_input), gated)
     else:
         t.emit("input.gated", ops.Gate(card.activation), (gate, t.layer_input), gated)
-    back = shared.linear(t, "input.back", gated, ("hidden", WIDTH), HIDDEN, fp8=style.fp8)
+    back = shared.linear(t, "input.back", gated, ("hidden", WIDTH), HIDDEN, form=style.linear)
     normal = shared.norm(t, card, style, "input.post_norm", back)
     return shared.residual(t, card, style, "input.add", x, Branch(normal))
 

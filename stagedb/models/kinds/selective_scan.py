@@ -31,12 +31,12 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("scan")
     bias = values["scan_bias"] is True
     rows = ("scan_inner", "two")
-    made = shared.linear(t, "attn.in_proj", x, (*rows, "hidden"), (*CHANNELS, "two"), bias, style.fp8)
+    made = shared.linear(t, "attn.in_proj", x, (*rows, "hidden"), (*CHANNELS, "two"), bias, style.linear)
     channels, gate = (t.activation(f"attn.{word}", CHANNELS) for word in ("channels", "gate"))
     t.emit("attn.split", ops.selective_scan.SplitPair(), (made,), channels, gate)
     channels = convolved(t, style, values, channels, "")
     latent, b, c = _read(t, card, style, values, channels)
-    dt = shared.linear(t, "attn.dt_proj", latent, ("scan_inner", "scan_rank"), CHANNELS, False, style.fp8)
+    dt = shared.linear(t, "attn.dt_proj", latent, ("scan_inner", "scan_rank"), CHANNELS, False, style.linear)
     y = _scanned(t, style, (channels, dt, gate, b, c))
     return shared.row_linear(t, style, "attn.wo", y, ("hidden", "scan_inner"), bias)
 
@@ -46,7 +46,7 @@ def _read(
 ) -> "tuple[Tensor, Tensor, Tensor]":
     """The latent of the steps, B and C."""
     whole = ("batch", "seq", "scan_read")
-    made = shared.linear(t, "attn.x_proj", x, ("scan_read", "scan_inner"), whole, False, style.fp8)
+    made = shared.linear(t, "attn.x_proj", x, ("scan_read", "scan_inner"), whole, False, style.linear)
     parts = [t.activation(f"attn.{word}", (*whole[:2], axis)) for word, axis in READ]
     t.emit("attn.split_read", ops.selective_scan.SplitShared(tuple(axis for _, axis in READ)), (made,), *parts)
     named = zip((word for word, _ in READ), parts, strict=True)

@@ -43,7 +43,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
         normal = shared.norm(t, card, style, "joined_norm", joined)
     made = _fed_forward(t, card, style, values, owner, _attended(t, card, style, values, owner, normal))
     t.enter("between")
-    back = shared.linear(t, "behind", made, ("hidden", "block_hidden"), HIDDEN, fp8=style.fp8)
+    back = shared.linear(t, "behind", made, ("hidden", "block_hidden"), HIDDEN, form=style.linear)
     read = shared.add(t, "behind.add", x, back)
     normal = shared.norm(t, card, style, "attn_norm", read)
     with t.within(SCAN):
@@ -56,7 +56,7 @@ def _attended(t: "Tracer", card: Architecture, style: "Style", values: Values, o
     for word, heads, axes in (("q", "heads", QUERY), ("k", "kv_heads", KEY), ("v", "kv_heads", KEY)):
         t.enter("attention")
         with t.sharing(owner):
-            y = shared.linear(t, f"attn.w{word}", x, (heads, "head_dim", "joined"), axes, fp8=style.fp8)
+            y = shared.linear(t, f"attn.w{word}", x, (heads, "head_dim", "joined"), axes, form=style.linear)
         if values["attention_adapters"]:
             y = _adapted(t, style, f"attn.w{word}", x, (heads, "head_dim"), y)
         if card.positions == "rotary" and word != "v":
@@ -78,13 +78,13 @@ def _fed_forward(t: "Tracer", card: Architecture, style: "Style", values: Values
     with t.sharing(owner):
         normal = shared.norm(t, card, style, "ffn_norm", x)
         t.enter("ffn")
-        up = shared.linear(t, "ffn.w13", normal, ("ffn", "two", "hidden"), (*INNER, "two"), bias, style.fp8)
+        up = shared.linear(t, "ffn.w13", normal, ("ffn", "two", "hidden"), (*INNER, "two"), bias, style.linear)
     up = _adapted(t, style, "ffn.w13", normal, ("ffn", "two"), up)
     inner = t.activation("ffn.gate", INNER)
     t.emit("ffn.gate", ops.Gate(card.activation), (up,), inner)
     with t.sharing(owner):
         late = bias and style.row_bias != "inside"
-        made = shared.linear(t, "ffn.w2", inner, ("block_hidden", "ffn"), MADE, bias and not late, style.fp8)
+        made = shared.linear(t, "ffn.w2", inner, ("block_hidden", "ffn"), MADE, bias and not late, style.linear)
         if not late:
             return made
         added = t.weight("ffn.w2.bias", MADE[2:])
@@ -95,8 +95,8 @@ def _fed_forward(t: "Tracer", card: Architecture, style: "Style", values: Values
 def _adapted(t: "Tracer", style: "Style", name: str, x: "Tensor", rows: tuple[str, ...], y: "Tensor") -> "Tensor":
     """The result `y` of a shared matmul, and what the layer's own two narrow ones make of the same input."""
     narrow = (*x.axes[:-1], "adapter")
-    down = shared.linear(t, f"{name}.down", x, ("adapter", x.axes[-1]), narrow, fp8=style.fp8)
-    wide = shared.linear(t, f"{name}.up", down, (*rows, "adapter"), y.axes, fp8=style.fp8)
+    down = shared.linear(t, f"{name}.down", x, ("adapter", x.axes[-1]), narrow, form=style.linear)
+    wide = shared.linear(t, f"{name}.up", down, (*rows, "adapter"), y.axes, form=style.linear)
     return shared.add(t, f"{name}.adapted", y, wide)
 
 

@@ -103,10 +103,10 @@ def _turned(t: "Tracer", name: str, x: "Tensor", size: int, inverse: bool = Fals
 def _queries(t: "Tracer", card: Architecture, style: "Style", size: int, x: "Tensor") -> "tuple[Tensor, Tensor]":
     """Queries, and the latent that they are made from."""
     t.enter(style.latents)
-    latent = shared.linear(t, "attn.wq_a", x, ("q_rank", "hidden"), ("batch", "seq", "q_rank"), fp8=style.fp8)
+    latent = shared.linear(t, "attn.wq_a", x, ("q_rank", "hidden"), ("batch", "seq", "q_rank"), form=style.linear)
     latent = shared.norm(t, card, style, "attn.q_a_norm", latent)
     t.enter("attention")
-    q = shared.linear(t, "attn.wq", latent, ("heads", "head_dim", "q_rank"), QUERY, fp8=style.fp8)
+    q = shared.linear(t, "attn.wq", latent, ("heads", "head_dim", "q_rank"), QUERY, form=style.linear)
     normal = t.activation("attn.q_norm", QUERY)
     t.emit("attn.q_norm", ops.UnitRMS(), (q,), normal, t.activation("attn.q_norm.rstd", QUERY[:-1], "fp32"))
     return _turned(t, "attn.rotary_q", normal, size), latent
@@ -115,7 +115,7 @@ def _queries(t: "Tracer", card: Architecture, style: "Style", size: int, x: "Ten
 def _keys(t: "Tracer", card: Architecture, style: "Style", size: int, x: "Tensor") -> "Tensor":
     """The keys of the sequence, which are its values."""
     t.enter(style.latents)
-    k = shared.linear(t, "attn.wkv", x, ("one", "head_dim", "hidden"), KEY, fp8=style.fp8)
+    k = shared.linear(t, "attn.wkv", x, ("one", "head_dim", "hidden"), KEY, form=style.linear)
     k = shared.norm(t, card, style, "attn.kv_norm", k)
     t.enter("attention")
     return _turned(t, "attn.rotary_kv", k, size)
@@ -128,7 +128,7 @@ def _compressed(
     ratio, series = int(values[of.ratio]), of.series(axis)
     t.enter(style.latents)
     made = [
-        shared.linear(t, f"{name}.{word}", x, (series, "hidden"), ("batch", "seq", series), fp8=style.fp8)
+        shared.linear(t, f"{name}.{word}", x, (series, "hidden"), ("batch", "seq", series), form=style.linear)
         for word in ("wkv", "gate")
     ]
     t.enter("attention")
@@ -204,7 +204,7 @@ def _back(t: "Tracer", style: "Style", size: int, context: "Tensor") -> "Tensor"
     t.emit("attn.groups", ops.compressed.GroupHeads(), (turned,), grouped)
     axes = ("out_groups", "out_rank", "group_heads", "head_dim")
     weight = t.weight("attn.wo_a.weight", axes, rows=2)
-    made = shared.projected(t, "attn.wo_a", grouped, (weight,), latent, style.fp8)
+    made = shared.projected(t, "attn.wo_a", grouped, (weight,), latent, style.linear)
     return shared.row_linear(t, style, "attn.wo", made, ("hidden", "out_groups", "out_rank"), False).result
 
 

@@ -38,7 +38,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("convolution")
     bias = values["conv_bias"] is True
     rows = ("short_channels", "short_parts", "hidden")
-    made = shared.linear(t, "attn.in_proj", x, rows, (*CHANNELS, "short_parts"), bias, style.fp8)
+    made = shared.linear(t, "attn.in_proj", x, rows, (*CHANNELS, "short_parts"), bias, style.linear)
     before, behind, value = (t.activation(f"attn.{word}", VALUES) for word in ("gate_in", "gate_out", "values"))
     t.emit("attn.split", ops.state_space.SplitParts(("short_value",) * 3), (made,), before, behind, value)
     given, y = t.activation("attn.gated_in", VALUES), t.activation("attn.gated_out", VALUES)

@@ -42,7 +42,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("scan")
     bias = values["scan_bias"] is True
     made = shared.linear(
-        t, "attn.in_proj", x, ("scan_groups", "scan_rows", "hidden"), (*GROUPED, "scan_rows"), bias, style.fp8
+        t, "attn.in_proj", x, ("scan_groups", "scan_rows", "hidden"), (*GROUPED, "scan_rows"), bias, style.linear
     )
     made = _scaled(t, values, made)
     parts = ("scan_values", "scan_channels", "scan_heads")

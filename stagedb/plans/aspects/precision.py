@@ -124,3 +124,15 @@ class PrecisionOptions:
     ] = "same"
     """Only linear layers inside layers. fp8 is e4m3 in the forward, e5m2 for gradients (Micikevicius et al. 2022). In
     serving, where nothing updates weights, they are stored in fp8."""
+    weight_dtype: Annotated[
+        Literal["same", "int4", "int4_symmetric", "mxfp4", "nvfp4"],
+        WordSpec(
+            "Stored weights of linear layers in serving, which multiply in "
+            f"{Word('dtype')}: int4 (AWQ), int4_symmetric (GPTQ), mxfp4 (experts alone), nvfp4.",
+            property="number format of stored weights of linear layers: same, int4, int4_symmetric, mxfp4 or nvfp4",
+            noun="format of stored weights",
+            listed=f"same (as {Word('param_dtype')}, or {Word('matmul_dtype')}), int4, int4_symmetric, mxfp4 or nvfp4",
+        ),
+    ] = "same"
+    """Only weights of linear layers inside layers, with mxfp4 only those of routed experts. Numbers have 4 bits, and
+    groups of them share a scale (`stagedb.ir.packed_weights.PACKED`)."""

@@ -139,7 +139,7 @@ def _einsum(
     first, second, out = (tuple(map(block.in_graph, term)) for term in (terms.first, terms.second, terms.result))
     x, other = operands
     if other.role == "weight" and (first, second) == (x.axes, other.axes):
-        return shared.projected(t, step.name, x, (other,), out, style.fp8)
+        return shared.projected(t, step.name, x, (other,), out, style.linear)
     y = t.activation(step.name, out)
     t.emit(step.name, ops.Einsum(first, second, out), operands, y)
     return y
