@@ -30,8 +30,15 @@ class PackedFormat:
 
     def bytes(self, numbers: Expression, matrices: Expression) -> Expression:
         """The bytes of a weight of whole groups. numbers: its elements. matrices: how many it has, one an expert."""
-        bits = BITS * self.group + self.shared_bits
-        return numbers * bits / (8 * self.group) + self.matrix_bytes * matrices
+        return numbers * self._group_bits / (8 * self.group) + self.matrix_bytes * matrices
+
+    def spared(self, numbers: int, matrices: int) -> int:
+        """The bytes that a weight of whole groups has less than one in 16 bits."""
+        return 2 * numbers - numbers * self._group_bits // (8 * self.group) - self.matrix_bytes * matrices
+
+    @property
+    def _group_bits(self) -> int:
+        return BITS * self.group + self.shared_bits
 
 
 PACKED: Mapping[str, PackedFormat] = {

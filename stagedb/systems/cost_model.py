@@ -35,7 +35,8 @@ class Work:
 
     kind: such as matmul. dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`. flops: 2 for a
     multiply-add. bytes: that it reads and writes. The other fields serve systems with tables
-    (`stagedb.systems.tables.operator_times.Shaped`). dims: sizes of a matmul or an attention; empty: unknown.
+    (`stagedb.systems.tables.operator_times.Shaped`). dims: sizes of a matmul or an attention; empty: unknown. spared:
+    bytes that a weight in fewer bits has less than one in the format of the others.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Work:
     grouped: bool = False
     weights: bool = False
     causal: bool = True
+    spared: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,17 @@ class Costs:
         self._known |= {work: time_on_host(self.system, work) for work in on_host}
         new = [work for work in asked if work not in several and work not in self._known]
         shaped = [
-            Shaped(each.kind, each.dtype, each.dims, each.flops, each.bytes, each.grouped, each.weights, each.causal)
+            Shaped(
+                kind=each.kind,
+                dtype=each.dtype,
+                dims=each.dims,
+                flops=each.flops,
+                moved=each.bytes,
+                grouped=each.grouped,
+                weights=each.weights,
+                causal=each.causal,
+                spared=each.spared,
+            )
             for each in new
         ]
         taken = self._tables.ns(shaped) if self.system.tables else [None] * len(new)

@@ -13,6 +13,7 @@ from stagedb import workflows
 from stagedb.collectives import exchanges
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean
+from stagedb.ir.packed_weights import PACKED
 from stagedb.mentions import Word
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import (
@@ -238,7 +239,16 @@ def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
         grouped=ops.facts[op].of_experts,
         weights=bool(_WEIGHTS[ops.template[op]]),
         causal=not (rings and kind.startswith("attention") and not _own_turn(ops, op)),
+        spared=_spared(ops.facts[op].packed, dims),
     )
+
+
+def _spared(packed: str | None, dims: tuple[int, ...]) -> int:
+    """The bytes that the weight of a matmul in 4 bits has less than one in 16. dims: `[batch,] m, n, k`."""
+    if packed is None:
+        return 0
+    matrices = dims[0] if len(dims) > 3 else 1
+    return PACKED[packed].spared(matrices * dims[-2] * dims[-1], matrices)
 
 
 def unmasked_flops(columns: ClassColumns, op: int, cp_kind: str) -> int:

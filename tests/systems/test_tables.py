@@ -152,6 +152,25 @@ def test_a_table_of_ones_own_times_matmuls(tmp_path: Path) -> None:
     assert costs.work(batch).ns == costs.work(work).ns
 
 
+@pytest.mark.parametrize("tokens", [8, 64, 512, 4096])
+def test_a_weight_in_fewer_bits_takes_the_time_of_its_bytes(tokens: int, tmp_path: Path) -> None:
+    """Kernels of 3 us, 100 TFLOP/s and 1,000 GB/s: a quarter of a weight takes a quarter of its time."""
+    sizes = (8, 64, 512, 4096, 32768)
+    rows = [
+        (m, n, k, 3 + max(2 * m * n * k / 1e8, 2 * (m * k + n * k + m * n) / 1e6))
+        for m, n, k in product(sizes, repeat=3)
+    ]
+    text = "m,n,k,us\n" + "".join(f"{m},{n},{k},{us}\n" for m, n, k, us in rows)
+    costs = Costs(load_system(own(tmp_path, text, SYSTEM.replace("  sustained: 0.5\n", ""))), 8)
+    side, flops = 4096, 2 * tokens * 4096**2
+    wide, narrow = (2 * 2 * tokens * side + weight for weight in (2 * side**2, side**2 // 2))
+    plain = costs.work(Work("matmul", "bf16", flops, wide, (tokens, side, side)))
+    found = costs.work(Work("matmul", "bf16", flops, narrow, (tokens, side, side), spared=wide - narrow))
+    assert plain.ns == pytest.approx(3000 + max(flops / 1e5, wide / 1e3), rel=0.01)
+    assert found.ns == pytest.approx(3000 + max(flops / 1e5, narrow / 1e3), rel=0.02)
+    assert (found.ns == plain.ns) == (tokens >= 512), "computing takes as long"
+
+
 def test_the_kernels_of_that_cast_are_left_out_too(tmp_path: Path) -> None:
     """The smallest matmul in fp8 takes 9 us longer than that in bf16, which has no cast."""
     text = SYSTEM.replace("fp16: 100}", "fp16: 100, fp8: 200}") + (

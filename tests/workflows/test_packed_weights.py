@@ -1,8 +1,9 @@
 """Weights that serving stores in 4 bits, against published sizes, closed forms and arrays packed here."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from stagedb.plans import GraphOptions
 from stagedb.store import Store, write_graph
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.instances import instantiate
+from stagedb.systems import System, load_system
+from stagedb.systems.system import FLAT
+from stagedb.timing import profile_job
 from tests import lowered
 from tests.ir.tiny import card
 from tests.semantics.test_serving import TOKENS, Serving, agree
@@ -240,10 +244,37 @@ def test_every_step_of_serving_reads_them(words: dict[str, Any]) -> None:
     assert read[0] - read[1] == layers // 256 * (512 - 133)
 
 
+def step(system: System, **words: Any) -> int:
+    """ns of a step."""
+    return profile_job(lowered.workload("llama3-8b", **words), system).step
+
+
+def test_a_decode_waits_for_fewer_bytes_and_a_prefill_for_as_many_flops() -> None:
+    """Without tables an operator is as long as its bytes or its FLOPs are; a decode of one request is long by bytes."""
+    chip = load_system("h100")
+    chip = replace(chip, tables=(), accelerator=replace(chip.accelerator, launch=Fraction(0), graph_launch=Fraction(0)))
+    chip = replace(chip, accelerator=replace(chip.accelerator, memory=FLAT))
+    whole, narrow = (step(chip, **WORDS, weight_dtype=each) for each in ("same", "int4"))
+    layers = 32 * (4_096 * (2 * 4_096 + 2 * 1_024) + 3 * 4_096 * 14_336)
+    less = (layers // 256 * (512 - 133)) / float(chip.accelerator.bandwidth)
+    assert whole - narrow == pytest.approx(less, abs=32 * 6)  # each matmul is rounded to a ns
+    words = {"workflow": "prefill", "seq_len": 8_192}
+    assert step(chip, **words) == step(chip, **words, weight_dtype="int4")
+
+
+@pytest.mark.parametrize(("system", "most"), [("h100", 3.7), ("b200", 3.7)])
+def test_with_tables_a_decode_is_shorter_and_a_long_prefill_is_not(system: str, most: float) -> None:
+    chip = load_system(system)
+    decode = [step(chip, **WORDS, weight_dtype=each) for each in ("same", "int4")]
+    assert 2 * decode[1] < decode[0] < most * decode[1]
+    prefill = [step(chip, workflow="prefill", seq_len=8_192, weight_dtype=each) for each in ("same", "int4")]
+    assert prefill[0] == prefill[1]
+
+
 def test_a_store_has_the_same(store: Store) -> None:
     """The facts and bytes of an instance that a store's statements copy are those of the one in memory."""
     words = {**WORDS, "cache_len": 7, "weight_dtype": "mxfp4", "dp": 2, "ep": 2}
-    model = dataclasses.replace(card("moe"), hidden=32, head_dim=8, expert_ffn=64)
+    model = replace(card("moe"), hidden=32, head_dim=8, expert_ffn=64)
     made, plan = lowered.program(model, **words), lowered.plan_of(model, **words)
     write_graph(store, made.graph)
     found = read_workload(store, instantiate(store, made.graph.key, plan))
