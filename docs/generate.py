@@ -569,7 +569,7 @@ ENGINE_SETTINGS = {
     "exchange_mode": "`--dispatch`: ranks in a prefill (normal), copies in a decode (low_latency)",
     "dtype": "`--dtype`",
     "cache_dtype": "`--cache-dtype`",
-    "matmul_dtype": "`--matmul-dtype`",
+    "weights": "`--matmul-dtype` for fp8, `--weight-dtype` for 4 bits",
     "redundant": "`--redundant-experts`",
     "balanced": "copies are of the experts with most choices",
     "balancing": "`--redundant-experts`: its num_redundant_experts",

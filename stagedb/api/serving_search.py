@@ -91,7 +91,7 @@ def search_serving(
     tokens of a draft that each step of decode checks for each request; 0 for none. acceptance: the probability that one
     of them is accepted if those before it are. room: bytes of an accelerator; None takes the system's. top: plans on
     each number of ranks. progress: called as layouts are tried.
-    words: those that all plans have, such as `tp`, `matmul_dtype` or `cache_dtype`, and `draft` for those that check
+    words: those that all plans have, such as `tp`, `weight_dtype` or `cache_dtype`, and `draft` for those that check
     drafts.
 
     Raises UsageError for an unknown model, system or word, and for numbers out of range.
@@ -222,7 +222,10 @@ def _nearest(found: ServingResult) -> str:
     """What comes nearest to the limits, if no plan holds them."""
     known = [(layout, outcome) for layout, outcome in found.layouts if outcome.shortest is not None]
     if not known:
-        return "the model fits into none of them: more ranks, or weights in fewer bytes (matmul-dtype fp8), may help"
+        return (
+            "the model fits into none of them: more ranks, or weights in fewer bytes (matmul-dtype fp8, weight-dtype "
+            "int4), may help"
+        )
     token, first = (min(known, key=lambda each: getattr(each[1], name) or 0) for name in ("shortest", "first"))
     return (
         f"a request alone takes {_ms(token[1].shortest)} ms a token at the least ({layout_text(token[0])}), and "

@@ -122,6 +122,12 @@ def test_options_of_the_command_line_win(tmp_path: Path) -> None:
         ("-dp 8 -ep --all2all-backend deepep_high_throughput", DECODE, {"dp": 8, "ep": 8, "dispatch": "ranks"}),
         ("-dp 8 -ep --all2all-backend deepep_low_latency", DECODE, {"dp": 8, "ep": 8, "dispatch": "copies"}),
         ("--kv-cache-dtype fp8 -q fp8", DECODE, {"cache_dtype": "fp8_e4m3", "matmul_dtype": "fp8"}),
+        ("--quantization awq_marlin", DECODE, {"weight_dtype": "int4"}),
+        ("-q awq", PREFILL, {"weight_dtype": "int4"}),
+        ("-q gptq", DECODE, {"weight_dtype": "int4"}),
+        ("-q gptq_marlin", DECODE, {"weight_dtype": "int4_symmetric"}),
+        ("-q mxfp4 -tp 2", DECODE, {"weight_dtype": "mxfp4", "tp": 2}),
+        ("-q modelopt_fp4", DECODE, {"weight_dtype": "nvfp4"}),
         (
             "-dp 8 -ep --enable-dbo --max-num-seqs 64",
             DECODE,
@@ -158,7 +164,12 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
         ),
         ("--enable-dbo --max-num-seqs 33", DECODE, "a step of 33 requests has no two halves"),
         ("--ubatch-size 4", DECODE, "two halves of a batch overlap"),
-        ("--quantization awq", DECODE, "weights are stored in 16 bits, or in fp8"),
+        (
+            "--quantization bitsandbytes",
+            DECODE,
+            "or in 4 bits as AWQ, GPTQ, MXFP4 and NVFP4 have them; what works: leave",
+        ),
+        ("--quantization-config '{}'", DECODE, "--weight-dtype int4 and others in 4 bits"),
         ("--cpu-offload-gb 4", DECODE, "what works: 0"),
         ('-cc \'{"pass_config": {"enable_sp": true}}\'', DECODE, "passes of the compiler change collectives"),
         ("-cc.pass_config.enable_sp=true", DECODE, "passes of the compiler change collectives"),
@@ -295,6 +306,7 @@ def test_a_table_is_whole(name: str) -> None:
         "exchange",
         "exchange_mode",
         "balancing",
+        "weights",
         "memory_share",
     }
     assert {flag.sets for flag in engine.flags.values() if flag.sets} <= known
@@ -348,11 +360,20 @@ def test_a_command_line_of_sglang_is_a_plan(tmp_path: Path) -> None:
         ("--chunked-prefill-size -1 --max-prefill-tokens 4096", {**PREFILL, "seq_len": 1024}, {"micro_batch_size": 4}),
         ("--chunked-prefill-size 8192 --prefill-max-requests 2", {**PREFILL, "seq_len": 1024}, {"micro_batch_size": 2}),
         ("--tp 2 --attn-dp-size 2 --ep 2 --moe-a2a-backend deepep --deepep-mode normal", DECODE, {"dispatch": "ranks"}),
+        ("--quantization w8a8_fp8", DECODE, {"matmul_dtype": "fp8"}),
+        ("--quantization gptq_marlin", DECODE, {"weight_dtype": "int4_symmetric"}),
+        ("--quantization modelopt_fp4", DECODE, {"weight_dtype": "nvfp4"}),
     ],
 )
 def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
     found = words(tmp_path, text, given, "sglang")
     assert {**found, **expected} == found
+
+
+@pytest.mark.parametrize("word", ["matmul_dtype", "weight_dtype"])
+def test_a_format_of_weights_on_the_command_line_wins(tmp_path: Path, word: str) -> None:
+    for flags in ("-q fp8", "-q awq"):
+        assert not {"matmul_dtype", "weight_dtype"} & words(tmp_path, flags, {**DECODE, word: "same"}).keys()
 
 
 @pytest.mark.parametrize(
@@ -366,6 +387,8 @@ def test_what_flags_of_sglang_mean(tmp_path: Path, text: str, given: dict[str, A
             "what works: leave it out; --workflow speculative with speculative-num-draft-tokens",
         ),
         ("--enable-single-batch-overlap", "that overlap in a step are not built"),
+        ("--quantization w4afp8", "or in 4 bits as AWQ, GPTQ, MXFP4 and NVFP4 have them"),
+        ("--torchao-config int4wo-128", "--weight-dtype int4 and others in 4 bits"),
         ("--kv-cache-dtype fp8_e5m2", "caches have the format of activations"),
         ("--disaggregation-mode decode", "the engines of prefill and of decode are a plan each"),
         ("--enable-hierarchical-cache", "caches outside the accelerator"),
@@ -465,6 +488,7 @@ def test_arguments_of_trtllm_serve_are_the_same(tmp_path: Path, command: str) ->
         ("kv_cache_config:\n  tokens_per_blok: 64\n", "did you mean kv-cache-config.tokens-per-block"),
         ("kv_cache_config: 1\n", "has no flag 'kv_cache_config'"),
         ("moe_config:\n  load_balancer: eplb.yaml\n", "what works: leave out load_balancer"),
+        ("quant_config:\n  quant_algo: NVFP4\n", "--weight-dtype nvfp4 and others in 4 bits"),
         ("context_parallel_size: 2\n", "context parallelism"),
         ("max_beam_width: 4\n", "each beam of a request"),
         ("allreduce_strategy: LOWPRECISION\n", "sums over tp are in 16 bits"),

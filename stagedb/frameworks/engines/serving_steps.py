@@ -72,6 +72,7 @@ def plan_words(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, 
         words |= {"ep": ranks.ep} | _exchange(settings, workflow)
     words |= _copies(settings)
     words |= {each: settings.values[each] for each in FORMATS if each in settings.values}
+    words |= _weights(settings, given)
     if not {"micro_batch_size", "global_batch_size", "requests"} & given.keys() and not WORKFLOWS[workflow].mixes:
         requests = _decoding if workflow in DECODING else _prompts
         words |= _halved(settings, {**words, **requests(settings, ranks, {**words, **given})})
@@ -138,8 +139,16 @@ def _copies(settings: EngineSettings) -> dict[str, int]:
     return {"redundant_experts": copies} if copies else {}
 
 
-FORMATS = ("dtype", "cache_dtype", "matmul_dtype")
+FORMATS = ("dtype", "cache_dtype")
 """Settings that are number formats of a plan."""
+
+
+def _weights(settings: EngineSettings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The format of weights. In fp8 both operands of a matmul have it; a weight of 4 bits is stored so."""
+    stored = settings.values.get("weights")
+    if stored is None or {"matmul_dtype", "weight_dtype"} & given.keys():
+        return {}
+    return {"matmul_dtype" if stored == "fp8" else "weight_dtype": stored}
 
 
 def _halved(settings: EngineSettings, words: dict[str, Any]) -> dict[str, Any]:
