@@ -80,6 +80,31 @@ def test_keys_that_make_another_model_are_refused(key: str, value: Any, message:
         from_hugging_face(made, name="other")
 
 
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (AWQ, "int4"),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128, "zero_point": True}, "int4"),
+        (GPTQ, "int4_symmetric"),
+        ({**GPTQ, "sym": False}, "int4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({**AWQ, "group_size": 64}, ""),
+        ({**AWQ, "zero_point": False}, ""),
+        ({**GPTQ, "bits": 8}, ""),
+        ({**GPTQ, "desc_act": True}, ""),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, ""),
+    ],
+)
+def test_weights_packed_after_training_are_refused_with_the_word_that_serves_them(found: Any, word: str) -> None:
+    way = f"serve the model with --weight-dtype {word}, which stores" if word else "the plan decides number formats"
+    with pytest.raises(UsageError, match=way):
+        from_hugging_face({**CONFIGS["llama-3.2-3b"], "quantization_config": found}, name="packed")
+
+
 def test_formats_of_a_publishers_files_are_left_to_the_plan() -> None:
     config = CONFIGS["deepseek-v3"]
     block = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

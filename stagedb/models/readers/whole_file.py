@@ -8,6 +8,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.mentions import Word
 from stagedb.models.sizes import MOST_FURTHER
 
 TRAINED_FORMATS = ("fp8", "mxfp4", "bitnet", "compressed-tensors")
@@ -55,9 +56,34 @@ def _check_quantization(where: str, found: object) -> None:
     if not found:
         return
     method = found.get("quant_method") if isinstance(found, Mapping) else found
-    if method not in TRAINED_FORMATS:
-        raise UsageError(
-            f"{where}quantization_config with quant_method {shown(method)} is not supported: its weights are packed "
-            f"after training ({', '.join(TRAINED_FORMATS)} are formats of files alone). Give the config of the model "
-            "before that, or take the key out; the plan decides number formats"
-        )
+    if method in TRAINED_FORMATS:
+        return
+    stored = _stored(found) if isinstance(found, Mapping) else ""
+    way = (
+        f"take the key out, and serve the model with {Word('weight_dtype', stored)}, which stores weights so"
+        if stored
+        else "give the config of the model before that, or take the key out; the plan decides number formats "
+        f"({Word('weight_dtype')} has those of 4 bits: AWQ and GPTQ in groups of 128, NVFP4)"
+    )
+    raise UsageError(
+        f"{where}quantization_config with quant_method {shown(method)} is not supported: its weights are packed after "
+        f"training ({', '.join(TRAINED_FORMATS)} are formats of files alone): {way}"
+    )
+
+
+def _stored(found: Mapping[str, Any]) -> str:
+    """The word for weights of 4 bits as this config has them; empty if no word has them.
+
+    GPTQ with `desc_act` keeps the order of its inputs in addition, which no word has.
+    """
+    method = found.get("quant_method")
+    if method == "modelopt":
+        return "nvfp4" if found.get("quant_algo") == "NVFP4" else ""
+    bits, group = found.get("bits", found.get("w_bit")), found.get("group_size", found.get("q_group_size"))
+    if (bits, group) != (4, 128):
+        return ""
+    if method == "awq":
+        return "int4" if found.get("zero_point", True) is True else ""
+    if method == "gptq" and not found.get("desc_act"):
+        return "int4_symmetric" if found.get("sym", True) is True else "int4"
+    return ""
