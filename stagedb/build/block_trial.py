@@ -155,14 +155,17 @@ class BlockTrial:
     def values(self, laid: LaidOut, seed: int, scale: float) -> dict[str, Array]:
         """Random values of the input, the weights and the arriving gradient.
 
-        scale: the standard deviation.
+        scale: the standard deviation. seed: of numpy's generator; equal seeds give equal values.
         """
         rng = np.random.default_rng(seed)
         tensors = sorted((*laid.weights, *laid.given), key=lambda tensor: tensor.name)
         return {each.name: scale * rng.normal(size=[self.sizes[axis] for axis in each.axes]) for each in tensors}
 
     def check_finite(self, whole: SimulatedRanks, values: Mapping[str, Array]) -> None:
-        """Raise UsageError for the first operation whose results are not finite."""
+        """Raise UsageError for the first operation whose results are not finite.
+
+        whole: the run that made the values. values: each tensor's array, by name.
+        """
         for op in whole.laid.operations:
             if not all(np.isfinite(values[tensor.name]).all() for tensor in op.outputs):
                 made = "has gradients" if op.template.differentiates else "makes numbers"
@@ -209,7 +212,10 @@ class BlockTrial:
                 raise self.refused(name, f"on {ranks.name} its gradient differs from that on one rank: {NO_CUT}")
 
     def refused(self, operation: str, text: str) -> UsageError:
-        """The error for the step of an operation."""
+        """The error for a step of the block's file, with the line of that step.
+
+        operation: the name of an operation that the step made. text: what is wrong with it.
+        """
         name = self.name_in_file(operation)
         lines = {each.name: each.line for each in self.block.parameters}
         lines |= {each.name: each.line for each in self.block.steps}

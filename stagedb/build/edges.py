@@ -108,7 +108,10 @@ def absent(present: str) -> Expression:
 
 
 def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]:
-    """The edges, and bypasses: one edge for every path through operators that may be left out."""
+    """The edges, and bypasses: one edge for every path through operators that may be left out.
+
+    ops: all operators of the graph, in order. edges: those between neighbouring operators.
+    """
     # If a loop's last turn leaves its exchange out, no operator of that turn reads the exchange.
     optional = {
         op.name: op.present
@@ -159,7 +162,7 @@ def _where(edge: SymEdge, condition: Expression) -> SymEdge:
 def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:
     """The operators as they are without recomputation. Readers of a recomputed tensor read the forward's.
 
-    repeats: the forward's tensor of each recomputed one.
+    repeats: the forward's tensor of each recomputed one. ops: all operators of the graph.
     """
     kept = [op for op in ops if not any(name in repeats for name in op.writes)]
     return [dataclasses.replace(op, reads=tuple(repeats.get(name, name) for name in op.reads)) for op in kept]

@@ -39,7 +39,8 @@ def graph_of(
 ) -> SymGraph:
     """The graph of its nodes' properties in the order of their numbers.
 
-    edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors.
+    edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors. row:
+    the properties of the node of the graph.
     """
     return SymGraph(
         key=row["id"],

@@ -42,7 +42,11 @@ def sym_op(
     reduction_rules: ReductionRules,
     tie: Tie | None,
 ) -> SymOp:
-    """The row of an operation. order: its index in its block."""
+    """The row of an operation. order: its index in its block.
+
+    layouts: by name of a tensor, how ranks hold it. sizes: of the tensors' parts on one rank. tie: None without tied
+    embeddings.
+    """
     move = op.operator
     common: dict[str, Any] = {
         "name": op.name,

@@ -231,6 +231,7 @@ class OfShards(Sizes):
     columns: bool = False
 
     def elements(self, tensor: Tensor, layout: Layout) -> Expression:
+        """Elements of a tensor that one rank holds. layout: of the weight, before dp shards it."""
         origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))
         return shard_elements(self.local_shape(tensor, layout), self.rows[origin], layout, self.columns)
 
@@ -241,7 +242,9 @@ def absent_bytes(
     """Bytes of the optimizer's operands that it does not touch.
 
     If one stage holds both ends of a tie: all bytes of the tied copy. Otherwise, without master copies: the master
-    copies. With master copies it does not read the parameters, because it writes them from the copies.
+    copies. With master copies it does not read the parameters, because it writes them from the copies. layouts: by name
+    of a tensor, how ranks hold it. tie: None without tied embeddings. Returns the bytes not read and those not written,
+    on one rank.
     """
     together = 0 if tie is None else 1 - smallest(symbol("pp") - 1, 1)
     owners = dict(zip((t.name for t in _gradients(op)), (w.name for w in _weights_of(op)), strict=True))
@@ -264,6 +267,7 @@ def absent_bytes(
 
 
 def is_master(tensor: Tensor) -> bool:
+    """Whether a tensor is the copy of a weight in full precision that the optimizer updates."""
     return tensor.role == "optimizer_state" and tensor.name.endswith(".master")
 
 

@@ -26,7 +26,7 @@ def group_of(mesh_axis: str) -> str:
     """The groups of ranks that communicate along a mesh axis of layouts.
 
     The groups `dp` are those over which gradients are reduced: they include the ranks of cp and exclude replicas. The
-    dp of a layout does neither, so its groups have another name.
+    dp of a layout does neither, so its groups have another name. mesh_axis: an axis of layouts, such as `tp` or `dp`.
     """
     return "data" if mesh_axis == "dp" else mesh_axis
 
@@ -37,6 +37,7 @@ def held_apart(weight: Layout) -> bool:
 
 
 def of_experts(weight: Layout) -> bool:
+    """Whether a layout is that of a weight of experts: ranks of ep hold different experts."""
     return weight.on("ep") is not None
 
 
@@ -176,6 +177,7 @@ def shard_elements(shape: tuple[Expression, ...], rows: int, weight: Layout, col
 
 
 def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
+    """The operators of buckets: one collective for each rule, with its bytes as expressions."""
     return [
         SymOp(
             name=bucket.name,

@@ -60,12 +60,18 @@ class SimulatedRanks:
         return whole
 
     def output(self, given: Mapping[str, Array]) -> Array:
-        """The block's result, from a run of the forward alone."""
+        """The block's result, from a run of the forward alone.
+
+        given: whole values of the input and the weights, by name.
+        """
         values = self.run(given, backward=False)
         return values[self.laid.output.name] if self.laid.output else np.zeros(())
 
     def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """The block's result and the gradients of its input and its weights, by the name of the input or weight."""
+        """The block's result and the gradients of its input and its weights, by the name of the input or weight.
+
+        values: all tensors by name, whole, as `run` returns them.
+        """
         made = {"output": self.laid.output, "input": self.laid.input_gradient, **self.laid.gradients}
         return {name: values[tensor.name] for name, tensor in made.items() if tensor is not None}
 
@@ -145,5 +151,8 @@ class SimulatedRanks:
 
 
 def same(one: Array, other: Array) -> bool:
-    """Whether two results of the same arithmetic in another order agree."""
+    """Whether two results of the same arithmetic in another order agree.
+
+    one, other: arrays of one shape; results of numpy in float64.
+    """
     return bool(np.allclose(one, other, rtol=1e-8, atol=1e-10 * (1 + float(np.max(np.abs(other), initial=0)))))

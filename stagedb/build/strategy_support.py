@@ -20,7 +20,10 @@ EXPERTS = f" (experts follow {Word('ep')} and {Word('expert_tp')})"
 
 
 def axes_by_region(blocks: tuple[LaidOut, ...]) -> dict[str, frozenset[str]]:
-    """The regions of a model, each with the axes of its weights as a strategy calls them."""
+    """The regions of a model, each with the axes of its weights as a strategy calls them.
+
+    blocks: of the model, with the layouts of their tensors.
+    """
     found: dict[str, set[str]] = {}
     for op in (op for block in blocks for op in block.operations):
         axes = {
@@ -31,7 +34,10 @@ def axes_by_region(blocks: tuple[LaidOut, ...]) -> dict[str, frozenset[str]]:
 
 
 def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
-    """Raise UsageError if a strategy names something that a model does not have, so that it would have no effect."""
+    """Raise UsageError if a strategy names something that a model does not have, so that it would have no effect.
+
+    blocks: of the model. model: its name, for the error.
+    """
     found = axes_by_region(blocks)
     here = [region for region in REGIONS if region in found]
     for table, rules in (("regions", strategy.regions), ("weights", strategy.weights)):

@@ -31,7 +31,10 @@ Of = Callable[[Operation, Sizes, Mapping[str, Layout]], Expression]
 
 
 def temporary(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
-    """The most that an operation holds at once in addition to its operands and results: bytes on one rank."""
+    """The most that an operation holds at once in addition to its operands and results: bytes on one rank.
+
+    layouts: by name of a tensor, how ranks hold it.
+    """
     rule = _RULES.get(type(op.operator))
     return number(0) if rule is None else rule(op, sizes, layouts)
 

@@ -144,7 +144,10 @@ def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
 
 
 def check_frozen(card: Card, trained: Trained, tracers: Iterable[Tracer]) -> None:
-    """Raise UsageError for names of adapters or of frozen parts that match nothing in a model."""
+    """Raise UsageError for names of adapters or of frozen parts that match nothing in a model.
+
+    tracers: one for each block of the model, with its weights.
+    """
     tracers = tuple(tracers)
     if card.multi_token_prediction:
         word = "lora" if trained.lora else "frozen"

@@ -72,7 +72,11 @@ class Matched:
 
 
 def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]], labels: tuple[str, ...] = ()) -> Layout:
-    """The layout that a region's rules give a tensor with these axes, which the operator may call by other names."""
+    """The layout that a region's rules give a tensor with these axes, which the operator may call by other names.
+
+    axes: of the tensor, by their own names. rules: for each name of an axis, the mesh axes that partition it. labels:
+    the operator's names for these axes, in their order; empty: their own names.
+    """
     named = zip(axes, labels or axes, strict=True)
     return Layout.of({m: Partitioned(axis) for axis, label in named for m in rules.get(label, ())})
 
@@ -318,7 +322,11 @@ def _turns(have: Layout, want: Layout) -> list[str]:
 
 
 def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
-    """The collective, or local slice, that changes one placement on a mesh axis into another."""
+    """The collective, or local slice, that changes one placement on a mesh axis into another.
+
+    mesh_axis: the axis whose ranks take part. have, goal: the placements; None: each rank holds a whole copy.
+    ValueError for two placements between which no collective leads.
+    """
     source = have.axis if isinstance(have, Partitioned) else None
     target = goal.axis if isinstance(goal, Partitioned) else None
     if have is None and goal is not None:

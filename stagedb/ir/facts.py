@@ -57,7 +57,10 @@ class OpFacts:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "OpFacts":
-        """The facts of an operator of a store, from its properties; those that are absent or empty are None."""
+        """The facts of an operator of a store, from its properties; those that are absent or empty are None.
+
+        row: the operator's properties by name.
+        """
         return cls(
             origin=row.get("origin") or None,
             part=row.get("part") or None,

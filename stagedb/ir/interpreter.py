@@ -139,7 +139,10 @@ class Interpreter:
         return {op.name: _operator(op) for op in self.graph.ops if op.semantics != NO_SEMANTICS}
 
     def ops(self, block: str, templates: Collection[Template]) -> list[SymOp]:
-        """The ops of a block that a task runs, in the order in which it issues them."""
+        """The ops of a block that a task runs, in the order in which it issues them.
+
+        block: its name in the graph. templates: those that the task runs.
+        """
         chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
         return sorted(chosen, key=lambda op: op.order)
 
@@ -167,7 +170,11 @@ class Interpreter:
         return found
 
     def apply(self, op: SymOp, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        """Run an op's operator on the arrays of one rank. ValueError, naming the op, if it fails."""
+        """Run an op's operator on the arrays of one rank.
+
+        inputs: the arrays of `op.reads`, in that order; the result has those of `op.writes`. place: which rank.
+        ValueError, naming the op, if it fails.
+        """
         operator = self.operators.get(op.name)
         if operator is None:
             raise ValueError(f"{op.name} ({op.kind}) has no semantics, so it cannot be run")

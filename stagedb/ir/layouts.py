@@ -55,15 +55,21 @@ class Layout:
 
     @classmethod
     def of(cls, placements: Mapping[str, Placement]) -> "Layout":
-        """A layout from a mapping, in the order of the mesh."""
+        """A layout from a mapping, in the order of the mesh.
+
+        placements: by mesh axis; an axis that is left out replicates the tensor.
+        """
         return cls(tuple((axis, placements[axis]) for axis in MESH_AXES if axis in placements))
 
     def on(self, mesh_axis: str) -> Placement | None:
-        """The placement on one mesh axis; None where replicated."""
+        """The placement on one mesh axis; None where replicated. mesh_axis: such as `tp`."""
         return dict(self.placements).get(mesh_axis)
 
     def with_(self, mesh_axis: str, placement: Placement | None) -> "Layout":
-        """The same layout with another placement on one mesh axis."""
+        """This layout with another placement on one mesh axis.
+
+        mesh_axis: such as `tp`. placement: the new one; None: replicated.
+        """
         changed = dict(self.placements)
         changed.pop(mesh_axis, None)
         if placement is not None:
@@ -85,7 +91,10 @@ class Layout:
         )
 
     def cuts(self, tensor_axis: str) -> tuple[str, ...]:
-        """The mesh axes that partition one axis of the tensor, in the order in which they cut it."""
+        """The mesh axes that partition one axis of the tensor, in the order in which they cut it.
+
+        tensor_axis: the name of that axis, such as `hidden`.
+        """
         found = tuple(m for m, p in self.placements if isinstance(p, Partitioned) and p.axis == tensor_axis)
         return found[::-1] if tensor_axis in INNERMOST_FIRST else found
 

@@ -120,8 +120,11 @@ class Tracer:
 
     @contextmanager
     def sharing(self, owner: str) -> Iterator[None]:
-        """Take the following weights from a part of the block that other layers take theirs from too: one of a name
-        that the part has is the same weight."""
+        """While the block of `with` runs, take weights from another part of this block, which shares them between
+        layers.
+
+        owner: the name of that part. A weight of a name that the part already has is the same weight.
+        """
         self.owner = f"{owner}."
         yield
         self.owner = None
@@ -138,7 +141,11 @@ class Tracer:
         self.region, self.marks = region, frozenset(tags)
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
-        """A tensor of this block that no operation makes: an input, a weight, a block's port."""
+        """A tensor of this block that no operation makes: an input, a weight, a block's port.
+
+        name: without the block's and the part's. axes: their names. dtype: a class of formats, such as `act`. role:
+        such as `activation` or `cache`.
+        """
         return Tensor(f"{self.block}.{self.part}{name}", self._named(axes), dtype, role)
 
     def _named(self, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,7 +156,8 @@ class Tracer:
         """A parameter; the order of calls is the order of registration.
 
         Its first `rows` axes are one dimension of the framework's parameter: the dimension that sharding cuts. dtype:
-        its class of formats, if it is stored in another one than parameters are.
+        its class of formats, if it is stored in another one than parameters are. name: without the block's and the
+        part's. axes: their names.
         """
         owner = self.part if self.owner is None else self.owner
         weight = Tensor(f"{self.block}.{owner}{name}", self._named(axes), dtype, "weight")
@@ -166,7 +174,10 @@ class Tracer:
         *outputs: Tensor,
         template: Template | None = None,
     ) -> None:
-        """Append an operation; `name` is relative to the block's part unless it starts with the block's own name."""
+        """Append an operation; `name` is relative to the block's part unless it starts with the block's own name.
+
+        inputs, outputs: operands and results, in order. template: when the operation runs; None: in the forward.
+        """
         full = name if name.startswith(f"{self.block}.") else f"{self.block}.{self.part}{name}"
         operator = _renamed(operator, self.axes) if self.axes else operator
         if self.caches and not isinstance(operator, CacheAppend):
@@ -197,16 +208,26 @@ class Tracer:
         return self.cached[tensor.name]
 
     def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:
-        """Declare a tensor of this block that the forward makes; `emit` adds the operator that writes it."""
+        """Declare a tensor of this block that the forward makes; `emit` adds the operator that writes it.
+
+        name: without the block's and the part's. axes: their names. dtype: a class of formats.
+        """
         return self.tensor(name, axes, dtype, "activation")
 
     def gradient(self, of: Tensor, name: str) -> Tensor:
-        """A gradient tensor of the shape of `of`; gradients of weights have the dtype class `grad`."""
+        """A gradient tensor of the shape of `of`; gradients of weights have the dtype class `grad`.
+
+        of: what the gradient belongs to. name: the gradient's, whole.
+        """
         of = self.whole(of)
         return Tensor(name, of.axes, "grad" if of.role == "weight" else of.dtype, "gradient")
 
     def narrow(self, name: str, of: Tensor, operator: Operator, dtype: str, template: Template | None = None) -> Tensor:
-        """Cast a tensor to a narrower format; the copy's gradient is the tensor's own."""
+        """Cast a tensor to a narrower format; the copy's gradient is the tensor's own.
+
+        name: of the copy. of: the tensor. operator: makes the cast. dtype: the narrower class of formats. template:
+        when the cast runs; None: in the forward.
+        """
         copy = self.tensor(name.removeprefix(f"{self.block}."), of.axes, dtype, "activation")
         self.narrowed[copy.name] = of
         self.emit(copy.name, operator, (of,), copy, template=template)

@@ -138,7 +138,11 @@ def _content(work: ChunkWork) -> Mapping[str, object]:
 
 
 def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[RankClass, ...]:
-    """Classes in the order of their first stages."""
+    """The rank classes: stage works whose ranks run the same operators are one class.
+
+    works: what the ranks of each stage run. common: what every class's digest includes. Returns the classes in the
+    order of their first stages.
+    """
     found: dict[str, list[StageWork]] = {}
     for work in works:
         found.setdefault(work_digest(work, common), []).append(work)

@@ -40,6 +40,7 @@ class IndexedGraph:
 
     @classmethod
     def of(cls, graph: SymGraph) -> "IndexedGraph":
+        """The graph with the rows of its operators and edges."""
         rows = graph_rows(graph)
         ops = _rows(OP_COLUMNS, rows["ops"])
         weights = _rows(WEIGHT_COLUMNS, [row for row in rows["tensors"] if row["role"] == "weight"])
@@ -98,7 +99,7 @@ def rows_of(graph: IndexedGraph, plan: Plan, made: Prepared, chosen: Sequence[Ra
 
 
 def rows_by_class(rows: Iterable[Row]) -> Mapping[int, list[Row]]:
-    """Rows grouped by their key `class`, a number."""
+    """Rows grouped by their key `class`, a number. rows: with any other keys."""
     found = defaultdict[int, list[Row]](list)
     for row in rows:
         found[row["class"]].append(row)

@@ -35,6 +35,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     Each row has what copying ops and edges needs. `here`, `before` and `after` are the beginnings of the ids of ops at
     this position and at the neighbouring ones, which another chunk of the stage may have. `single` is the same for each
     block that the stage has once. `mark` ends the ids of a turn's ops. width: the issue numbers that a turn takes.
+    instance: its id, with which the ids of ops begin.
     """
     rows = []
     for each, number, work in chunks_of(classes):
@@ -81,7 +82,7 @@ def _neighbours(instance: str, each: RankClass, number: int, stage: Stage) -> Ma
 
 
 def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list[Row]:
-    """One row for each bucket's collective, with the weights that it carries."""
+    """One row for each bucket's collective, with the weights that it carries. instance, graph: their ids."""
     return [
         {
             "id": bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index),
@@ -160,11 +161,19 @@ def chunks_of(classes: Sequence[RankClass]) -> Iterator[tuple[RankClass, int, Ch
 
 
 def op_prefix(instance: str, each: RankClass, chunk: int, position: int) -> str:
-    """The beginning of the ids of the ops at a position of a chunk of a class."""
+    """The beginning of the ids of the ops at a position of a chunk of a class.
+
+    instance: its id. chunk: its number on the stage. position: of the block on the stage.
+    """
     return f"{instance}/{each.number}/{chunk}/{position}/"
 
 
 def bucket_id(instance: str, each: RankClass, chunk: int, position: int, op: str, index: int) -> str:
+    """The id of the collective of one bucket.
+
+    instance: its id. chunk: its number on the stage. position: of the block that ends the bucket. op: the name of the
+    rule. index: of the bucket among those of the rule.
+    """
     return f"{op_prefix(instance, each, chunk, position)}{op}.{index}"
 
 

@@ -72,5 +72,8 @@ class ExpertUnits:
         return towards(0) - 2 if template.upward else None
 
     def reduced(self, unit: int, template: Template) -> int:
-        """The number after which the gradients of a layer's experts are reduced."""
+        """The number after which the gradients of a layer's experts are reduced.
+
+        unit: the layer, by its place on the chunk. template: of the operators that make the gradients.
+        """
         return self.order.downward(unit) + self.spans[unit].last[template.phase]

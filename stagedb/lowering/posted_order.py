@@ -34,7 +34,10 @@ class Issued:
 
 
 def issued(plan: Plan, columns: ClassColumns, stage: int) -> Issued:
-    """What a rank of a class runs on one of its stages, in the order in which it is issued."""
+    """What a rank of a class runs on one of its stages, in the order in which it is issued.
+
+    stage: its number in the pipeline.
+    """
     nodes = sequence(columns)
     found = _in_tasks(nodes)
     if not plan.posts_ahead:

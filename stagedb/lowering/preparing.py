@@ -23,7 +23,10 @@ FORMAT = 6
 
 
 def with_all_words(plan: Plan, sizes: Mapping[str, int]) -> Plan:
-    """The plan with all defaults and derived values written out: plans of equal meaning for a model become equal."""
+    """The plan with all defaults and derived values written out: plans of equal meaning for a model become equal.
+
+    sizes: the model's symbols, such as L for its layers.
+    """
     split = spelled_out(plan, plan.chunk_layers(sizes["L"]))
     load = () if plan.routing else uneven(plan, sizes)
     return dataclasses.replace(plan.canonical, **split, expert_load=load)
@@ -122,6 +125,7 @@ def _groups(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[AxisGr
 
 
 def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
+    """The rank classes of a graph under a plan, with the blocks, buckets and tasks of their stages."""
     orders, placement, last = plan.tasks(), plan.placement, plan.pp * plan.virtual_stages - 1
     works = []
     room = 1 + evaluated.turns * evaluated.width

@@ -37,8 +37,9 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
     """The dependencies of each weight's first bucket, and the ops that wait for its last one.
 
     The first list has edges (source, target, kind): gradient to bucket, bucket to the next bucket of the same weight;
-    gathered parameters to their readers, and the ops that must end before the gather.
-    The second has (bucket, gradient): every op of the step that reads the gradient waits for the bucket.
+    gathered parameters to their readers, and the ops that must end before the gather. The second has (bucket,
+    gradient): every op of the step that reads the gradient waits for the bucket. instance: its id, with which the ids
+    of ops begin.
     """
     edges: dict[tuple[str, str, str], None] = {}
     readers: dict[tuple[str, str], None] = {}
@@ -71,7 +72,7 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
 
 
 def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
-    """One row a task of each class, in the order in which it runs them."""
+    """One row a task of each class, in the order in which it runs them. instance: its id."""
     for each in classes:
         for index, (task, mark) in enumerate(zip(each.work.tasks, marks(each.work.tasks), strict=True)):
             yield {
@@ -87,7 +88,7 @@ def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
 
 
 def task_order_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
-    """One row a task and the one after it."""
+    """One row a task and the one after it. instance: its id. Each row has the ids `source` and `target`."""
     return [
         {"source": _task(instance, each.number, index), "target": _task(instance, each.number, index + 1)}
         for each in classes
@@ -96,7 +97,10 @@ def task_order_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
 
 
 def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: ChunkPlacement) -> list[Row]:
-    """One row a task and the task of a neighbouring stage that receives its message."""
+    """One row a task and the task of a neighbouring stage that receives its message.
+
+    instance: its id. placement: of chunks on stages.
+    """
     return [
         {
             "source": _task(instance, feed.source_class, feed.source),

@@ -130,7 +130,10 @@ class ChunkProgram:
         return found
 
     def port(self, name: str) -> Key:
-        """The storage of a message's tensor: `recv_forward` and `send_backward` are at the first end."""
+        """The storage of a message's tensor: `recv_forward` and `send_backward` are at the first end.
+
+        name: of the tensor, without its block.
+        """
         first = name in ("recv_forward", "send_backward")
         return self.resolve((f"{CUT}.{name}", -1 if first else len(self.places)))
 

@@ -36,7 +36,7 @@ def offloaded(found: Iterable[State], plan: Plan) -> tuple[tuple[State, ...], tu
     """What a rank holds of some states, and what its host holds.
 
     With the optimizer on the host these are its states, the master copies, and a gradient of each of these, which is as
-    wide (`cpu_copy_map_grad` of Megatron-Core's `HybridDeviceOptimizer`).
+    wide (`cpu_copy_map_grad` of Megatron-Core's `HybridDeviceOptimizer`). found: all states of a rank.
     """
     if plan.options.offload != "optimizer":
         return tuple(found), ()

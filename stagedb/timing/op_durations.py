@@ -254,6 +254,8 @@ def _spared(packed: str | None, dims: tuple[int, ...]) -> int:
 def unmasked_flops(columns: ClassColumns, op: int, cp_kind: str) -> int:
     """The FLOPs of an operator for the pairs of queries and keys that its causal mask leaves; all of its FLOPs where it
     has none. `flops` of an attention are for all pairs, as counters of FLOPs have them. cp_kind: the plan's word.
+
+    op: its row in the class.
     """
     work = _work(columns, op, cp_kind in RINGS)
     if not is_attention_kernel(work.kind, work.dims) or not work.causal:

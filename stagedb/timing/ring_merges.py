@@ -26,7 +26,11 @@ _SUMMED, _FIRST = 3 * _NARROW, 2 * _NARROW
 
 
 def merge_ns(ops: Ops, op: int, merges: str, repeated: bool, accelerator: Accelerator) -> int:
-    """ns that an op takes to merge a turn of a ring; 0 for an op that is none. repeated: keys have all heads."""
+    """ns that an op takes to merge a turn of a ring; 0 for an op that is none. repeated: keys have all heads.
+
+    op: its row in the class. merges: how the ring merges, as `moved` takes it. accelerator: whose memory bandwidth
+    counts.
+    """
     if ops.facts[op].ring is None or len(ops.dims[op]) < 6:
         return 0
     batch, heads, kv_heads, *sizes = ops.dims[op]

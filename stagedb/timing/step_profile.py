@@ -63,8 +63,9 @@ class JobProfile:
 def blocking_axes(given: str | Sequence[str], system: System) -> tuple[str, ...]:
     """Mesh axes of a text such as `tp,pp`, or of their names, each once and in one order.
 
-    Raises UsageError for an unknown axis, with the list of axes, and for a system on which nothing can wait. An axis on
-    which a job has no neighbours is accepted: whether a framework waits does not depend on the job.
+    given: the text or the names. Raises UsageError for an unknown axis, with the list of axes, and for a system on
+    which nothing can wait. An axis on which a job has no neighbours is accepted: whether a framework waits does not
+    depend on the job.
     """
     named = given.split(",") if isinstance(given, str) else given
     names = {name.strip() for name in named} - {""}

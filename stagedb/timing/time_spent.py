@@ -146,7 +146,7 @@ class Cover:
         return cls(start[fresh], finish[ends])
 
     def before(self, time: Ints) -> Ints:
-        """The number of covered ns before each of these times."""
+        """The number of covered ns before each of these times. time: moments [ns]."""
         if not len(self.start):
             return np.zeros(len(time), np.int64)
         at = np.searchsorted(self.start, time, side="right") - 1

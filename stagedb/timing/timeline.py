@@ -88,7 +88,7 @@ def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", bloc
 
     blocking: mesh axes whose communication the compute stream waits for; the stream then takes its nodes in issue
     order. A framework that starts messages between stages and waits until they are sent blocks on `pp`. `cp` blocks on
-    a ring over places of neighbours (`cpr`) too.
+    a ring over places of neighbours (`cpr`) too. length: ns of each event. compute: one of `COMPUTE_MODES`.
     """
     chosen, edges, slots = _choices(network, compute, blocking)
     if compute != "out-of-order":
@@ -107,7 +107,10 @@ def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", bloc
 def step_length(
     network: NodeGraph, durations: Sequence[Ints], compute: str = "out-of-order", blocking: Collection[str] = ()
 ) -> int:
-    """The step of `run_step` [ns], without its timeline: in less than half of the time."""
+    """The step of `run_step` [ns], without its timeline: in less than half of the time.
+
+    durations, compute, blocking: as in `run_step`.
+    """
     _, edges, slots = _choices(network, compute, blocking)
     length = network.lengths(durations)
     if compute == "out-of-order":
@@ -137,7 +140,10 @@ def _choices(network: NodeGraph, compute: str, blocking: Collection[str]) -> tup
 
 
 def check_blocking(blocking: Collection[str], compute: str) -> None:
-    """Raise UsageError if a compute stream cannot wait for communication because it has no issue order."""
+    """Raise UsageError if a compute stream cannot wait for communication because it has no issue order.
+
+    blocking: axes that are waited for. compute: one of `COMPUTE_MODES`.
+    """
     if blocking and compute == "out-of-order":
         raise UsageError(
             f"what blocks a compute stream has a place in its order of issue: {Word('blocking')} needs a system that "
@@ -156,7 +162,10 @@ def _waited(network: NodeGraph, blocking: Collection[str]) -> npt.NDArray[np.boo
 
 
 def clock(order: Order, length: Ints) -> Timeline:
-    """Run a step whose order is decided, with events of these lengths [ns]. Other lengths may have decided it."""
+    """Run a step whose order is decided, with events of these lengths [ns]. Other lengths may have decided it.
+
+    length: ns of each event.
+    """
     starts, before = order.starts.tolist(), order.before.tolist()
     took = length.tolist()
     start, finish = [0] * len(took), [0] * len(took)

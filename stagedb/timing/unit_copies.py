@@ -20,8 +20,9 @@ from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, ClassCo
 def add_copies(columns: ClassColumns, ns: Ints, copies: str, dtype: str, accelerator: Accelerator) -> None:
     """Lengthen what computes next to a collective of a unit by what is copied for it.
 
-    dtype: the format in which gradients are made. A copy is added to the first kernel that reads the parameters or the
-    last that makes gradients; to the collective, where those run more often than it.
+    A copy is added to the first kernel that reads the parameters or the last that makes gradients; to the collective,
+    where those run more often than it. ns: the duration of each op, changed in place. copies: what a framework copies,
+    as in its profile. dtype: the format in which gradients are made. accelerator: whose memory bandwidth counts.
     """
     ops, edges = columns.ops, columns.edges
     data = edges.kind == DATA

@@ -51,7 +51,7 @@ class Scaling:
 
         selectors: the words that WHAT may be.
 
-        Raises UsageError, with the known words, for anything else.
+        text: the what-if. Raises UsageError, with the known words, for anything else.
         """
         found = _FORM.fullmatch(text.strip())
         if found is None:

@@ -373,7 +373,7 @@ def dump(operator: Operator) -> str:
 
 @lru_cache(maxsize=4_096)
 def load(text: str) -> Operator:
-    """The operator of a stored form; ValueError if it names none."""
+    """The operator of a stored form; ValueError if it names none. text: JSON, as `dump` writes it."""
     fields = json.loads(text)
     cls = OPERATORS.get(fields.pop("operator", ""))
     if cls is None:

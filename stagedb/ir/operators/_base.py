@@ -54,7 +54,7 @@ class RankPlace:
     layer: int = 0
 
     def positions(self, axis: str = QUERIES) -> Array:
-        """The places in the sequence of this rank's part of its queries, or of its keys."""
+        """The places in the sequence of this rank's part of its queries, or of its keys. axis: `QUERIES` or `KEYS`."""
         return self.indices(axis) + (self.before if axis == QUERIES else 0)
 
     def indices(self, axis: str) -> Array:
@@ -117,15 +117,16 @@ class Operator:
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
-        """Its labels for the axes of operands and results: an axis may have two roles.
+        """The names that this operator has for the axes of its operands and of its results: an axis may have two roles.
 
         Tensors of keys have the axis `seq`, of the positions that the run computes. An operator that reads them under
-        another name (`kseq`) reads the keys of all positions.
+        another name (`kseq`) reads the keys of all positions. inputs, outputs: its operands and results, in order.
+        Returns the names for the axes of each operand, then of each result.
         """
         return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 
     def operands(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
-        """The inputs, with the axes that it reads: of keys those of all positions."""
+        """The inputs, with the axes that it reads: of keys those of all positions. outputs: its results, in order."""
         read, _ = self.labels(inputs, outputs)
         return tuple(with_keys(tensor, labels) for tensor, labels in zip(inputs, read, strict=True))
 
@@ -164,27 +165,45 @@ class Operator:
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        """Emit the backward of `op` in issue order; yield (index of the input, its gradient) contributions."""
+        """Emit the backward of `op` in issue order; yield (index of the input, its gradient) contributions.
+
+        grads: the gradient of each result of `op`, in order; None for a result that nothing differentiates. TypeError
+        for an operator without a gradient.
+        """
         raise TypeError(f"{type(self).__name__} has no gradient")
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        """The operator's meaning on one rank's arrays."""
+        """The operator's meaning on one rank's arrays.
+
+        place: which rank, with the sizes of its axes. inputs: the arrays of the operands, in order. Returns those of
+        the results. TypeError for an operator without a meaning in numpy.
+        """
         raise TypeError(f"{type(self).__name__} has no numpy meaning")
 
 
 def with_keys(tensor: "Tensor", labels: Labels) -> "Tensor":
-    """A tensor, with the axis that an operator calls the sequence's by another name."""
+    """A tensor of keys with the sequence axis renamed as an operator reads it.
+
+    labels: the operator's names for the tensor's axes, in order. An axis `seq` takes its label; the others keep their
+    names.
+    """
     axes = (label if axis == QUERIES else axis for axis, label in zip(tensor.axes, labels, strict=True))
     return replace(tensor, axes=tuple(axes))
 
 
 def over(axis: str, axes: Labels) -> Labels:
-    """These axes, where a sequence has the positions of another role: `QUERIES` or `KEYS`."""
+    """These axes, where a sequence has the positions of another role: `QUERIES` or `KEYS`.
+
+    axis: the role that the sequence gets.
+    """
     return tuple(axis if each in (QUERIES, KEYS) else each for each in axes)
 
 
 def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
-    """The gradient of an operator's first output, which its rule starts from."""
+    """The gradient of an operator's first output, which its rule starts from.
+
+    grads: the gradient of each result, in order. TypeError if the first one is None.
+    """
     grad = grads[0]
     if grad is None:
         raise TypeError("an operator's backward was asked for without the gradient of its first output")
@@ -194,7 +213,10 @@ def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
 def joined_gradient(
     tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...]
 ) -> Iterator[tuple[int, "Tensor"]]:
-    """The gradient of the input of an operation that splits it, by an operator that joins those of its results."""
+    """The gradient of the input of an operation that splits it, by an operator that joins those of its results.
+
+    op: the forward's operation. operator: the one that joins. grads: of the results of `op`; None: not differentiated.
+    """
     grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
     present = tuple(each for each in grads if each is not None)
     tracer.emit(grad.name, operator, present, grad, template=INPUT_GRADIENT)
@@ -205,7 +227,10 @@ def fused_gradient(
     tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...], to: tuple["Tensor", ...]
 ) -> Iterator[tuple[int, "Tensor"]]:
     """One operation for the gradients of all inputs `to`. It reads all that the forward read and wrote, and the
-    gradients of further outputs where there are some."""
+    gradients of further outputs where there are some.
+
+    op: the forward's operation. operator: the one that makes the gradients. grads: of the results of `op`, in order.
+    """
     name = f"{op.name}.input_gradient"
     made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(to)]
     reads = (arriving(grads), *op.inputs, *op.outputs, *(further for further in grads[1:] if further is not None))

@@ -83,12 +83,18 @@ GATES: Mapping[str, tuple[Callable[[Array, Array], Array], Callable[[Array, Arra
 
 
 def gate_value(function: str, gate: Array, up: Array) -> Array:
-    """The value of a gate: one of `GATES`, or an activation of the gate times up."""
+    """The value of a gate: one of `GATES`, or an activation of the gate times up.
+
+    function: the name of either. gate, up: arrays of one shape.
+    """
     return GATES[function][0](gate, up) if function in GATES else ACTIVATIONS[function][0](gate) * up
 
 
 def gate_slopes(function: str, gate: Array, up: Array) -> tuple[Array, Array]:
-    """The derivatives of `gate_value` by gate and by up."""
+    """The derivatives of `gate_value` by gate and by up.
+
+    function: a name that `gate_value` takes. gate, up: arrays of one shape.
+    """
     if function in GATES:
         return GATES[function][1](gate, up)
     return up * ACTIVATIONS[function][1](gate), ACTIVATIONS[function][0](gate)

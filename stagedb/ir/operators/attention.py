@@ -250,7 +250,11 @@ class Softmax(ScoredPairs):
             yield len(op.inputs) - 2, index_loss(tracer, op, best, ChosenWeights(), (op.outputs[0], chosen))
 
     def allowed(self, inputs: list[Array]) -> Array:
-        """The keys among which a query sees some: those that an indexer chose, or all."""
+        """The keys among which a query sees some: those that an indexer chose, or all.
+
+        inputs: the operands. The first is the scores (batch, heads, queries, keys); with an indexer, the last one has
+        its choice.
+        """
         return among(inputs[-1] if self.chosen else None, inputs[0].shape[-1])
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -35,7 +35,10 @@ def _ended(rows: Array, blocks: int, ratio: int) -> Array:
 
 
 def ended_pairs(positions: int, ratio: int, most: int) -> int:
-    """The pairs of a query and a block that has ended, of so many positions, with at most so many blocks a query."""
+    """The number of pairs of a query and a compressed block of keys that ended before it, over a whole sequence.
+
+    positions: tokens of the sequence. ratio: tokens a block. most: how many blocks a query sees at most.
+    """
     most = min(most, positions // ratio)
     return most * (positions + 1) - ratio * most * (most + 1) // 2
 

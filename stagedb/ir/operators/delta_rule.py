@@ -183,7 +183,7 @@ def _one_token(
 
 
 def of_norm(dy: Array, y: Array, root: Array) -> Array:
-    """The gradient of `x · root`, where root is 1 over the norm of x. y: that product."""
+    """The gradient of x, where y = x · root and root is 1 over the norm of x. dy: the gradient of y."""
     return np.asarray(root * (dy - y * (y * dy).sum(axis=-1, keepdims=True)))
 
 

@@ -32,7 +32,10 @@ KV_HEADS, COPIES = "kv_heads", "kv_copies"
 
 
 def unpack(inputs: list[Array]) -> tuple[Array, Array, Array]:
-    """q, k, v from three arrays or from a packed one."""
+    """q, k, v from three arrays or from a packed one.
+
+    inputs: three arrays (batch, seq, heads, head_dim), or one (batch, seq, kv_heads, q per kv head + 2, head_dim).
+    """
     if len(inputs) == 3:
         return inputs[0], inputs[1], inputs[2]
     packed = inputs[0]

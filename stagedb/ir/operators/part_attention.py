@@ -72,11 +72,17 @@ class PartAttention(Attention):
         return np.asarray(order[: (chunk + 1) * length // (_parts(self.balanced) * ranks)])
 
     def products(self, q: Array, k: Array) -> Array:
-        """Scaled products of queries and keys."""
+        """Scaled products of queries and keys.
+
+        q, k: (batch, seq, heads, head_dim). Returns (batch, heads, queries, keys).
+        """
         return scaled_products(q, k, self.factor(q.shape[-1]))
 
     def scores(self, place: RankPlace, products: Array, rows: slice) -> Array:
-        """Scores of these products, without those of later keys."""
+        """Scores of these products, without those of later keys.
+
+        products: (batch, heads, queries, keys) of some queries. rows: which of this rank's queries these are.
+        """
         at = place.indices("seq")[rows]
         scored = self.scored(products, at, heads_here(place), place.sizes["heads"])
         return np.where(self.seen(at, np.arange(products.shape[-1])), scored, -np.inf)

@@ -193,7 +193,10 @@ class RingStep(Operator):
         return ScoredPairs(softcap=self.softcap, scale=self.scale)
 
     def products(self, q: Array, k: Array) -> Array:
-        """Scaled products of queries and keys."""
+        """Scaled products of queries and keys.
+
+        q, k: (batch, seq, heads, head_dim); k may have fewer heads. Returns (batch, heads, queries, keys).
+        """
         return scaled_products(q, repeat_heads(k, q.shape[2]), self.rules.factor(q.shape[-1]))
 
     def scores(self, place: RankPlace, products: Array) -> Array:

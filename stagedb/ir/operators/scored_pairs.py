@@ -29,7 +29,10 @@ class ScoredPairs(Operator):
     sinks: bool = False
 
     def seen(self, rows: Array, columns: Array) -> Array:
-        """Whether the query of each row sees the key of each column, by their positions. It sees no later key."""
+        """Whether the query of each row sees the key of each column, by their positions. It sees no later key.
+
+        rows, columns: positions in the sequence. Returns a bool for each pair (rows, columns).
+        """
         apart = rows[:, None] - columns[None, :]
         found = apart >= 0
         if self.window is not None:
@@ -58,11 +61,18 @@ class ScoredPairs(Operator):
         return whole * _in_window(chunk, self.window) + _in_window(rest, self.window)
 
     def factor(self, head_dim: int) -> float:
-        """The factor of the products of queries and keys."""
+        """The factor of the products of queries and keys.
+
+        head_dim: the width of a head, whose root divides the products if no scale is set.
+        """
         return self.scale or 1 / math.sqrt(head_dim)
 
     def scored(self, products: Array, rows: Array, heads: Array, all_heads: int) -> Array:
-        """Scores (batch, heads, queries, keys) from scaled products, before the mask. rows: positions of queries."""
+        """Scores (batch, heads, queries, keys) from scaled products, before the mask. rows: positions of queries.
+
+        heads: the numbers of the heads that this rank has. all_heads: how many the layer has, on which ALiBi's slopes
+        depend.
+        """
         scores = self.softcap * np.tanh(products / self.softcap) if self.softcap else products
         if not self.alibi:
             return scores
@@ -89,7 +99,10 @@ def slopes(heads: int) -> Array:
 
 
 def scaled_products(q: Array, k: Array, factor: float) -> Array:
-    """Scaled products (batch, heads, queries, keys)."""
+    """Scaled products (batch, heads, queries, keys).
+
+    q, k: (batch, seq, heads, head_dim). factor: multiplies each product.
+    """
     return np.asarray(np.einsum("bqhd,bkhd->bhqk", q, k) * factor)
 
 
@@ -99,7 +112,10 @@ def heads_here(place: RankPlace) -> Array:
 
 
 def log_sum(scores: Array, sinks: Array | None) -> Array:
-    """The log of the sum of exponentials of each row, that of its head's sink included."""
+    """The log of the sum of exponentials of each row, that of its head's sink included.
+
+    scores: (batch, heads, queries, keys). sinks: one for each head; None without. Returns (batch, heads, queries).
+    """
     top = scores.max(axis=-1)
     if sinks is not None:
         top = np.maximum(top, sinks[:, None])

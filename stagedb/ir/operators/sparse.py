@@ -160,7 +160,10 @@ class IndexLossGradient(Operator):
 def index_loss(
     tracer: "Tracer", op: "Operation", best: "Tensor", target: Operator, reads: tuple["Tensor", ...]
 ) -> "Tensor":
-    """Emit the gradient of the scores `best`. target: makes the weights that the loss compares them with."""
+    """Emit the gradient of the scores `best`. target: makes the weights that the loss compares them with.
+
+    op: the forward's operation. best: the indexer's scores. reads: what `target` reads.
+    """
     made = tracer.gradient(best, f"{op.name}.index_target")
     tracer.emit(made.name, target, reads, made, template=INPUT_GRADIENT)
     grad = tracer.gradient(best, f"{op.name}.index_gradient")

@@ -190,7 +190,10 @@ class WidenTokens(Operator):
 
 
 def narrowed(tracer: "Tracer", name: str, of: "Tensor", template: "Template | None" = None) -> "tuple[Tensor, Tensor]":
-    """Emit the cast of tokens to fp8: the tokens, whose gradient has the format of `of`, and their scales."""
+    """Emit the cast of tokens to fp8: the tokens, whose gradient has the format of `of`, and their scales.
+
+    name: of the copy, with or without the block's. of: the tokens. template: when the cast runs; None: in the forward.
+    """
     own = name.removeprefix(f"{tracer.block}.")
     gradient = template is not None and template.differentiates
     copy = tracer.activation(own, of.axes, E5M2 if gradient else E4M3)
