@@ -260,8 +260,8 @@ def ray_workers(
 ) -> Iterator[RayWorkers]:
     """A worker on each CPU of a cluster. They end with the block, and with this process.
 
-    address: as `ray.init` takes it, with `ray://`. The others: as in `RayWorkers`. Raises UsageError for an address
-    that cannot be reached, and for another stagedb, Python or Ray there.
+    address: as `ray.init` takes it, with `ray://`. answer, make, arguments, name, lost: as in `RayWorkers`. Raises
+    UsageError for an address that cannot be reached, and for another stagedb, Python or Ray there.
     """
     check_address(address)
     ray = _ray()

@@ -109,7 +109,11 @@ def points(variations: Sequence[Variation], *, together: bool = False) -> list[d
 
 
 def changed_system(system: System, values: Mapping[str, Any]) -> System:
-    """A system with the numbers of a point. UsageError if it has no such number, or cannot have such a value."""
+    """A system with the numbers of a point.
+
+    values: of the point, by name; those that begin with `system.` are numbers of the system. UsageError if it has no
+    such number, or cannot have such a value.
+    """
     numbers = {name.removeprefix(NUMBERS): value for name, value in values.items() if name.startswith(NUMBERS)}
     known = {path: find_number(system, path).value for path in numbers}
     return with_numbers(system, {path: value for path, value in numbers.items() if value != known[path]})
@@ -123,7 +127,7 @@ def shown_value(value: Any) -> Any:
 
 
 def point_name(values: Mapping[str, Any]) -> str:
-    """A point in words, such as `tp 4, system.accelerator.launch 1000`."""
+    """A point in words, such as `tp 4, system.accelerator.launch 1000`. values: by name."""
     return ", ".join(f"{name} {shown_text(value)}" for name, value in values.items())
 
 

@@ -75,7 +75,10 @@ class CollectiveKind:
         return self.gathers or self.scatters
 
     def whole(self, size: int, members: int) -> int:
-        """Bytes of the largest buffer of the collective, where a member passes in `size`."""
+        """Bytes of the largest buffer of the collective, where a member passes in `size`.
+
+        members: ranks of the group.
+        """
         return size * members if self.gathers else size
 
     def sizes(self, part: Size, whole: Size) -> tuple[Size, Size]:
@@ -86,11 +89,14 @@ class CollectiveKind:
         return (part, whole) if self.gathers else (whole, part)
 
     def messages(self, members: int) -> int:
-        """How many messages a member sends: around a ring, or one to each other member."""
+        """How many messages a member sends: around a ring, or one to each other member. members: ranks of the group."""
         return self.passes * (members - 1)
 
     def message(self, size: Fraction, members: int) -> Fraction:
-        """Bytes of each message of a member that passes in `size` bytes (`messages` has their number)."""
+        """Bytes of each message of a member that passes in `size` bytes (`messages` has their number).
+
+        members: ranks of the group.
+        """
         return size if self.gathers else size / members
 
     def combine(self, held: "Sequence[Array]", axis: int | None) -> "Array":

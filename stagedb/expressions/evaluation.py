@@ -29,7 +29,10 @@ def evaluate(text: str, env: Mapping[str, int], *, what: str = "") -> int:
 
 
 def evaluate_all(texts: Iterable[str], env: Mapping[str, int], *, what: str = "") -> dict[str, int]:
-    """The value of each distinct expression; see `evaluate`."""
+    """The value of each distinct expression; see `evaluate`.
+
+    texts: expressions. env: the values of symbols. what: what the values are, for errors. Returns values by text.
+    """
     return {text: evaluate(text, env, what=what) for text in dict.fromkeys(texts)}
 
 

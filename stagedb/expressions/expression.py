@@ -116,7 +116,7 @@ def symbol(name: str) -> Expression:
 
 @lru_cache(maxsize=256)
 def number(value: int) -> Expression:
-    """An integer as an expression."""
+    """An integer as an expression. value: any integer."""
     return Expression(algebra.integer(value))
 
 
@@ -127,7 +127,7 @@ def parse(text: str) -> Expression:
 
 
 def total(values: "Iterable[Expression | int]") -> Expression:
-    """The sum of expressions and integers; 0 without any."""
+    """The sum of expressions and integers; 0 without any. values: the terms."""
     result = number(0)
     for value in values:
         result = result + value
@@ -135,7 +135,7 @@ def total(values: "Iterable[Expression | int]") -> Expression:
 
 
 def product(values: "Iterable[Expression | int]") -> Expression:
-    """The product of expressions and integers; 1 without any."""
+    """The product of expressions and integers; 1 without any. values: the factors."""
     result = number(1)
     for value in values:
         result = result * value

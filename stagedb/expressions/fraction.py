@@ -55,10 +55,12 @@ def rank(monomial: Monomial) -> tuple[int, list[str]]:
 
 
 def leading(polynomial: Polynomial) -> Monomial:
+    """The monomial of a polynomial that comes first in the order of `rank`, without its coefficient."""
     return next(iter(polynomial)) if len(polynomial) == 1 else min(polynomial, key=rank)
 
 
 def times_monomial(one: Monomial, two: Monomial) -> Monomial:
+    """The product of two monomials. one, two: the exponents of each symbol are added."""
     if not one or not two:
         return one or two
     exponents = dict(one)
@@ -95,6 +97,7 @@ def _bounded(polynomial: Polynomial) -> Polynomial:
 
 
 def plus(one: Polynomial, two: Polynomial, sign: int = 1) -> Polynomial:
+    """The sum of two polynomials. sign: 1 adds `two` to `one`, -1 subtracts it."""
     total = dict(one)
     for monomial, coefficient in two.items():
         left = total.get(monomial, 0) + sign * coefficient
@@ -106,6 +109,7 @@ def plus(one: Polynomial, two: Polynomial, sign: int = 1) -> Polynomial:
 
 
 def times(one: Polynomial, two: Polynomial) -> Polynomial:
+    """The product of two polynomials, `one` and `two`."""
     if len(one) * len(two) > 16 * MAX_TERMS:
         raise DimensionError(f"a dimension of more than {MAX_TERMS} terms once it is multiplied out")
     total: Polynomial = {}
@@ -117,7 +121,7 @@ def times(one: Polynomial, two: Polynomial) -> Polynomial:
 
 
 def content(polynomial: Polynomial) -> tuple[int, Monomial]:
-    """The greatest integer and monomial that divide every term."""
+    """The greatest integer and monomial that divide every term. polynomial: with a term at least."""
     if len(polynomial) == 1:
         ((only, coefficient),) = polynomial.items()
         return abs(coefficient), only
@@ -133,7 +137,10 @@ def content(polynomial: Polynomial) -> tuple[int, Monomial]:
 
 
 def divide_out(polynomial: Polynomial, number: int, monomial: Monomial) -> Polynomial:
-    """The polynomial divided by an integer and a monomial. Both must divide each of its terms."""
+    """The polynomial divided by an integer and a monomial. Both must divide each of its terms.
+
+    number: the integer, above 0. monomial: symbols with their exponents.
+    """
     if number == 1 and not monomial:
         return polynomial
     result: Polynomial = {}
@@ -146,7 +153,10 @@ def divide_out(polynomial: Polynomial, number: int, monomial: Monomial) -> Polyn
 
 
 def fraction(above: Polynomial, below: Polynomial) -> Fraction:
-    """The quotient of two polynomials in lowest terms."""
+    """The quotient of two polynomials in lowest terms.
+
+    above, below: numerator and denominator. DimensionError if `below` is 0.
+    """
     if not below:
         raise DimensionError("a dimension that divides by zero")
     if not above:
@@ -195,26 +205,31 @@ def _cancel(above: Polynomial, below: Polynomial) -> tuple[Polynomial, Polynomia
 
 
 def integer(value: int) -> Fraction:
+    """An integer as a fraction. value: the integer."""
     return Fraction(_bounded({(): value}) if value else {}, ONE)
 
 
 def atom(name: str) -> Fraction:
+    """A symbol, or a function such as a ceiling, as a fraction. name: its text."""
     return Fraction({((name, 1),): 1}, ONE)
 
 
 def add(one: Fraction, two: Fraction, sign: int = 1) -> Fraction:
+    """The sum of two fractions. sign: 1 adds `two` to `one`, -1 subtracts it."""
     if one.below == two.below:
         return fraction(plus(one.above, two.above, sign), one.below)
     return fraction(plus(times(one.above, two.below), times(two.above, one.below), sign), times(one.below, two.below))
 
 
 def multiply(one: Fraction, two: Fraction) -> Fraction:
+    """The product of two fractions, `one` and `two`."""
     if len(one.above) == len(one.below) == len(two.above) == len(two.below) == 1:
         return _product_of_terms((one.above, two.above), (one.below, two.below))
     return fraction(times(one.above, two.above), times(one.below, two.below))
 
 
 def divide(one: Fraction, two: Fraction) -> Fraction:
+    """`one` divided by `two`. DimensionError if `two` is 0."""
     if len(one.above) == len(one.below) == len(two.above) == len(two.below) == 1:
         return _product_of_terms((one.above, two.below), (one.below, two.above))
     return fraction(times(one.above, two.below), times(one.below, two.above))
@@ -242,14 +257,20 @@ def _product_of_terms(above: tuple[Polynomial, ...], below: tuple[Polynomial, ..
 
 
 def power(base: Fraction, exponent: int) -> Fraction:
+    """A fraction to the power of a whole number. exponent: 0 or more."""
     # Powers of coprime polynomials are coprime, so that there is nothing to cancel.
     above = reduce(times, [base.above] * exponent, ONE)
     return Fraction(above, reduce(times, [base.below] * exponent, ONE))
 
 
 def negate(value: Fraction) -> Fraction:
+    """A fraction with the other sign."""
     return Fraction({term: -coefficient for term, coefficient in value.above.items()}, value.below)
 
 
 def is_whole(term: Monomial) -> bool:
+    """Whether all that a monomial multiplies has whole values: symbols, and functions such as a ceiling.
+
+    term: the monomial.
+    """
     return all(not isinstance(name, Function) or name.whole for name, _ in term)

@@ -74,6 +74,7 @@ def shorten(text: str) -> str:
 
 
 def refuse(text: str, why: str) -> DimensionError:
+    """The error for a text that is no dimension. why: what is wrong with it, in words."""
     return DimensionError(f"not a dimension: {shown(shorten(text))}: {why}")
 
 
@@ -184,7 +185,7 @@ def _call(function: str, arguments: list[ast.expr], text: str) -> Node:
 
 @lru_cache(maxsize=16_384)
 def symbols(text: str) -> frozenset[str]:
-    """The names of the symbols in an expression."""
+    """The names of the symbols in an expression. text: the expression."""
     found: set[str] = set()
     waiting: list[Node] = [read(text)]
     while waiting:

@@ -84,7 +84,10 @@ def _only_symbols(polynomial: Polynomial) -> bool:
 
 
 def extreme(kind: str, arguments: list[Fraction]) -> Fraction:
-    """The minimum or maximum: flattened, sorted, without arguments that are never the result."""
+    """The minimum or maximum: flattened, sorted, without arguments that are never the result.
+
+    kind: `Min` or `Max`. arguments: one or more.
+    """
     flat: dict[str, Fraction] = {}
     for argument in arguments:
         for part in _parts(kind, argument):

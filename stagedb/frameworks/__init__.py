@@ -46,10 +46,13 @@ def find_framework(name: str) -> Framework:
 
 
 def recipes_with(has: Callable[[Framework], bool]) -> str:
-    """The option that chooses a framework with some feature, as an error suggests it: `recipe` is `torch`."""
+    """The option that chooses a framework with some feature, as an error suggests it: `recipe` is `torch`.
+
+    has: whether a framework has the feature.
+    """
     return one_of("recipe", [each.name for each in FRAMEWORKS.values() if has(each)])
 
 
 def titles_with(has: Callable[[Framework], bool]) -> str:
-    """The frameworks with some feature, as an error names them: `PyTorch`."""
+    """The frameworks with some feature, as an error names them: `PyTorch`. has: whether a framework has the feature."""
     return " and ".join(each.title for each in FRAMEWORKS.values() if has(each))

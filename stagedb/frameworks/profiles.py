@@ -400,6 +400,9 @@ def find_profile(name: str) -> FrameworkProfile:
 
 
 def usual_profile(zero: int, recipe: str) -> FrameworkProfile:
-    """The profile of a plan that names none: by its recipe, and where that is empty by what dp shards."""
+    """The profile of a plan that names none: by its recipe, and where that is empty by what dp shards.
+
+    zero: the plan's ZeRO stage, from 0 to 3. recipe: the plan's; empty: any.
+    """
     usual = TORCH_FSDP if zero >= 2 else MEGATRON_CORE
     return next((each for each in (usual, TORCH_FSDP, MEGATRON_CORE) if recipe in ("", each.recipe)), usual)

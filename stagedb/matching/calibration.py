@@ -137,7 +137,8 @@ def fitted_system(
 ) -> tuple[System, tuple[FittedNumber, ...]]:
     """The system that is fitted to runs, and its numbers. Raises UsageError as `calibrate`.
 
-    spread: with the lowest and the highest of the numbers of single runs.
+    spread: with the lowest and the highest of the numbers of single runs. name: of the new system. base: its numbers
+    are kept where runs have nothing to fit; None: there are none.
     """
     for each in runs:
         if each.matched < MATCHED:

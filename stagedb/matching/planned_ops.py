@@ -44,7 +44,10 @@ class PlannedOp:
 
 
 def matmul_dims(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions `[batch,] m, n, k` of a matmul, the same if its two sides change places; a batch of 1 is none."""
+    """The dimensions `[batch,] m, n, k` of a matmul, the same if its two sides change places; a batch of 1 is none.
+
+    dims: as the plan or the recording has them.
+    """
     *batch, m, n, k = dims
     return (*(each for each in batch if each != 1), *sorted((m, n)), k)
 
@@ -85,7 +88,10 @@ class PlannedRun:
         return tuple(self.program.plan.tasks()[self.stage_of(rank)])
 
     def alike(self, rank: int) -> tuple[int, int]:
-        """Class and stage: ranks with the same ones expect the same ops, on other groups."""
+        """Class and stage: ranks with the same ones expect the same ops, on other groups.
+
+        rank: its number in the world.
+        """
         return int(self.program.workload.ranks.number[rank]), self.stage_of(rank)
 
     def ops(self, rank: int) -> list[PlannedOp]:

@@ -22,7 +22,10 @@ __all__ = ["HIDDEN", "STACK", "Style", "buffers", "embedding", "head", "layer", 
 
 
 def buffers(card: Architecture, style: Style, kinds: Iterable[LayerKind]) -> tuple[tuple[Tensor, str], ...]:
-    """The tensors that all parts of the model hold in addition to weights, each with the region that reads it."""
+    """The tensors that all parts of the model hold in addition to weights, each with the region that reads it.
+
+    kinds: of the model's layers.
+    """
     found = [own_rotary(card, kind, part.buffers(card, style)) for kind in kinds for part in kind.parts]
     return tuple(dict.fromkeys(held for buffers in found for held in buffers))
 

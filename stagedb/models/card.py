@@ -211,7 +211,10 @@ class Card:
             )
 
     def check_sequence(self, tokens: int) -> None:
-        """Raise UsageError for a sequence in which the model's window or chunks, which the card leaves out, matter."""
+        """Raise UsageError for a sequence in which the model's window or chunks, which the card leaves out, matter.
+
+        tokens: of the sequence.
+        """
         if self.left_out_window and tokens > self.left_out_window:
             raise UsageError(
                 f"{self.name} attends to {self.left_out_window:,} tokens at most, and its card to whole sequences, so "
@@ -423,7 +426,7 @@ class Card:
     def word(self, name: str, mixer: str = "") -> int:
         """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several.
 
-        mixer: the word of this mixer alone.
+        mixer: the word of this mixer alone. name: the word's.
         """
         kinds = [kind for kind in self.kinds.values() if mixer in ("", kind.mixer)]
         sizes = {int(kind.settings[name]) for kind in kinds if name in kind.settings} - {0}

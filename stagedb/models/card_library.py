@@ -35,7 +35,8 @@ def load_card(model: str | Path) -> Card:
     """The card of a name of the library, or of a path: a card (YAML, JSON, TOML), a Hugging Face `config.json`, or a
     directory that holds one.
 
-    UsageError for an unknown name (with the near ones), a file that cannot be read, unknown and missing keys.
+    UsageError for an unknown name (with the near ones), a file that cannot be read, unknown and missing keys. model:
+    the name or the path.
     """
     if isinstance(model, str) and model in card_names():
         return _library_card(model)

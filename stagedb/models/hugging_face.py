@@ -24,7 +24,7 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     """The card of a decoder-only model, or of the text part of a model with others.
 
     UsageError, with the reason, for an architecture that is none of `READERS`, a missing key, a choice that a card
-    cannot express, and a key that the reader does not know.
+    cannot express, and a key that the reader does not know. config: the content of `config.json`. name: the card's.
     """
     architecture = _architecture(config)
     check_file(config)

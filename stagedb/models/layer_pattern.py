@@ -82,7 +82,11 @@ def _kind(name: str, content: object, usual: LayerKind, blocks: tuple[OwnBlock, 
 
 
 def read_pattern(content: object, layers: int) -> tuple[str, ...]:
-    """The kind of each layer, in forward order."""
+    """The kind of each layer, in forward order.
+
+    content: of the card's `pattern`: a list that repeats, or a mapping with `every` or `first`. layers: of the model.
+    UsageError for other contents.
+    """
     if isinstance(content, list | tuple):
         names = [str(name) for name in content]
         if not names or len(names) > layers:
@@ -112,7 +116,10 @@ def period(sequence: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: Iterable[str]) -> None:
-    """Raise UsageError if a pattern names an unknown kind, or leaves out one that the card describes."""
+    """Raise UsageError if a pattern names an unknown kind, or leaves out one that the card describes.
+
+    sequence: the kind of each layer. kinds: all that are known, by name. named: the kinds that the card describes.
+    """
     used = set(sequence)
     for name in used - set(kinds):
         raise UsageError(f"pattern: unknown layer kind {shown(name)}{_near(name, tuple(kinds))}")
@@ -122,7 +129,7 @@ def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: 
 
 
 def check_reads(model: str, kind: LayerKind) -> None:
-    """Raise UsageError for a part that does not read what the residual gives it."""
+    """Raise UsageError for a part that does not read what the residual gives it. model: its name, for errors."""
     residual, (mixer, channel_mixer) = RESIDUALS[kind.residual], kind.parts
     for word, part in (("mixer", kind.mixer), ("channel_mixer", kind.channel_mixer)):
         if (part == NONE) != (residual.without == word):

@@ -147,7 +147,10 @@ def recomputed_with(depth: int) -> Callable[[Operation], bool]:
 
 
 def depth_of(name: str) -> int | None:
-    """The depth, from 1, of the layer that an operation or a weight is in; None for others."""
+    """The depth, from 1, of the layer that an operation or a weight is in; None for others.
+
+    name: of the operation or the weight.
+    """
     match = _INSIDE.match(name)
     return None if match is None else int(match[1].removeprefix(f"{PART}_"))
 

@@ -95,7 +95,7 @@ def is_tokens(tensor: Tensor) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def tensor_facts(name: str, role: str) -> TensorFacts:
-    """What a tensor of this name in a graph is."""
+    """What a tensor of this name in a graph is. role: such as `weight` or `optimizer_state`."""
     owner, _, word = name.rpartition(".") if role == "optimizer_state" else (None, "", None)
     return TensorFacts(
         depth=depth_of(name),
@@ -110,7 +110,7 @@ def turn_of(sym: str, name: str, block: str) -> int:
     """The turn of its loop that a copy of an operator runs in, from 0; -1 outside loops.
 
     sym: the operator's name in its graph, or its id. name: the copy's, which ends with the turn. A bucket's ends with
-    its number.
+    its number. block: of the operator; `bucket` for a bucket.
     """
     last = name.rpartition(".")[2]
     looped = block != "bucket" and last.isdecimal() and sym.rpartition(".")[2] != last

@@ -41,7 +41,8 @@ def linear(
     """A linear layer over named axes.
 
     The weight has the output's features first, as torch registers it. Where there is a matrix for each index of an axis
-    (for each expert), that axis is first, and is the rows of the parameter. form: of the matmul, as in `Style.linear`.
+    (for each expert), that axis is first, and is the rows of the parameter. name: without the part's. weight_axes: of
+    the weight. out: the axes of the result. bias: whether it has one. form: of the matmul, as in `Style.linear`.
     """
     batch = tuple(axis for axis in weight_axes if axis in out and axis in x.axes)
     features = tuple(axis for axis in weight_axes if axis in out and axis not in batch)
@@ -88,8 +89,11 @@ def _adapted(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], y: T
 def projected(
     t: Tracer, name: str, x: Tensor, weights: tuple[Tensor, ...], out: tuple[str, ...], form: LinearFormat = ""
 ) -> Tensor:
-    """A linear layer with a weight, and perhaps a bias, that the block has. If its result has the keys of all positions
-    (`kseq`), it reads as many."""
+    """A linear layer with a weight, and perhaps a bias, that the block has.
+
+    If its result has the keys of all positions (`kseq`), it reads as many. name: of the operation. weights: the weight,
+    and the bias if there is one. out: the axes of the result. form: of the matmul, as in `Style.linear`.
+    """
     weight, *bias = weights
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
@@ -123,7 +127,8 @@ def gated(
     """Gate and up matmul, and the product of their results, with the axes `inner` (Shazeer 2020).
 
     The two weights have `weight_axes`; one weight for both, as a style or the checkpoint (`packed`) has it, has
-    `packed_axes`. scale: what multiplies gates before the activation; 0: nothing.
+    `packed_axes`. scale: what multiplies gates before the activation; 0: nothing. name: without the part's. bias:
+    whether the matmuls have one.
     """
     packed, form = packed or style.pack_gate or style.serves, style.linear  # engines load both weights as one
     if packed:
@@ -152,7 +157,10 @@ def _scaled_gates(t: Tracer, name: str, operands: tuple[Tensor, ...], scale: flo
 
 
 def row_linear(t: Tracer, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...], bias: bool) -> Branch:
-    """The matmul back to the hidden axis, and the bias if it is added later."""
+    """The matmul back to the hidden axis, and the bias if it is added later.
+
+    name: without the part's. weight_axes: of the weight. bias: whether it has one.
+    """
     inside = bias and style.row_bias == "inside"
     y = linear(t, name, x, weight_axes, HIDDEN, inside, style.linear)
     late = bias and not inside
@@ -168,8 +176,11 @@ def norm(
     weight_axes: tuple[str, ...] = (),
     biased: bool = True,
 ) -> Tensor:
-    """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis. biased: a
-    LayerNorm has a bias, if the model's norms have some."""
+    """The tensor normalised over the last axis.
+
+    name: without the part's. weight_axes: the weight's axes; empty: the last axis. biased: a LayerNorm has a bias, if
+    the model's norms have some.
+    """
     token, last = x.axes[:-1], weight_axes or x.axes[-1:]
     if card.norm == "rmsnorm_no_weight":
         y = t.activation(name, x.axes)
@@ -206,7 +217,7 @@ def norm(
 def norm_over(t: Tracer, name: str, x: Tensor, count: int) -> Tensor:
     """An RMSNorm over the last `count` axes, which ranks may hold parts of: all heads of a token (OLMo 2, MiniMax-M2).
 
-    The squares of the parts on other ranks are added before the root.
+    The squares of the parts on other ranks are added before the root. name: without the part's.
     """
     token, over = x.axes[:-count], x.axes[-count:]
     wide, weight = t.activation(f"{name}.wide", x.axes, "fp32"), t.weight(f"{name}.weight", over, rows=count)
@@ -220,7 +231,10 @@ def norm_over(t: Tracer, name: str, x: Tensor, count: int) -> Tensor:
 
 
 def scaled(t: Tracer, name: str, x: Tensor, factor: float) -> Tensor:
-    """`factor · x`; `x` itself for a factor of 0, which means none, and of 1."""
+    """`factor · x`; `x` itself for a factor of 0, which means none, and of 1.
+
+    name: of the result, without the part's.
+    """
     if factor in (0.0, 1.0):
         return x
     y = t.activation(name, x.axes)
@@ -229,7 +243,7 @@ def scaled(t: Tracer, name: str, x: Tensor, factor: float) -> Tensor:
 
 
 def dropout(t: Tracer, style: Style, name: str, x: Tensor) -> Tensor:
-    """Dropout; `x` itself if nothing is dropped."""
+    """Dropout; `x` itself if nothing is dropped. name: of the result, without the part's."""
     if style.dropout == 0:
         return x
     y = t.activation(name, x.axes)
@@ -238,14 +252,20 @@ def dropout(t: Tracer, style: Style, name: str, x: Tensor) -> Tensor:
 
 
 def add(t: Tracer, name: str, *terms: Tensor) -> Tensor:
-    """The sum, of the first term's axes."""
+    """The sum, of the first term's axes.
+
+    name: of the result, without the part's. terms: tensors of equal axes; a bias may have fewer.
+    """
     y = t.activation(name, terms[0].axes)
     t.emit(name, Add(), terms, y)
     return y
 
 
 def residual(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, branch: Branch) -> Tensor:
-    """`x + scale · dropout(branch + bias)`, one kernel where there is no dropout and no scale."""
+    """`x + scale · dropout(branch + bias)`, one kernel where there is no dropout and no scale.
+
+    name: of the result, without the part's. x: the stream. branch: what a part of the layer adds to it.
+    """
     t.enter("between")
     made, bias = branch.result, branch.bias
     if style.dropout == 0 and card.residual_scale == 0:

@@ -33,7 +33,10 @@ def check_split(plan: PlanFields) -> None:
 
 
 def check_shared_layers(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for several stages or chunks of layers that read more than the stream."""
+    """Raise UsageError for several stages or chunks of layers that read more than the stream.
+
+    sizes: the model's symbols; LS is the number of such layers.
+    """
     if "LS" in sizes and plan.pp * plan.virtual_stages > 1:
         raise Misfit(
             f"some of the model's {sizes['LS']} layers read more than the stream (blocks of weights that they share, "

@@ -59,7 +59,10 @@ def nearest(word: str, value: int, most: int, valid: Callable[[int], bool], leas
 
 
 def multiples(word: str, value: int, unit: int) -> tuple[Numbers, Numbers]:
-    """The multiples of a unit next to `value`, below and above. `value` is no multiple."""
+    """The multiples of a unit next to `value`, below and above. `value` is no multiple.
+
+    word: of the plan, such as `tp`. unit: from 1. Returns numbers of that word, the nearest first.
+    """
     below = max(value, 0) // unit * unit
     return Numbers(word, range(below, 0, -unit)), Numbers(word, range(below + unit, below + (TRIES + 1) * unit, unit))
 

@@ -327,7 +327,7 @@ def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
 
 
 def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
-    """`Plan.from_mapping`, with dp chosen for a world of `ranks` ranks."""
+    """`Plan.from_mapping`, with dp chosen for a world of `ranks` ranks. words: of the plan, without `ranks`."""
     return Plan.from_mapping({**words, "ranks": ranks})
 
 

@@ -120,7 +120,7 @@ class PlanFields(LayoutAspects, _Structure):
     def evaluate(self, text: str, env: Mapping[str, int], what: str = "") -> int:
         """The value of an expression of a graph under the plan, in the requests of which each sees its own keys.
 
-        env: the values of symbols (`Plan.env`). what: what the value is, for errors.
+        env: the values of symbols (`Plan.env`). what: what the value is, for errors. text: the expression.
         """
         batch = self.request_batch
         return evaluate(text, env, what=what) if batch is None else value_over(text, env, batch, what)

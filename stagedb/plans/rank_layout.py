@@ -36,7 +36,10 @@ class RankLayout:
 
     @classmethod
     def stored(cls, plan: Plan, row: Mapping[str, Any]) -> "RankLayout":
-        """The layout of the properties of an instance. Raises ValueError unless all ranks and groups follow from it."""
+        """The layout of the properties of an instance.
+
+        row: these properties by name. Raises ValueError unless all ranks and groups follow from it.
+        """
         columns = [row["group_axes"], *(row[name] for name in _COLUMNS)]
         groups = tuple(AxisGroups(*numbers) for numbers in zip(*columns, strict=True))
         layout = cls(plan, tuple(row["class_table"]), row["class_cp"], row["class_ep"], groups)

@@ -80,7 +80,7 @@ class RequestSums:
 
     @classmethod
     def of(cls, groups: Iterable[RequestGroup]) -> "RequestSums":
-        """The sums of listed requests."""
+        """The sums of listed requests. groups: each of equal requests."""
         made = cls()
         for each in groups:
             n, q, k = each.count, each.new, each.keys
@@ -255,6 +255,7 @@ def value_over(text: str, env: Mapping[str, int], batch: RequestBatch, what: str
     also be a polynomial in S, SK and their product, which it is not behind a window.
 
     env: the values of all symbols, B those of one request on each rank of dp. what: what the value is, for errors.
+    text: the expression.
     """
     if "SK" not in symbols(text):
         return evaluate(text, env, what=what)

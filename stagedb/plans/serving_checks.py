@@ -44,7 +44,7 @@ blocks of a gated recurrence."""
 
 
 def check_acceptance(acceptance: float) -> None:
-    """Raise UsageError for what is no probability that a drafted token is accepted."""
+    """Raise UsageError for what is no probability that a drafted token is accepted. acceptance: the plan's."""
     if not 0 <= acceptance <= 1:
         raise UsageError(
             f"acceptance is {acceptance:g}: {Word('acceptance')} takes a probability, from 0 to 1, such as 0.8"

@@ -27,7 +27,8 @@ def torch_orders(path: Path, text: str) -> tuple[tuple[str, ...], str]:
     """The orders of the stages, and the stage of each chunk, both as a plan writes them.
 
     A whole backward becomes its two halves in a row where others of its chunk are split, and a pair its two tasks one
-    after the other. Raises UsageError with the line of the fault.
+    after the other. path: of the file, for errors. text: its content, a CSV table with a row for each stage. Raises
+    UsageError with the line of the fault.
     """
     try:
         cells = list(csv.reader(io.StringIO(text), strict=True))

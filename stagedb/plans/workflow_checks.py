@@ -10,7 +10,11 @@ from stagedb.workflows import WORKFLOWS, Workflow
 
 
 def check_needed(workflow: Workflow, words: Iterable[PlanWord], values: object, usual: Mapping[str, Any]) -> None:
-    """Raise UsageError for a word with another value than the usual one, by field, that the workflow cannot use."""
+    """Raise UsageError for a word with another value than the usual one, by field, that the workflow cannot use.
+
+    words: those to check. values: an object with a field for each word. usual: by field, the value that any workflow
+    may have; a field that is left out has its default.
+    """
     for word in words:
         value, needs = getattr(values, word.field), word.about.needs
         if value != usual.get(word.field, word.default) and not _has(workflow, needs):

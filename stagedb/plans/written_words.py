@@ -135,7 +135,10 @@ def _shares(word: str, value: object) -> tuple[int | Fraction, ...]:
 
 
 def share(value: object) -> int | Fraction | None:
-    """A number exactly as it was written: whole, or a fraction for one with decimals. None for other values."""
+    """A number exactly as it was written: whole, or a fraction for one with decimals. None for other values.
+
+    value: a number, or a text of one.
+    """
     if isinstance(value, int | Fraction):
         return None if isinstance(value, bool) else value
     if isinstance(value, float):
@@ -159,6 +162,9 @@ def place_of(word: str) -> int:
 
 
 def short_plan(words: Mapping[str, object]) -> str:
-    """A plan by its degrees above 1, such as `tp8 pp4 dp32`; `1 rank` if all of them are 1."""
+    """A plan by its degrees above 1, such as `tp8 pp4 dp32`; `1 rank` if all of them are 1.
+
+    words: of the plan, by name.
+    """
     degrees = [(axis, words.get(axis, 1)) for axis in AXES]
     return " ".join(f"{axis}{degree}" for axis, degree in degrees if degree != 1) or "1 rank"

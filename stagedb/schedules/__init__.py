@@ -118,8 +118,8 @@ def stage_orders(
 ) -> tuple[tuple[Task, ...], ...]:
     """The order of every stage under the schedule with this name, without tasks that the workflow does not have.
 
-    paired: with forwards and backwards that run together, where the schedule has them; in a workflow without a backward
-    with every two forwards.
+    stages: how many the pipeline has. microbatches: in a step. chunks: on each stage. paired: with forwards and
+    backwards that run together, where the schedule has them; in a workflow without a backward with every two forwards.
     """
     forwards = paired and not workflow.differentiates
     orders = SCHEDULES[schedule].orders(stages, microbatches, chunks, paired and not forwards)

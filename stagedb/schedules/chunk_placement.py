@@ -43,7 +43,10 @@ class ChunkPlacement:
         return ChunkRoute(other - stage, its - chunk)
 
     def chunks_of(self, stage: int, stages: int, chunks: int) -> tuple[int, ...]:
-        """The numbers of a stage's chunks, in the order of its chunks."""
+        """The numbers of a stage's chunks, in the order of its chunks.
+
+        stage: its number. chunks: how many each stage has. stages: how many the pipeline has.
+        """
         return tuple(self.position(stage, chunk, stages) for chunk in range(chunks))
 
 
@@ -87,7 +90,7 @@ def mapped(of: Sequence[int]) -> ChunkPlacement:
 
 
 def stages_of(text: str) -> tuple[int, ...]:
-    """The stages of a map as a plan writes it, `0,1,1,0`. UsageError if it is none."""
+    """The stages of a map as a plan writes it, `0,1,1,0`. text: for each chunk its stage. UsageError if it is none."""
     words = text.split(",")
     if not all(word.strip().isascii() and word.strip().isdecimal() and len(word.strip()) < 8 for word in words):
         raise UsageError(
@@ -100,6 +103,6 @@ def stages_of(text: str) -> tuple[int, ...]:
 def map_text(placement: ChunkPlacement, stages: int, chunks: int) -> str:
     """The placement as a text of a plan, `0,1,1,0`, which `stages_of` reads.
 
-    chunks: how many a stage has.
+    chunks: how many a stage has. stages: of the pipeline.
     """
     return ",".join(str(placement.stage(number, stages)) for number in range(stages * chunks))

@@ -62,7 +62,7 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
 def paired_order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
     """The order of `order` with pairs as one task each (torch's `OVERLAP_F_B`), but for the last stage's first pair.
 
-    chunks: how many a stage has: two.
+    chunks: how many a stage has: two. stage: its number. stages: of the pipeline. microbatches: of a step.
     """
     return _order(stage, stages, microbatches, pairs=True)
 

@@ -52,12 +52,15 @@ def replay(
     cost: Callable[[Task], Fraction | int] = lambda task: unit_cost(task),
     placement: ChunkPlacement = LOOP,
 ) -> tuple[tuple[Span, ...], ...]:
-    """Run the orders, and return the spans of every stage. A stage runs one task at a time, after those it depends on.
-    Tasks that run together are one: it begins when nothing is missing, and all its results are there when it ends.
+    """Run the orders, and return the spans of every stage.
 
-    A forward depends on the previous forward in the pipeline. A backward depends on the next one's and on its own
-    forward. A weight gradient depends on its input gradient. A whole backward is both halves. Raises UsageError, which
-    names the waiting tasks, if the orders cannot end.
+    A stage runs one task at a time, after those it depends on. Tasks that run together are one: it begins when nothing
+    is missing, and all its results are there when it ends. A forward depends on the previous forward in the pipeline. A
+    backward depends on the next one's and on its own forward. A weight gradient depends on its input gradient. A whole
+    backward is both halves.
+
+    orders: a sequence of tasks for each stage. cost: how long a task takes, in any unit; 1 for a forward by default.
+    placement: of chunks on stages. Raises UsageError, which names the waiting tasks, if the orders cannot end.
     """
     stages = len(orders)
     chunks = 1 + max((task.chunk for order in orders for task in order), default=0)

@@ -26,7 +26,8 @@ _FORM = (
 def parse_order(text: str, where: str, workflow: Workflow = DEFAULT) -> tuple[Task, ...]:
     """The tasks of a stage, followed by those that end every order of the workflow.
 
-    Raises UsageError, with `where`, for a word that is no task.
+    text: tasks such as `F0 F1 B0`. where: the file or word, for errors. Raises UsageError, with `where`, for a word
+    that is no task.
     """
     tasks = []
     for word in text.split():
@@ -55,7 +56,8 @@ def check_orders(
 ) -> int:
     """The number of chunks of each stage. Raises UsageError if a plan cannot run these orders.
 
-    placement: the places of that many chunks a stage. microbatches: of a step.
+    orders: a sequence of tasks for each stage. stages: how many the pipeline has. microbatches: in a step. placement:
+    the places of that many chunks a stage.
     """
     if len(orders) != stages:
         raise UsageError(

@@ -63,7 +63,8 @@ class Schedule:
     ) -> tuple[tuple[Task, ...], ...]:
         """The tasks of every stage, in order.
 
-        chunks: on each stage. pairs: run forwards and backwards together, if it can. microbatches: of a step.
+        chunks: on each stage. pairs: run forwards and backwards together, if it can. microbatches: of a step. stages:
+        of the pipeline.
         """
         order = self.paired if pairs and self.paired is not None else self.order
         return tuple(order(stage, stages, microbatches, chunks) for stage in range(stages))

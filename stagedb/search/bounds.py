@@ -207,7 +207,7 @@ class Bounds:
     def sent_by_all(self, plan: Plan, runs: int, whole: bool) -> int:
         """Bytes that ranks with all stages together send at least, in so many micro-batches. plan: one stage.
 
-        whole: with what is reduced and gathered once a step.
+        whole: with what is reduced and gathered once a step. runs: the number of micro-batches.
         """
         chunk = self.chunks(plan, NONE)[0]
         of_step = self._reduced(plan, chunk) if whole else 0
@@ -242,7 +242,10 @@ class Bounds:
         return sum(count * reduced.get(block, 0) for (block, _), count in chunk.parts)
 
     def message(self, plan: Plan, stage: int, hop: int, size: int) -> int:
-        """The ns of a message of so many bytes to a stage, from that which is `hop` stages before it."""
+        """The ns of a message to a stage of the pipeline; 0 where ranks have another order than the usual one.
+
+        stage: the receiver. hop: how many stages before it the sender is. size: in bytes.
+        """
         if plan.rank_order != RANK_ORDER:
             return 0
         world, apart = plan.world, plan.world // plan.pp

@@ -338,7 +338,10 @@ class SearchPlace:
             yield self.set_of(whole, Fate.MEMORY)
 
     def holds(self, plan: Plan, step: int, peak: int, sent: int | None) -> bool:
-        """Whether the condition holds for a plan with these figures."""
+        """Whether the condition holds for a plan with these figures.
+
+        step: ns. peak: bytes of the fullest rank. sent: bytes that a rank sends; None: unknown.
+        """
         figures = {"step": step, "peak": peak, "sent": sent, "ranks": self.space.ranks}
         return self.condition is None or self.condition.holds({**plan.to_dict(), **figures})
 
@@ -362,7 +365,7 @@ class SearchPlace:
         return self.set_of(branch, Fate.REFUSED, str(error))
 
     def set_of(self, branch: PlanSet, fate: Fate, why: str = "") -> Candidate:
-        """A branch that is not opened any more."""
+        """A branch that is not opened any more. why: the reason of its fate, in words."""
         found = (branch.step, branch.peak, branch.plans, branch.terms)
         return Candidate(branch.words, self.system, self.space.ranks, fate, *found, why=why, sent=branch.sent)
 

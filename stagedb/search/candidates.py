@@ -89,7 +89,11 @@ class Candidate:
 
 
 def layout_of(system: str, ranks: int, words: Mapping[str, Any]) -> str:
-    """What the plans of a system and a world share that differ only in what recomputes."""
+    """What the plans of a system and a world share that differ only in what recomputes.
+
+    system: its name. ranks: of the world. words: of a plan. Returns a key: equal for plans that differ only in what
+    recomputes.
+    """
     others = {word: value for word, value in words.items() if word not in ("recompute", *CHOOSE_LAYERS)}
     return json.dumps([system, ranks, others], sort_keys=True)
 
@@ -124,7 +128,8 @@ class SearchRequest:
     def worth(self, system: str, ranks: int, step: int, peak: int, sent: int | None) -> Worth:
         """What the search makes small: the step, the peak, the cost of a step, or the bytes that a rank sends in it.
 
-        Many plans send equally many bytes: the shortest step is the best of these.
+        Many plans send equally many bytes: the shortest step is the best of these. system: its name. ranks: of the
+        world. step: ns. peak: bytes of the fullest rank. sent: bytes that a rank sends; None: unknown.
         """
         match self.by:
             case Objective.STEP:

@@ -55,7 +55,10 @@ class Condition:
         return cls(text, names, tree)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it holds for a plan with these words and figures. Words that are left out have their defaults."""
+        """Whether it holds for a plan with these words and figures. Words that are left out have their defaults.
+
+        values: words and figures by name.
+        """
         usual = {name: PLAN_WORDS[name].default for name in self.names if name in PLAN_WORDS}
         try:
             return bool(_value(self._tree, {**usual, **values}))

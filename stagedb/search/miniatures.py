@@ -177,7 +177,10 @@ class StageMiniature:
 
 
 def shortened(graph: SymGraph, copies: int) -> SymGraph:
-    """The graph of a model with so many layers of each kind, in the order in which the kinds begin."""
+    """The graph of a model with so many layers of each kind, in the order in which the kinds begin.
+
+    copies: layers of each kind.
+    """
     layers = [block.name for block in graph.blocks if _is_layer(block)]
     return _with_layers(graph, [name for name in layers for _ in range(copies)])
 

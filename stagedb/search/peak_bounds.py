@@ -112,5 +112,5 @@ def fullest_stage(
 
 
 def sum_of(figures: Mapping[str, int], chunk: ChunkParts) -> int:
-    """The figure of a chunk, from those of blocks."""
+    """The figure of a chunk, from those of blocks. figures: by block. chunk: how often it has each block."""
     return sum(figures.get(block, 0) * count for (block, _), count in chunk.parts)

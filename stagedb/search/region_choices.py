@@ -89,7 +89,7 @@ def choices_of(regions: Regions, cp: int = 1) -> list[list[RegionChoice]]:
 
 
 def strategy_text(chosen: list[RegionChoice]) -> str:
-    """The strategy of these choices; empty for none."""
+    """The strategy of these choices; empty for none. chosen: at most one for each part of the model."""
     if not chosen:
         return ""
     tables: dict[str, dict[str, Any]] = {"regions": {}, "weights": {}}
@@ -102,7 +102,10 @@ def strategy_text(chosen: list[RegionChoice]) -> str:
 
 
 def chosen_in(text: str) -> list[RegionChoice]:
-    """The choices of a strategy of the grammar; an empty list for the built-in one and for any other strategy."""
+    """The choices of a strategy of the grammar; an empty list for the built-in one and for any other strategy.
+
+    text: the strategy as JSON; empty: the built-in one.
+    """
     if not text:
         return []
     given = parse_strategy(text)
@@ -111,7 +114,10 @@ def chosen_in(text: str) -> list[RegionChoice]:
 
 
 def short_words(text: str) -> str:
-    """The choices of a strategy in few words, such as `attention copied, ffn+head gathered`; empty for another one."""
+    """The choices of a strategy in few words, such as `attention copied, ffn+head gathered`; empty for another one.
+
+    text: the strategy as JSON.
+    """
     parts: dict[str, list[str]] = {}
     for each in chosen_in(text):
         parts.setdefault(each.kind, []).append(each.part)

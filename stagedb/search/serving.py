@@ -486,13 +486,19 @@ def chunks_of(traffic: ServingLoad) -> list[int]:
 
 
 def most_at_once(traffic: ServingLoad, chunk: int) -> int:
-    """The requests of which at most one has a part of its prompt computed at a time. More would wait for each other."""
+    """The requests of which at most one has a part of its prompt computed at a time. More would wait for each other.
+
+    chunk: tokens of a prompt that a step computes at most.
+    """
     parts = traffic.parts(chunk)
     return int((parts + traffic.further) // parts)
 
 
 def busy_share(traffic: ServingLoad, requests: int, chunk: int) -> Fraction:
-    """The share of steps that compute a part of a prompt, with so many requests at once."""
+    """The share of steps that compute a part of a prompt, with so many requests at once.
+
+    requests: at once. chunk: tokens of a prompt that a step computes at most.
+    """
     parts = traffic.parts(chunk)
     return requests * parts / (parts + traffic.further)
 

@@ -59,7 +59,7 @@ class ServingLoad:
         return {"workflow": "speculative", "draft": self.draft} if self.drafted else {}
 
     def a_token(self, step: Fraction | int) -> int:
-        """The ns for a token, rounded up, where steps take so many."""
+        """The ns for a token, rounded up, where steps take so many. step: ns of a step."""
         return ceil(step * self.further / (self.output - 1))
 
     @property
@@ -73,7 +73,7 @@ class ServingLoad:
         return self.prompt + self.output - 2
 
     def parts(self, chunk: int) -> int:
-        """Steps that compute a prompt, in equal parts of at most so many tokens."""
+        """Steps that compute a prompt, in equal parts of at most so many tokens. chunk: that number of tokens."""
         return -(-self.prompt // chunk)
 
 
@@ -157,7 +157,7 @@ class StepWords:
         return self._decode(requests, max(self.traffic.longest - self.traffic.drafted, 1))
 
     def undrafted(self, requests: int) -> dict[str, Any]:
-        """The same without drafts."""
+        """The words of a decode in which nothing is drafted, with each request at its last token. requests: at once."""
         return self._of(workflow="decode", micro_batch_size=requests, cache_len=self.traffic.longest)
 
     def _decode(self, requests: int, cached: int) -> dict[str, Any]:
@@ -176,11 +176,19 @@ class StepWords:
         return self._mix(requests, new, new * (parts - 1) // 2, self.traffic.context)
 
     def part(self, chunk: int) -> dict[str, Any]:
-        """A step that has nothing but the part of a prompt."""
+        """A step that has nothing but the part of a prompt.
+
+        chunk: tokens of the prompt that a step computes at most.
+        """
         return self.mixed(1, chunk)
 
     def last_mixed(self, requests: int, chunk: int) -> dict[str, Any]:
-        """The same with the last part of a prompt, and all other requests at their last token."""
+        """The words of a step that computes the last part of one prompt, while all other requests are at their last
+        token.
+
+        The caches are fullest then. requests: at once, that of the prompt included. chunk: tokens of a prompt that a
+        step computes at most.
+        """
         parts, new = self._part(chunk)
         return self._mix(requests, new, new * (parts - 1), self.traffic.longest)
 
@@ -211,7 +219,10 @@ class EngineSteps:
     _times: dict[str, int] = field(default_factory=dict)
 
     def time(self, words: Mapping[str, Any]) -> int:
-        """The ns of a step. UsageError for a plan that does not suit the model or the system."""
+        """The ns of a step.
+
+        words: of the step's plan. UsageError for a plan that does not suit the model or the system.
+        """
         key = repr(sorted(words.items()))
         if key not in self._times:
             self._times[key] = self.trials.step(self.trials.copied(self._plan(words)))
@@ -221,7 +232,8 @@ class EngineSteps:
         """The ns of a step with a part of a prompt, and whether its two halves run apart: the part, then the tokens.
 
         That is shorter where the tokens of a mixed step compute more than those of a decode: latent attention makes
-        keys and values of all positions there. Steps that check drafts have no prompts.
+        keys and values of all positions there. Steps that check drafts have no prompts. requests: at once. chunk:
+        tokens of the prompt.
         """
         if requests == 1:
             return self.time(self.words.part(chunk)), False
@@ -234,7 +246,8 @@ class EngineSteps:
     def last_peak(self, requests: int, chunk: int) -> int:
         """The bytes of the fullest rank while the last part of a prompt is computed.
 
-        Next to drafts the caches are those of a step without, and what layers that draft hold on top.
+        Next to drafts the caches are those of a step without, and what layers that draft hold on top. requests: at
+        once. chunk: tokens of a prompt that a step computes at most.
         """
         peak = self.peak(self.words.last_mixed(requests, chunk))
         if not self.words.traffic.drafted:
@@ -245,7 +258,7 @@ class EngineSteps:
         return peak + max(checked - plain, 0)
 
     def peak(self, words: Mapping[str, Any]) -> int:
-        """The bytes of the fullest rank in a step."""
+        """The bytes of the fullest rank in a step. words: of the step's plan."""
         return peak_of(memory_of(self.trials.copied(self._plan(words))))
 
     @cached_property

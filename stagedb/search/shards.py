@@ -45,7 +45,8 @@ def merged(
     parts: by number, each with the plans of its shard. A shard is finished if its part is covered. of: how many there
     are. Plans of missing shards are untried, or ruled out by their bounds; `left` bounds the steps of all of them.
 
-    Raises UsageError for a part that does not have the plans of its shard.
+    processes: for work that is left; None: one for each core. Raises UsageError for a part that does not have the plans
+    of its shard.
     """
     _check_sizes(request, card, parts, of)
     candidates = [each for part in parts.values() for each in part.candidates]

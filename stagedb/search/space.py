@@ -165,7 +165,10 @@ class Space:
         return self.framework is None or word in self.words or self.framework.can_run(word, value)
 
     def is_open(self, word: str, group: str = "") -> bool:
-        """Whether the search chooses a word."""
+        """Whether the search chooses a word, because the request does not set it.
+
+        group: a group of words that a search leaves alone unless the request allows the group; empty: always chosen.
+        """
         return word not in self.words and (not group or group in self.allow)
 
 

@@ -58,7 +58,7 @@ class LayerPlace:
 
 
 def identity(states: int) -> ClockMap:
-    """The map of a task without operators."""
+    """The map of a task without operators. states: the length of a state."""
     return np.where(np.eye(states, dtype=bool), 0, NEVER).astype(np.int64)
 
 
@@ -69,7 +69,7 @@ def after(second: ClockMap, first: ClockMap) -> ClockMap:
 
 
 def repeated(one: ClockMap, times: int) -> ClockMap:
-    """The map of so many equal layers, 1 or more."""
+    """The map of so many equal layers, 1 or more. times: the number of layers."""
     found, power = None, one
     while True:
         if times & 1:
@@ -102,9 +102,10 @@ def transfers(
 ) -> dict[LayerPlace, ClockMap]:
     """The maps of the parts of a rank class in a task of these templates.
 
-    streams: the state of each axis that communicates. parts: by chunk and position. layers: blocks that are layers.
-    ahead: the number of parts in `LayerPlace.later`. opened, last: as the task has them
-    (`stagedb.schedules.TaskPosition`). Where a part is several times in a class, its map has the least of each entry.
+    ns: the duration of each op. templates: the codes of those of the task. streams: the state of each axis that
+    communicates. parts: by chunk and position. layers: blocks that are layers. ahead: the number of parts in
+    `LayerPlace.later`. opened, last: as the task has them (`stagedb.schedules.TaskPosition`). Where a part is several
+    times in a class, its map has the least of each entry.
     """
     rows_of = _Rows.of(columns, ns, templates, opened=opened, last=last)
     states = STREAMS + len(set(streams.values()))

@@ -65,7 +65,7 @@ class SearchWorld:
         return best[self.top - 1] if len(best) >= self.top else NO_LIMIT
 
     def push(self, worth: Worth, number: int, each: PlanSet) -> None:
-        """Keep a set until it is opened."""
+        """Keep a set until it is opened. worth: its lower bound. number: the set's, by which `take` finds it."""
         self.sets[number] = worth, number, each
         heappush(self.heaps[each.level], (worth, number))
         if each.level is SetKind.ANY_MICRO_BATCH:
@@ -127,7 +127,7 @@ class SearchWorld:
         return (failed, -each.level, tight, sharded, each.peak, -pp, sequences, *worth, number)
 
     def take(self, number: int) -> PlanSet:
-        """Take a set that is opened."""
+        """Take a set that is opened. number: the set's."""
         self.opened += 1
         return self.sets.pop(number)[2]
 

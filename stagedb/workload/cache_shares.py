@@ -219,7 +219,11 @@ def requests_of(side: ServedStep) -> Counter[int]:
 
 
 def shares(units: int, senders: int, receivers: int) -> Counter[tuple[int, int]]:
-    """How many units a sender's place on tp sends to a receiver's, by both. Units that are 0 are left out."""
+    """How many units a sender's place on tp sends to a receiver's, by both. Units that are 0 are left out.
+
+    senders, receivers: how many ranks of tp each end has. Returns units by (place of the sender, place of the
+    receiver).
+    """
     owners, takers = (_holders(units, each) for each in (senders, receivers))
     found = Counter[tuple[int, int]]()
     for owning, taking in zip(owners, takers, strict=True):
@@ -242,6 +246,7 @@ def by_rank(sent: Mapping[tuple[int, int], int], ranks: int, end: int) -> tuple[
     """The messages of each rank at one end. sent: of `messages`. end: 0 of senders, 1 of receivers.
 
     Returns the bytes of each, in the order of the other ends, and these ends as a table, with -1 behind the last.
+    ranks: of that end.
     """
     sizes: list[list[int]] = [[] for _ in range(ranks)]
     ends: list[list[int]] = [[] for _ in range(ranks)]

@@ -97,7 +97,11 @@ def class_of(
 
 
 def op_order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
-    """The order of the ops by their places in the class. Raises DamagedError if some are missing."""
+    """The order of the ops by their places in the class.
+
+    row: the class's properties, with the number of its `ops`. ops: their columns as a store returns them. Raises
+    DamagedError if some are missing.
+    """
     index = ints(ops["index"])
     order = np.argsort(index)
     if not np.array_equal(index[order], np.arange(int(row["ops"]))):
@@ -198,6 +202,7 @@ def group_table(made: Sequence[AxisGroups]) -> Groups:
 
 
 def ints(values: Sequence[int]) -> Ints:
+    """A column of integers."""
     try:
         return np.array(values, np.int64)
     except OverflowError:

@@ -206,7 +206,10 @@ class ClassColumns:
     pairs: tuple[tuple[int, int], ...] = ()
 
     def layer_in_model(self, op: int, stage: int) -> int | None:
-        """The number of an op's layer in the model, on one of the class's stages; None outside layers."""
+        """The number of an op's layer in the model, on one of the class's stages; None outside layers.
+
+        op: its row in the class. stage: of the pipeline.
+        """
         layer, first = int(self.origins.layer[op]), self.origins.first_layers
         if layer < 0:
             return None

@@ -75,7 +75,7 @@ def read_arguments(path: Path, engine: Engine) -> EngineArguments:
 def words_of(text: str, where: str) -> list[str]:
     """The words of a command line, as a shell splits it: with quotes, comments, and lines that end in a backslash.
 
-    Raises UsageError, with the line, for a quote without an end.
+    text: the command line. where: its source, for errors. Raises UsageError, with the line, for a quote without an end.
     """
     text, at, words = text.replace("\r\n", "\n"), 0, list[str]()
     while at < len(text):
@@ -102,7 +102,11 @@ def words_of(text: str, where: str) -> list[str]:
 
 
 def find_flag(engine: Engine, written: str, where: str) -> Flag:
-    """The flag of a name without leading dashes. Raises UsageError, with the nearest ones, if the engine has none."""
+    """The flag of a name without leading dashes.
+
+    written: the name as the command line has it. where: its source, for errors. Raises UsageError, with the nearest
+    ones, if the engine has none.
+    """
     name = written.replace("_", "-")
     head = name.partition(".")[0]
     for each in (name, head):

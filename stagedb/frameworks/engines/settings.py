@@ -179,7 +179,7 @@ def _setting(given: Given, where: str) -> Setting | None:
 
 
 def read_share(text: str) -> Fraction | None:
-    """A share above 0 and up to 1, exactly as it is written; None for other texts."""
+    """A share above 0 and up to 1, exactly as it is written; None for other texts. text: a decimal, such as `0.9`."""
     return Fraction(text) if _SHARE.fullmatch(text) and Fraction(text) else None
 
 

@@ -113,7 +113,10 @@ def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
 
 
 def split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
-    """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it."""
+    """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it.
+
+    qkv: the three tensors, or one packed tensor.
+    """
     if len(qkv) > 1:
         return qkv
     apart = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)

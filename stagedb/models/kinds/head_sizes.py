@@ -119,7 +119,10 @@ def usual_name(axis: str) -> str:
 
 
 def stack_axes(card: Architecture, kinds: Mapping[str, KindOfLayer]) -> dict[str, str]:
-    """The sizes of those axes, as texts of symbols, by their names in a block of all layers."""
+    """The axes of which kinds have their own sizes (`names_in_stack`), each with its size as a text of symbols.
+
+    kinds: of layers, by name. Returns the sizes by the names that the axes have in a block of all layers.
+    """
     return {
         name: own_axes(card, kind)[axis] for kind in kinds.values() for axis, name in names_in_stack(card, kind).items()
     }
@@ -140,7 +143,10 @@ def own_rotary(card: Architecture, kind: KindOfLayer, buffers: Buffers) -> Buffe
 
 
 def rotary_axes(card: Architecture, kinds: Mapping[str, KindOfLayer]) -> dict[str, str]:
-    """The axes of those rotary tables, with their sizes as texts."""
+    """The axes of rotary tables for heads of another size than the card's, with their sizes as texts.
+
+    kinds: of layers, by name.
+    """
     sizes = (_own_sizes(card, kind).get("head_dim") for kind in kinds.values())
     return {_rotary(size): str(size) for size in sizes if size}
 
@@ -163,5 +169,8 @@ def numbers_of_heads(sizes: Mapping[str, int]) -> Iterator[tuple[int, int, bool]
 
 
 def sizes_like(sizes: Mapping[str, int], symbol: str) -> tuple[str, ...]:
-    """A symbol, and those of kinds with another size in its place."""
+    """A symbol, and the symbols that kinds with another size have in its place: `D`, `D_64`.
+
+    sizes: by symbol.
+    """
     return (symbol, *(name for name in sizes if name.startswith(f"{symbol}_")))

@@ -85,7 +85,7 @@ def _ended(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "Ten
 
 
 def normed_branch(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
-    """A part's result after its norm, with its bias added before."""
+    """A part's result after its norm, with its bias added before. name: of the norm. made: the part's result."""
     t.enter("between")
     result = made.result if made.bias is None else shared.add(t, f"{name}.biased", made.result, made.bias)
     return Branch(shared.norm(t, card, style, name, result))

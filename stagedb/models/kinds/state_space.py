@@ -96,7 +96,10 @@ def convolved(t: "Tracer", style: "Style", values: Values, x: "Tensor", groups: 
 
 
 def cached(t: "Tracer", name: str, axes: tuple[str, ...], dtype: str) -> "Tensor":
-    """What requests keep of an operator from step to step."""
+    """What requests keep of an operator from step to step.
+
+    name: the operator's. axes: of the tensor. dtype: its class of formats.
+    """
     return t.tensor(f"{name}.cache", axes, dtype, "cache")
 
 

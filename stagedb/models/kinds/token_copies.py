@@ -125,7 +125,10 @@ def _words(inputs: "tuple[Tensor, ...]") -> tuple[str, ...]:
 
 def planned(table: dict[str, Rule], dispatch: str, dealers: tuple[str, ...]) -> Table:
     """The table with rules for tokens that are sent, and for the regions of exchanges. dealers: of whom each deals
-    tokens of its own."""
+    tokens of its own.
+
+    dispatch: the plan's word for how tokens reach their experts.
+    """
     if dispatch == "copies":
         return table
     over = ("ep",) if dispatch == "ranks" else ("epn", "epr")

@@ -106,7 +106,10 @@ def class_of(model_type: str) -> ConfigClass:
 
 
 def inner_class(architecture: str, model_type: str) -> ConfigClass:
-    """The class of a text model in a whole one, which may have defaults of its own for it."""
+    """The class of a text model in a whole one, which may have defaults of its own for it.
+
+    architecture: of the whole model. model_type: of its text part.
+    """
     usual = class_of(model_type)
     own = _table()["inner"].get(architecture, {}).get(model_type, {})
     return replace(usual, defaults={**usual.defaults, **own}) if own else usual
@@ -118,7 +121,10 @@ def class_of_architecture(architecture: str) -> ConfigClass:
 
 
 def check_type(architecture: str, config: Mapping[str, Any]) -> None:
-    """Raise UsageError for a `model_type` of another class than the architecture's."""
+    """Raise UsageError for a `model_type` of another class than the architecture's.
+
+    architecture: as the file names it. config: the content of the file.
+    """
     known = _NAMED.get(architecture) or (_table()["architectures"].get(architecture),)
     found = config.get("model_type")
     if found is not None and found not in known and known != (None,):

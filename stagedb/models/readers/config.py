@@ -443,11 +443,17 @@ class Config(Mapping[str, Any]):
         )
 
     def given(self, key: str) -> Value:
-        """The value that the file itself has, which counts as read only if a reader asks for it too."""
+        """The value that the file itself has, which counts as read only if a reader asks for it too.
+
+        key: of the file.
+        """
         return self._content.get(key)
 
     def alike(self, key: str, default: Value = None) -> Value:
-        """A value that may be a list of equal ones, one for each layer. UsageError for a list of others."""
+        """A value that may be a list of equal ones, one for each layer.
+
+        key: of the file. default: where the file has none. UsageError for a list of others.
+        """
         found = self.get(key, default=default)
         if not isinstance(found, list):
             return found
@@ -456,28 +462,41 @@ class Config(Mapping[str, Any]):
         return found[0]
 
     def flag(self, *keys: str, default: bool = False) -> bool:
-        """A value that must be true or false. UsageError for others."""
+        """A value that must be true or false.
+
+        keys: of which the first in the file counts. default: without any of them. UsageError for others.
+        """
         value = self.get(*keys, default=default)
         if not isinstance(value, bool):
             raise UsageError(f"{keys[0]} must be true or false, not {shown(value)}")
         return value
 
     def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number. UsageError for others, and if it is missing and there is no default."""
+        """A whole number.
+
+        keys: of which the first in the file counts. least: the smallest number that is taken. UsageError for others,
+        and if it is missing and there is no default.
+        """
         value = self.need(*keys) if default is None else self.get(*keys, default=default)
         if type(value) is not int or value < least:
             raise UsageError(f"{keys[0]} must be a whole number from {least}, not {shown(value)}")
         return value
 
     def number(self, *keys: str, default: float) -> float:
-        """A finite number. UsageError for others."""
+        """A finite number.
+
+        keys: of which the first in the file counts. default: without any of them. UsageError for others.
+        """
         value = self.get(*keys, default=default)
         if type(value) not in (int, float) or not math.isfinite(value):
             raise UsageError(f"{keys[0]} must be a number, not {shown(value)}")
         return float(value)
 
     def only(self, key: str, value: Value, why: str) -> None:
-        """Refuse another value of a key than this one, which is its default. UsageError with the reason."""
+        """Refuse another value of a key than this one, which is its default.
+
+        why: the reason, for the error. UsageError with the reason.
+        """
         found = self.get(key, default=value)
         if found != value or type(found) is not type(value):
             raise UsageError(f"{key} {shown(found)} is not supported: {why}")
@@ -518,7 +537,11 @@ def rotary(config: Config) -> Mapping[str, Any]:
 
 
 def rotary_dim(config: Config, head_dim: int, default: float = 1.0) -> int:
-    """How many dimensions of a head are turned; 0: all. UsageError for a share that is none."""
+    """How many dimensions of a head are turned; 0: all.
+
+    head_dim: the width of a head. default: the share of it that is turned, if the file has none. UsageError for a share
+    that is none.
+    """
     share = rotary(config).get("partial_rotary_factor")
     named = config.get("partial_rotary_factor", "rotary_pct", "rope_pct", default=default)
     share = named if share is None else share

@@ -15,7 +15,10 @@ from stagedb.models.readers.parts import biases, decoder, further, turned, witho
 
 
 def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
-    """The card with experts of a width, in the usual words."""
+    """The card with experts of a width, in the usual words.
+
+    width: of an expert's feed-forward. shared: that of the shared experts; 0: none. changes: other fields of the card.
+    """
     return replace(
         card,
         experts=config.count("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
@@ -27,12 +30,18 @@ def with_experts(config: Config, card: Card, width: int, shared: int = 0, **chan
 
 
 def softmax_scores(config: Config, default: bool) -> dict[str, Value]:
-    """The words for a softmax over all experts, whose chosen scores are divided by their sum or not."""
+    """The words for a softmax over all experts, whose chosen scores are divided by their sum or not.
+
+    default: whether they are divided if the file does not set it.
+    """
     return {} if config.flag("norm_topk_prob", default=default) else {"scores": "softmax", "normalised": False}
 
 
 def sigmoid_scores(config: Config, normalised: bool = True, factor: float = 1.0) -> dict[str, Value]:
-    """The words for sigmoid scores, a factor included. `noaux_tc` is what older files call them with a bias."""
+    """The words for sigmoid scores, a factor included. `noaux_tc` is what older files call them with a bias.
+
+    normalised: whether scores are divided by their sum if the file does not set it.
+    """
     if config.get("scoring_func", default="sigmoid") not in ("sigmoid", "noaux_tc"):
         raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
     words: dict[str, Value] = {"scores": "sigmoid", "normalised": config.flag("norm_topk_prob", default=normalised)}

@@ -38,7 +38,10 @@ def windows(config: Config, layers: int, every: int | None = None) -> list[int]:
 
 
 def plain_layers(config: Config, card: Card, usual: dict[str, Value], every: int | None = None) -> Card:
-    """The card with layers that differ by their windows alone."""
+    """The card with layers that differ by their windows alone.
+
+    usual: the words of all layers. every: each n-th layer attends to all keys; None: as the file sets it.
+    """
     return with_layers(card, [Layer(window=each) for each in windows(config, card.layers, every)], usual)
 
 
@@ -122,7 +125,10 @@ def granite(config: Config, name: str) -> Card:
 
 
 def granite_card(config: Config, name: str, tied: bool = False) -> Card:
-    """A Granite card with its factors around the layers. tied: the default of `tie_word_embeddings`."""
+    """A Granite card with its factors around the layers. tied: the default of `tie_word_embeddings`.
+
+    name: the card's.
+    """
     scaling = config.number("logits_scaling", default=1.0)
     if scaling <= 0:
         raise UsageError(f"logits_scaling must be above 0, not {shown(scaling)}")

@@ -102,7 +102,10 @@ def layer_types(config: Config, layers: int, known: Mapping[str, str]) -> list[s
 
 
 def repeated(every: int, layers: int) -> list[bool]:
-    """Whether a layer is the last of `every`, counted from the first."""
+    """Whether a layer is the last of `every`, counted from the first.
+
+    layers: of the model. Returns one bool for each layer.
+    """
     return [(number + 1) % every == 0 for number in range(layers)]
 
 

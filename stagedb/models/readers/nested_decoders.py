@@ -179,7 +179,10 @@ OTHER_PARTS = ("hidden_size", "vocab_size", "projection_dim", "image_size", "pat
 
 
 def with_tables(architecture: str, config: Mapping[str, Any], card: Card) -> Card:
-    """The card of a text model, with tables that are tied as the whole model ties them."""
+    """The card of a text model, with tables that are tied as the whole model ties them.
+
+    architecture: of the whole model. config: the content of its file. card: of its text model.
+    """
     rule = WHOLE_MODELS[architecture][1]
     given = config.get("tie_word_embeddings")
     whole = rule.endswith("by default") if given is None else given

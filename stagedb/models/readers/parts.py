@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, str] = {
 
 
 def activation(config: Config, *keys: str, default: str = "silu") -> str:
-    """The activation that the first of these keys names."""
+    """The activation that the first of these keys names. default: without any of them."""
     found = config.get(*keys, default=default)
     if not isinstance(found, str) or found not in ACTIVATIONS:
         raise UsageError(f"{keys[0]} {shown(found)} is not supported: {', '.join(ACTIVATIONS)} only")
@@ -44,7 +44,10 @@ def head_size(config: Config, hidden: int, heads: int, floor: bool = False) -> i
 
 
 def decoder(config: Config, name: str, family: str, **changes: Any) -> Card:
-    """A gated decoder with RMSNorm and rotary positions. changes: fields of the card that differ."""
+    """A gated decoder with RMSNorm and rotary positions. changes: fields of the card that differ.
+
+    name: the card's. family: the card's.
+    """
     hidden, heads = config.count("hidden_size", "n_embd"), config.count("num_attention_heads", "n_head")
     values: dict[str, Any] = {
         "hidden": hidden,
@@ -76,7 +79,10 @@ def further(config: Config, card: Card) -> Card:
 
 
 def without_further(config: Config, which: str) -> None:
-    """Raise UsageError for layers that predict further tokens, where those of an architecture are not built."""
+    """Raise UsageError for layers that predict further tokens, where those of an architecture are not built.
+
+    which: the model or architecture, for the error.
+    """
     config.only(
         "num_nextn_predict_layers",
         0,
@@ -85,7 +91,10 @@ def without_further(config: Config, which: str) -> None:
 
 
 def turned(config: Config, card: Card, default: float = 1.0) -> dict[str, Value]:
-    """The word for rotary positions on a part of each head."""
+    """The word for rotary positions on a part of each head.
+
+    default: the share of a head that is turned, if the file has none.
+    """
     size = rotary_dim(config, card.head_dim, default)
     return {"rotary_dim": size} if size else {}
 
@@ -98,6 +107,9 @@ def mlp_biases(config: Config, shared: int = 0) -> dict[str, Value]:
 
 
 def biases(attention: str, ffn: bool) -> dict[str, Value]:
-    """The words for biases of projections (`none`, `qkv` or `all`) and of a feed-forward."""
+    """The words for biases of projections (`none`, `qkv` or `all`) and of a feed-forward.
+
+    attention: one of these three. ffn: whether the feed-forward has biases.
+    """
     words: dict[str, Value] = {} if attention == "none" else {"bias": attention}
     return words | ({"ffn_bias": "all"} if ffn else {})

@@ -84,7 +84,10 @@ def step_bounds(config: Config) -> dict[str, Value]:
 
 
 def check_inner(config: Config, key: str, hidden: int, words: Mapping[str, Value]) -> None:
-    """Raise UsageError if heads and their size are not as wide as `key` times the hidden size, as the class wants."""
+    """Raise UsageError if heads and their size are not as wide as `key` times the hidden size, as the class wants.
+
+    hidden: the hidden size. words: of the scan, with the number of its heads and their size.
+    """
     inner, wide = int(words["scan_heads"]) * int(words["scan_dim"]), config.count(key, default=2) * hidden
     if inner != wide:
         raise UsageError(f"the heads of the scan are {inner} wide, and {key} times the hidden size is {wide}")

@@ -20,7 +20,10 @@ _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_exp
 
 
 def check_file(config: Mapping[str, Any]) -> None:
-    """Raise UsageError for a file whose keys make another model than its layers do."""
+    """Raise UsageError for a file whose keys make another model than its layers do.
+
+    config: the content of `config.json`.
+    """
     for where, part in _parts(config):
         if part.get("is_encoder_decoder"):
             raise UsageError(

@@ -138,12 +138,18 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def aspect(class_: type[T]) -> type[T]:
-    """A frozen dataclass with only fields. Its subclasses make the other methods, so that commands start fast."""
+    """A frozen dataclass with only fields. Its subclasses make the other methods, so that commands start fast.
+
+    class_: with annotated fields.
+    """
     return dataclass(frozen=True, init=False, repr=False, eq=False)(class_)
 
 
 def words_of(class_: type) -> Iterator[PlanWord]:
-    """The words that a dataclass declares, those of its bases after its own and in the order of the bases."""
+    """The words that a dataclass declares, those of its bases after its own and in the order of the bases.
+
+    class_: whose fields have a `WordSpec` each.
+    """
     hints = get_type_hints(class_, include_extras=True)
     defaults = {field.name: field.default for field in dataclasses.fields(class_)}
     for owner in class_.__mro__:

@@ -79,7 +79,7 @@ class OwnBlock:
     file: str = field(default="", compare=False)
 
     def refused(self, line: int, text: str) -> UsageError:
-        """The error for a line of the block."""
+        """The error for a line of the block. text: what is wrong with it."""
         return UsageError(f"{self.file or f'the block {self.name}'}{f', line {line}' if line else ''}: {text}")
 
     def size(self, axis: str) -> int | str:

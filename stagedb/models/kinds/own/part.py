@@ -47,7 +47,10 @@ def check_tp(block: OwnBlock, card: Architecture, tp: int) -> None:
 
 
 def region_of(block: OwnBlock, cut: str) -> str:
-    """The region of steps in which tp cuts an axis. Where it cuts none, each rank has its own tokens."""
+    """The region of steps in which tp cuts an axis. Where it cuts none, each rank has its own tokens.
+
+    cut: the name of that axis; empty: none.
+    """
     return f"own.{block.name}.{cut}" if cut else "between"
 
 

@@ -87,12 +87,12 @@ class BlockSource:
     lines: Mapping[Path_, int] = field(default_factory=dict)
 
     def refused(self, at: Path_, text: str) -> UsageError:
-        """The error for an entry."""
+        """The error for an entry. at: the keys that lead to it. text: what is wrong."""
         line = self.line(at)
         return UsageError(f"{self.where}{f', line {line}' if line else ''}: {text}")
 
     def line(self, at: Path_) -> int:
-        """The line of an entry, or of the nearest one around it; 0 without lines."""
+        """The line of an entry, or of the nearest one around it; 0 without lines. at: the keys that lead to it."""
         while at and at not in self.lines:
             at = at[:-1]
         return self.lines.get(at, 0)
@@ -102,7 +102,8 @@ def read_blocks(content: object, folder: Path | None, where: str) -> tuple[OwnBl
     """The blocks that a card names, by name.
 
     content: by name `{file: mine.yaml, sizes: {...}}`, or the content of such a file; or blocks as they are. folder:
-    the card's directory, in which files are; None: the card is no file. UsageError, with the file and the line.
+    the card's directory, in which files are; None: the card is no file. UsageError, with the file and the line. where:
+    the card, for errors.
     """
     if isinstance(content, tuple) and all(isinstance(each, OwnBlock) for each in content):
         return content
@@ -134,7 +135,10 @@ def _entry(name: str, content: object, folder: Path | None, where: str) -> OwnBl
 
 
 def read_file(name: str, path: Path, sizes: object, card: str) -> OwnBlock:
-    """The block of a file, with the sizes that a card gives its axes. card: the place in the card, for errors."""
+    """The block of a file, with the sizes that a card gives its axes. card: the place in the card, for errors.
+
+    name: the block's. path: of the file. sizes: by axis.
+    """
     where = f"the block {path_text(path)}"
     text = read_text(path, "block", LARGEST)
     node = compose(text, where)
@@ -176,7 +180,7 @@ def _with_sizes(content: Mapping[str, Any], sizes: object, card: str) -> Mapping
 
 
 def read_block(name: str, content: Mapping[str, Any], source: BlockSource) -> OwnBlock:
-    """A block from its content, checked. UsageError with its place for what is no block."""
+    """A block from its content, checked. name: the block's. UsageError with its place for what is no block."""
     if not _NAME.fullmatch(name) or name.startswith(("attn", "ffn", "further")) or name in _FORBIDDEN:
         raise source.refused(
             (),
