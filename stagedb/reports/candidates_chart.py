@@ -197,7 +197,8 @@ def _by_code(codes: Sequence[str]) -> Coloring:
 def coloring_by(word: str, texts: Sequence[str], values: Mapping[str, Any]) -> Coloring:
     """A colour for each of the most frequent texts, in the order of their values.
 
-    texts: the value of each mark as a text; `none` if it has no value. values: what the texts mean.
+    texts: the value of each mark as a text; `none` if it has no value. values: what the texts mean. word: the plan's
+    word that has these values.
     """
 
     def order(name: str) -> tuple[int, float, str]:
@@ -343,7 +344,10 @@ def _ticks(axis: Axis) -> list[float]:
 
 
 def grid_of(x: Axis, y: Axis) -> str:
-    """Lines and numbers of both axes. On a narrow page every second number of the horizontal one is left out."""
+    """Lines and numbers of both axes. On a narrow page every second number of the horizontal one is left out.
+
+    x: the horizontal axis. y: the vertical one.
+    """
     found = []
     for value in _ticks(y):
         at = percent(1 - y.at(value), 1)
@@ -357,7 +361,10 @@ def grid_of(x: Axis, y: Axis) -> str:
 
 
 def rooms_at(rooms: Mapping[str, int | None], x: Axis) -> str:
-    """A line at the memory of an accelerator of each system."""
+    """A line at the memory of an accelerator of each system.
+
+    rooms: bytes by name of a system; None: unknown. x: the horizontal axis, in GB.
+    """
     found = []
     for number, (name, room) in enumerate(list(rooms.items())[:COLORS]):
         if room is not None and x.low < room / GB < x.high:

@@ -39,7 +39,7 @@ def chart_data(charts: Sequence[Gantt]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON for a script of a page. Nothing in it can end the script."""
+    """JSON for a script of a page. Nothing in it can end the script. value: plain data."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -118,7 +118,7 @@ def scroll_hint(what: str) -> str:
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """Names and values as an HTML list."""
+    """Names and values as an HTML list. rows: values by name."""
     lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows.items())
     return f'<table class="facts"><tbody>{lines}</tbody></table>'
 
@@ -211,7 +211,7 @@ class LinearScale:
 
 
 def nice(value: float) -> float:
-    """The next number of 1, 2, 5, 10, …"""
+    """The next number of 1, 2, 5, 10, … value: above 0."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
 
@@ -221,5 +221,5 @@ def _mark(ns: float) -> str:
 
 
 def percent(value: float, whole: float) -> str:
-    """A length as a share of a whole, for CSS."""
+    """A length as a share of a whole, for CSS. value, whole: in one unit."""
     return f"{100 * value / whole:.3f}".rstrip("0").rstrip(".") + "%" if whole else "0%"

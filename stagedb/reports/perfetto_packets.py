@@ -55,6 +55,12 @@ class PerfettoFile:
     slices: int = 0
 
     def track(self, parent: int, name: str, rank: int, *, ordered: bool = False, counts_bytes: bool = False) -> int:
+        """Add a track, which is a row of the view. Returns its id.
+
+        parent: the id of the track that it is under; 0: none. name: as the view shows it. rank: its place among its
+        siblings. ordered: whether its children are in the order of their `rank`. counts_bytes: it is a counter of
+        bytes; else it has slices.
+        """
         number = len(self.tracks) + 1
         about = f"Written by stagedb: {name}" if parent == 0 else ""
         self.tracks.append(
@@ -69,12 +75,15 @@ class PerfettoFile:
         return number
 
     def arg(self, key: str, values: Ints) -> ByteRows:
-        """An argument that is a whole number, one for each row."""
+        """An argument that is a whole number, one for each row. key: one of `keys`. values: a column."""
         name = constant(number_field(1, self.keys[key]), len(values))
         return bytes_fields(4, join(name, number_fields(3, values))[0])
 
     def text_arg(self, key: str, values: Sequence[str]) -> ByteRows:
-        """An argument that is a text, one for each row. An empty text has no argument."""
+        """An argument that is a text, one for each row. An empty text has no argument.
+
+        key: one of `keys`. values: a column.
+        """
         name = constant(number_field(1, self.keys[key]), len(values))
         found = bytes_fields(4, join(name, number_fields(17, self.values.of(values)))[0])
         return found.where(np.array([bool(value) for value in values], bool))
@@ -112,7 +121,10 @@ def stack(*parts: ByteRows) -> ByteRows:
 
 
 def flow_field(field: int, numbers: Ints) -> ByteRows:
-    """The protobuf field of a flow, the arrow between two slices. It has eight bytes; number 0 has no field."""
+    """The protobuf field of a flow, the arrow between two slices. It has eight bytes; number 0 has no field.
+
+    field: its number. numbers: of the flows.
+    """
     value = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
     head = np.tile(np.frombuffer(tag(field, _FIXED64), np.uint8), (len(numbers), 1))
     rows = np.concatenate([head, value], axis=1)
@@ -125,6 +137,6 @@ def number_field(field: int, value: int) -> bytes:
 
 
 def text_field(field: int, value: str | bytes) -> bytes:
-    """A field that is a text, or a message."""
+    """A field that is a text, or a message. field: its number. value: the text, or the message's bytes."""
     data = value.encode() if isinstance(value, str) else value
     return bytes_fields(field, ByteRows(np.frombuffer(data, np.uint8), np.array([len(data)], np.int64))).data.tobytes()

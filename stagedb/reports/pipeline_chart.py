@@ -105,7 +105,10 @@ def drawn_lanes(job: StepView, lanes: Sequence[Lane], whole: int) -> DrawnLanes:
 
 
 def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "") -> Gantt:
-    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step."""
+    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step.
+
+    title: above the chart; empty: none.
+    """
     whole = max(whole, job.times.step, 1)
     drawn = drawn_lanes(job, lanes, whole)
     numbers = _numbers(job, lanes, drawn.spans, whole) if row_height(len(lanes)) >= 20 else ""
@@ -125,8 +128,8 @@ def chart_frame(
 ) -> str:
     """A chart with its names and its axis.
 
-    names: of the rows. drawn: the SVG of all rows. numbers: texts of SVG on top of it. whole: the length of the axis
-    in ns. words: what a row is, and what the whole is called.
+    names: of the rows. drawn: the SVG of all rows. numbers: texts of SVG on top of it. whole: the length of the axis in
+    ns. words: what a row is, and what the whole is called. title: above the chart; empty: none.
     """
     row, whats = row_height(len(names)), f"What every {words[0]} does over the {words[1]}"
     spans = "".join(f"<span>{escape(name)}</span>" for name in names)

@@ -44,7 +44,10 @@ class PlanPrices:
 
     @classmethod
     def of(cls, words: Mapping[str, object]) -> Self:
-        """Numbers of texts such as `15T`, `2.50` or `1_000`. Raises UsageError for one that is none, or too large."""
+        """Numbers of texts such as `15T`, `2.50` or `1_000`.
+
+        words: texts by name. Raises UsageError for one that is none, or too large.
+        """
         given = {name: _number(name, words.get(name), most) for name, most in LIMITS.items()}
         tokens = given.pop("tokens")
         if tokens is not None and (tokens.denominator != 1 or tokens == 0):

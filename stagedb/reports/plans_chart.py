@@ -38,7 +38,7 @@ class PlanMark:
     here: bool
 
     def figure(self, name: str) -> float:
-        """A figure of `FIGURES`, in the unit of the axis."""
+        """A figure of `FIGURES`, in the unit of the axis. name: of the figure."""
         return self.step / MS if name == "step" else self.tokens
 
     @property

@@ -16,7 +16,7 @@ SHOWN = 4
 
 
 def report_head(job: StepView, title: str, figures: str) -> str:
-    """The head of a page. figures: of `report_figures`."""
+    """The head of a page. figures: of `report_figures`. title: of the page."""
     ranks = ranks_of(job)
     return (
         f"<header><h1>{escape(title)}</h1><p>One training step of {escape(job.workload.model)} on {escape(ranks)}</p>"
@@ -88,7 +88,7 @@ def _tiles(job: StepView, found: Merit) -> str:
 def tile(name: str, value: str, unit: str, note: str, bad: bool = False) -> str:
     """A figure with its name and a note. bad: in the colour of what does not fit.
 
-    unit: of the figure, in small letters; empty: none.
+    unit: of the figure, in small letters; empty: none. value: the figure as a text.
     """
     style = ' class="bad"' if bad else ""
     small = f" <small>{escape(unit)}</small>" if unit else ""

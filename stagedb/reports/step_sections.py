@@ -18,7 +18,7 @@ HOTSPOTS = 40
 
 
 def pipeline(charts: Sequence[Gantt], heading: str = "The pipeline") -> str:
-    """The section with the chart of a step, or with those of two on one scale."""
+    """The section with the chart of a step, or with those of two on one scale. heading: of the section."""
     lanes = [lane for chart in charts for lane in chart.data]
     doings = [Doing(value) for value in sorted({row[2] for lane in lanes for row in lane["spans"]})]
     doings = doings or list(Doing)[:-1]
@@ -36,7 +36,7 @@ def pipeline(charts: Sequence[Gantt], heading: str = "The pipeline") -> str:
 
 
 def stages(job: StepView, lanes: Sequence[Lane], heading: str = "Where the time goes") -> str:
-    """The section with the shares of the step, by stage."""
+    """The section with the shares of the step, by stage. heading: of the section."""
     step = job.times.step or 1
     words = (
         (TERM_STYLES["busy"], "computing"),

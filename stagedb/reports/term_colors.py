@@ -49,6 +49,9 @@ PALETTE: Final = ("m0", "m8", "m5", "m6", "m4", "m7", "m2", "m1", "m3", "m9", "m
 
 
 def term_style(name: str) -> str:
-    """The style of a term: a key of `TERM_STYLES`, or as a search calls it (`compute`, `exposed tp`)."""
+    """The style of a term: a key of `TERM_STYLES`, or as a search calls it (`compute`, `exposed tp`).
+
+    name: of the term.
+    """
     key = "busy" if name == "compute" else name.removeprefix("exposed ")
     return TERM_STYLES.get(key, TERM_STYLES["other"])

@@ -93,7 +93,10 @@ class QueryPlan:
 
 
 def plan_of(summary: neo4j.ResultSummary) -> QueryPlan | None:
-    """The plan of a query that asks for it with EXPLAIN or PROFILE; None for others."""
+    """The plan of a query that asks for it with EXPLAIN or PROFILE; None for others.
+
+    summary: the driver's, of the query's result.
+    """
     found = summary.profile or summary.plan
     if not found:
         return None

@@ -97,14 +97,18 @@ class Store:
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
         """Rows of the statement `cypher/<name>.cypher`. The statement must read.
 
-        Raises DamagedError for a value that is not of the type in the statement's header.
+        params: values of the statement's parameters. Raises DamagedError for a value that is not of the type in the
+        statement's header.
         """
         rows = self._read(name, params)
         check_rows(load(name), rows)
         return rows
 
     def read_sound(self, name: str, /, **params: Any) -> list[Mapping[str, Any]]:
-        """`read` for lists: rows that are damaged are left out, each with a DamageWarning."""
+        """`read` for lists: rows that are damaged are left out, each with a DamageWarning.
+
+        name, params: as in `read`.
+        """
         return [*sound(load(name), self._read(name, params))]
 
     def _read(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -115,7 +119,8 @@ class Store:
     def write(self, name: str, /, **params: Any) -> dict[str, Any]:
         """Run a statement that writes in one transaction. Returns the last row of its result, {} for an empty result.
 
-        The driver runs a transaction again if the server asks for it, so that a statement must be safe to repeat.
+        The driver runs a transaction again if the server asks for it, so that a statement must be safe to repeat. name:
+        of a file `cypher/<name>.cypher`. params: values of the statement's parameters.
         """
         statement = self._statement(name, "writes", params)
         with translated(self.uri, f"statement {name}"), self._session(neo4j.WRITE_ACCESS) as session:
@@ -125,8 +130,9 @@ class Store:
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]], /, **params: Any) -> None:
         """Run a statement that unwinds `$rows`, with one transaction for each batch of rows.
 
-        A batch that is too large for the server's memory is halved, and so are all later ones. So is a batch that
-        takes so long that others change its nodes each time that it is tried, as the renewal of its own lease does.
+        A batch that is too large for the server's memory is halved, and so are all later ones. So is a batch that takes
+        so long that others change its nodes each time that it is tried, as the renewal of its own lease does. name: of
+        a file `cypher/<name>.cypher`. params: values of its other parameters.
         """
         statement = self._statement(name, "writes", {**params, "rows": rows})
         start, size = 0, BATCH
@@ -179,10 +185,10 @@ class Store:
 
         timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
         are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet, with
-        `progress`; the answer's `unwritten` counts those that it is without. graph: the answer's
-        `graph` has the nodes and relationships in its rows. Raises UsageError for a text that could
-        write or that the store does not understand, QueryEnded if the query takes longer than `timeout` or more memory
-        than the store has.
+        `progress`; the answer's `unwritten` counts those that it is without. graph: the answer's `graph` has the nodes
+        and relationships in its rows. text: Cypher. params: values of its parameters, by name. Raises UsageError for a
+        text that could write or that the store does not understand, QueryEnded if the query takes longer than `timeout`
+        or more memory than the store has.
         """
         queries.check(text)
         if self.engine == "neo4j":

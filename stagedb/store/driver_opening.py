@@ -17,7 +17,11 @@ embedded engine that has ended does not come back at the same address."""
 def open_driver(
     uri: str, auth: tuple[str, str] | None, source: str, retry_time: float = EMBEDDED_RETRY_TIME
 ) -> neo4j.Driver:
-    """A driver that has reached its server. Raises UsageError if that fails."""
+    """A driver that has reached its server.
+
+    uri: of the server. auth: user and password; None: no account. source: where the address comes from, for errors.
+    retry_time: seconds for which the driver repeats a transaction. Raises UsageError if that fails.
+    """
     driver = neo4j.GraphDatabase.driver(
         uri,
         auth=auth,
@@ -39,6 +43,9 @@ def open_driver(
 
 
 def product_of(driver: neo4j.Driver, uri: str) -> str:
-    """What a server calls itself, with its version, such as Neo4j/5.26.0. Control characters are written out."""
+    """What a server calls itself, with its version, such as Neo4j/5.26.0. Control characters are written out.
+
+    driver: has reached the server. uri: of the server, for errors.
+    """
     with translated(uri, "asking what the server is"):
         return printable(str(driver.get_server_info().agent)[:80], kept="")

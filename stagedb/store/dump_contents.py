@@ -219,7 +219,10 @@ class Contents:
                 self.mark(label, rows)
 
     def begin(self, kind: str, id: str) -> None:
-        """Begin the section of a graph, an instance, a profile, a search or a run. kind: its label."""
+        """Begin the section of a graph, an instance, a profile, a search or a run. kind: its label.
+
+        id: of the thing.
+        """
         if self.marks:
             raise DumpError(f"{kind} {shown(id)} comes after names, tags and notes")
         if self._open:
@@ -237,7 +240,11 @@ class Contents:
         self._open = [*before, ThingContent(kind, id)]
 
     def nodes(self, label: str, rows: Sequence[Row]) -> None:
-        """NodeRows of the section, after those that they belong to."""
+        """Take nodes of the section that has begun, after those that they belong to.
+
+        label: of the nodes. rows: each with its other labels, its parent and its properties. DumpError for what cannot
+        be there.
+        """
         section, kind = self._section(), _NODES.get(label)
         if kind is None or kind.owner != section.kind:
             raise DumpError(f"label {shown(label)} is no part of a {section.kind}")
@@ -288,7 +295,10 @@ class Contents:
         self.total[edge.type] += len(rows)
 
     def mark(self, label: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Marks of things that were there, after all of these. Nothing follows them but marks."""
+        """Marks of things that were there, after all of these. Nothing follows them but marks.
+
+        label: of the marks, such as that of names. rows: the properties of each.
+        """
         if len(rows) + sum(len(each.rows) for each in self.marks) > MOST_MARKS:
             raise DumpError(f"it has more than {MOST_MARKS:,} names, tags, notes and queries")
         for row in rows:

@@ -50,7 +50,10 @@ LARGEST = 64 << 30
 
 
 def write_records(file: BinaryIO, records: Iterable[Record]) -> Counter[str]:
-    """Write a dump. Returns the numbers of nodes by label and of relationships by type. Holds one record at a time."""
+    """Write a dump. Returns the numbers of nodes by label and of relationships by type. Holds one record at a time.
+
+    file: open for writing. records: in the order of a dump.
+    """
     digest, nodes, edges = hashlib.sha256(), Counter[str](), Counter[str]()
     # Without the time and the name of the file, equal content gives equal bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
@@ -104,8 +107,11 @@ def check_dump(
 
 
 def read_records(name: str, file: BinaryIO) -> Iterator[Record]:
-    """The records of a dump, one at a time. `check_dump` must have accepted the file, which nobody else may replace
-    in between because it remains open."""
+    """The records of a dump, one at a time. `check_dump` must have accepted the file, which nobody else may replace in
+    between because it remains open.
+
+    name: of the file, for errors.
+    """
     return (record for _, record in _records(name, file, LARGEST))
 
 

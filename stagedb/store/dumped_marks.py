@@ -76,7 +76,10 @@ def _check_text(label: str, row: Row) -> None:
 def marks_of(
     store: Store, things: Collection[Thing], queries: bool, notice: Callable[[str], None]
 ) -> Iterator[MarkRows]:
-    """The names, tags and notes of things; with `queries`, all saved queries too. What cannot be loaded is left out."""
+    """The names, tags and notes of things; with `queries`, all saved queries too. What cannot be loaded is left out.
+
+    notice: called with a line for each mark that is left out.
+    """
     wanted = set(things)
     for label, statement in _STATEMENTS.items():
         if label == "SavedQuery" and not queries:
@@ -97,7 +100,10 @@ def marks_of(
 
 
 def origin_of(source: str) -> str:
-    """What marks have that did not begin here: who loaded them, from which file, with its digest, or which store."""
+    """What marks have that did not begin here: who loaded them, from which file, with its digest, or which store.
+
+    source: the file or the store.
+    """
     return f"loaded by {current_user()} from {source}"
 
 

@@ -46,7 +46,10 @@ _OWN = {row.name for row in OWNED}
 
 
 def records_of(store: Store, wanted: Iterable[tuple[Kind, str]], notice: Notice) -> Iterator[Record]:
-    """The records of things, in their order. Each is read whole; one of them is in memory at a time."""
+    """The records of things, in their order. Each is read whole; one of them is in memory at a time.
+
+    wanted: kind and id of each thing. notice: called with a line for each thing.
+    """
     for kind, id in wanted:
         yield DumpedThing(kind, id)
         yield from read_whole(store, kind, id, partial(_read, store, kind, id))

@@ -114,7 +114,11 @@ def _endpoint(file: Path) -> Endpoint | None:
 
 
 def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint:
-    """The engine that serves this directory. It is started if it does not run. Raises StagedbError if that fails."""
+    """The engine that serves this directory. It is started if it does not run.
+
+    home: the directory. environment: variables of the engine's process; None: those of this process. Raises
+    StagedbError if that fails.
+    """
     endpoint = running(home)
     if endpoint is not None:
         return endpoint

@@ -37,7 +37,10 @@ class Input:
 
     @classmethod
     def of(cls, kind: str, content: Any, name: str | None = None) -> "Input":
-        """The input with this content, which JSON can express."""
+        """The input with this content, which JSON can express.
+
+        kind: what the input is for, such as a plan. name: that the user gave it; None: no name.
+        """
         text = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
         return cls(kind, hashlib.sha256(text.encode()).hexdigest()[:20], name)
 

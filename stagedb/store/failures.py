@@ -53,7 +53,10 @@ class QueryEnded(StagedbError):
 
 @contextmanager
 def translated(uri: str, doing: str) -> Iterator[None]:
-    """Turn the driver's errors into stagedb's. `doing` names what failed, such as `statement build/ops`."""
+    """Turn the driver's errors into stagedb's. `doing` names what failed, such as `statement build/ops`.
+
+    uri: of the store, for the errors.
+    """
     try:
         yield
     except (driver.Neo4jError, driver.DriverError, OSError) as error:
@@ -61,7 +64,7 @@ def translated(uri: str, doing: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: driver.Neo4jError) -> bool:
-    """Whether a transaction exceeded its memory limit. The driver would retry it unchanged."""
+    """Whether a transaction exceeded its memory limit. The driver would retry it unchanged. error: the driver's."""
     return "OutOfMemory" in (error.code or "") or "MemoryLimit" in (error.code or "")
 
 
@@ -136,7 +139,10 @@ def check_disk(home: Path, error: StagedbError) -> None:
 
 
 def unreachable(error: Exception, uri: str, source: str) -> UsageError:
-    """For a store that does not answer when it is opened."""
+    """The error for a store that does not answer when it is opened.
+
+    error: the driver's. uri: of the store. source: where the address comes from.
+    """
     if "CertVerificationError" in _message(error):
         return UsageError(
             f"this machine does not trust the certificate of {uri} (from {source}): set SSL_CERT_FILE to a file with "

@@ -38,7 +38,10 @@ def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: 
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text with each secret replaced, as it is, as Python shows it, and as an address has it."""
+    """The text with each secret replaced, as it is, as Python shows it, and as an address has it.
+
+    secrets: such as passwords.
+    """
     for secret in sorted(secrets, key=len, reverse=True):
         for form in (secret, repr(secret)[1:-1], quote(secret, safe="", errors="surrogatepass")):
             text = text.replace(form, HIDDEN)

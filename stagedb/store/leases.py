@@ -139,8 +139,8 @@ def building(
 
     Yields None if the thing exists and is complete: there is nothing to do. While another process builds it, this
     waits. If that process died, this clears what it left and takes over. An error inside clears what was made, unless
-    the lease `keeps` it, and is raised again. properties: of the new node. Raises StagedbError for a profile without
-    its instance, and for an instance without its graph.
+    the lease `keeps` it, and is raised again. properties: of the new node. id: of the thing. Raises StagedbError for a
+    profile without its instance, and for an instance without its graph.
     """
     lease = _claim(store, kind, id, properties, resumes)
     if lease is None:
@@ -177,7 +177,7 @@ def building(
 def ask_again(store: Store, kind: Kind, id: str) -> None:
     """Make a thing that exists the newest of this user.
 
-    Nothing is written if it is, as in a hundred tasks of one job, or where writing is not allowed.
+    Nothing is written if it is, as in a hundred tasks of one job, or where writing is not allowed. id: of the thing.
     """
     low, user = kind.lower(), current_user()
     rows = store.read(f"lifecycle/asked_{low}", id=id, user=user)
@@ -190,8 +190,8 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
     """Delete a graph, instance (with its profiles), profile, search or run, names and notes too. False without one.
 
     It becomes invisible first. detail: what the event of its removal names. unnamed: only if it has neither name nor
-    tag, and no complete instance needs it, else False. Raises StagedbError while another process builds it, and
-    NeededError for a graph with complete instances.
+    tag, and no complete instance needs it, else False. id: of the thing. Raises StagedbError while another process
+    builds it, and NeededError for a graph with complete instances.
     """
     owner = new_claim()
     state = _state(store, kind, id)

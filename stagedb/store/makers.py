@@ -18,7 +18,10 @@ _LONGEST = 64
 
 
 def current_user(environment: Mapping[str, str] | None = None) -> str:
-    """The user of this process, as one word: STAGEDB_USER, or the name of the account."""
+    """The user of this process, as one word: STAGEDB_USER, or the name of the account.
+
+    environment: variables; None: those of this process.
+    """
     name = (os.environ if environment is None else environment).get("STAGEDB_USER", "").strip()
     try:
         name = name or getpass.getuser()

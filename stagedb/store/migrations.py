@@ -99,5 +99,5 @@ def older(version: int) -> UsageError:
 
 
 def described(migrations: Iterable[Migration]) -> str:
-    """Migrations in a line, such as `9 (graphs …), 10 (…)`."""
+    """Migrations in a line, such as `9 (graphs …), 10 (…)`. migrations: in the order in which they are applied."""
     return ", ".join(f"{migration.version} ({migration.description})" for migration in migrations)

@@ -52,7 +52,7 @@ def workspace(store: Store, environment: Mapping[str, str] | None = None) -> str
 
 
 def checked_workspace(word: object, source: str) -> str:
-    """A space of names. Raises UsageError for what is no such word."""
+    """A space of names. source: where the word comes from, for errors. Raises UsageError for what is no such word."""
     if not isinstance(word, str) or not is_word(word) or "/" in word:
         raise UsageError(f"{source} must be one word of at most {LONGEST_TAG} characters without /, not {shown(word)}")
     return word
@@ -103,7 +103,8 @@ def wanted_name(store: Store, word: str) -> Name:
 def set_name(store: Store, kind: NamedKind, id: str, name: Name) -> str | None:
     """Let a name mean an instance or a profile. Returns the id of what it meant before, if that was another one.
 
-    Nothing is written if somebody let it mean that here already. Raises StagedbError if there is no such thing.
+    Nothing is written if somebody let it mean that here already. kind: of the thing. id: of the thing. name: with its
+    space. Raises StagedbError if there is no such thing.
     """
     low, key = kind.lower(), f"{kind.lower()}:{name}"
     if store.read("team/meaning", name=key) == [{"id": id, "origin": None}]:
@@ -130,14 +131,17 @@ def set_name(store: Store, kind: NamedKind, id: str, name: Name) -> str | None:
 
 
 def remove_name(store: Store, kind: NamedKind, id: str, name: Name) -> bool:
-    """Remove a name of an instance or a profile. False if it does not mean that (any more)."""
+    """Remove a name of an instance or a profile. False if it does not mean that (any more).
+
+    kind: of the thing. id: of the thing. name: with its space.
+    """
     low = kind.lower()
     event = new_event("unnamed", kind, id, str(name))
     return bool(store.write(f"lifecycle/unname_{low}", id=id, name=f"{low}:{name}", user=current_user(), event=event))
 
 
 def add_tag(store: Store, kind: Kind, id: str, tag: str) -> None:
-    """Tag a graph, an instance or a profile with a word."""
+    """Tag a graph, an instance or a profile with a word. id: of the thing. tag: one word."""
     word = _tag(tag)
     if not store.write(
         f"lifecycle/tag_{kind.lower()}", id=id, tag=word, user=current_user(), event=new_event("tagged", kind, id, word)
@@ -146,7 +150,7 @@ def add_tag(store: Store, kind: Kind, id: str, tag: str) -> None:
 
 
 def remove_tag(store: Store, kind: Kind, id: str, tag: str) -> None:
-    """Take a tag off. Raises UsageError if it is not there."""
+    """Take a tag off. id: of the thing. Raises UsageError if it is not there."""
     word = _tag(tag)
     event = new_event("untagged", kind, id, word)
     if not store.write(f"lifecycle/untag_{kind.lower()}", id=id, tag=word, user=current_user(), event=event):
@@ -154,7 +158,10 @@ def remove_tag(store: Store, kind: Kind, id: str, tag: str) -> None:
 
 
 def add_note(store: Store, kind: Kind, id: str, text: str) -> None:
-    """Write a note about a graph, an instance or a profile."""
+    """Write a note about a graph, an instance or a profile. Earlier notes remain.
+
+    id: of the thing. text: of the note. UsageError for an empty or a too long one.
+    """
     check_unicode(text, "the note")
     clean = text.strip()
     if not clean or len(clean) > LONGEST_NOTE:

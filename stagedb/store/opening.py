@@ -34,9 +34,10 @@ def connect(
     """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
 
     An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
-    `migrate`. database, insecure, option, holder: as in `choose`. Raises UsageError for a store that
-    does not answer or refuses the account, and for a database that does not belong to stagedb, that a newer stagedb
-    wrote, or that waits for a migration.
+    `migrate`. database, insecure, option, holder: as in `choose`. uri: the store's address or name; None: the default
+    one. environment: variables; None: those of this process. Raises UsageError for a store that does not answer or
+    refuses the account, and for a database that does not belong to stagedb, that a newer stagedb wrote, or that waits
+    for a migration.
     """
     store = open_store(
         uri, environment=environment, home=home, database=database, insecure=insecure, option=option, holder=holder
@@ -72,7 +73,8 @@ def open_store(
 ) -> Store:
     """A connection to the store as it is, without changes: to look at a store before it is used.
 
-    database, insecure, option, holder: as in `choose`.
+    database, insecure, option, holder: as in `choose`. uri: the store's address or name; None: the default one.
+    environment: variables; None: those of this process.
     """
     env = os.environ if environment is None else environment
     target = targets.choose(

@@ -74,7 +74,8 @@ def password_of(
 ) -> str:
     """The password. where: what names the source, for errors.
 
-    username: of the account in the keyring. Raises UsageError if it is not there.
+    username: of the account in the keyring. uri: of the server. environment: variables by name. Raises UsageError if it
+    is not there.
     """
     match source:
         case InVariable(name):
@@ -151,7 +152,10 @@ def check_keyring() -> None:
 
 
 def keep(uri: str, username: str, password: str) -> None:
-    """Put a password into the system's keyring, for a server and a user. Raises UsageError if that fails."""
+    """Put a password into the system's keyring, for a server and a user.
+
+    uri: of the server. username: of the account there. Raises UsageError if that fails.
+    """
     keyring = _keyring()
     _READ.add(password)
     try:
@@ -166,7 +170,7 @@ def keep(uri: str, username: str, password: str) -> None:
 
 
 def forget(uri: str, username: str) -> bool:
-    """Remove a password from the keyring. False if it has none."""
+    """Remove a password from the keyring. False if it has none. uri: of the server. username: of the account there."""
     keyring = _keyring()
     try:
         keyring.delete_password(_service(uri), username)

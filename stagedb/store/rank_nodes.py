@@ -38,7 +38,7 @@ NodesWritten = Callable[[int, int], None]
 
 
 def unwatched(done: int, of: int) -> None:
-    """Ignore progress: for callers that show none."""
+    """Ignore progress: for callers that show none. done: the nodes that are written. of: how many there will be."""
 
 
 def layout_of(row: Mapping[str, Any]) -> "RankLayout | None":
@@ -63,9 +63,10 @@ def write_reached(store: "Store", text: str, params: Mapping[str, Any], progress
     A text over all nodes, which does not name ranks or groups, gets those that there are, if there are too many to
     write, or if the store allows no writes.
 
-    progress: counts all instances that the text reaches; those that come later with their ranks alone.
-    Returns the number of ranks that the text can reach and that have no nodes. For a text that names ranks or groups,
-    raises ReadOnlyError if the store allows no writes, and UsageError if they are too many.
+    progress: counts all instances that the text reaches; those that come later with their ranks alone. Returns the
+    number of ranks that the text can reach and that have no nodes. For a text that names ranks or groups, raises
+    ReadOnlyError if the store allows no writes, and UsageError if they are too many. params: values of the text's
+    parameters, by name.
     """
     reached = instances_reached(text, params)
     if reached is not None:

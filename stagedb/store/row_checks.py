@@ -39,7 +39,10 @@ class _Column:
 
 
 def check_rows(statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise DamagedError, which names column and value, for a row that does not have the types of the header."""
+    """Raise DamagedError, which names column and value, for a row that does not have the types of the header.
+
+    rows: the result of the statement.
+    """
     columns = [_Column.of(field) for field in statement.columns]
     for row in rows:
         _check(statement, columns, row)

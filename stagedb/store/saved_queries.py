@@ -67,7 +67,10 @@ def parse_saved(name: Name, text: str) -> Statement:
 
 
 def save_query(store: Store, name: Name, text: str) -> SavedQuery:
-    """Save a query, or replace the caller's or the team's one of this name."""
+    """Save a query, or replace the caller's or the team's one of this name.
+
+    text: Cypher with the header of named queries.
+    """
     statement, user, now = parse_saved(name, text), current_user(), time.time_ns() // 1_000_000
     properties = {"space": name.space, "name": name.name, "text": text, "user": user, "time": now}
     event = new_event("saved", "query", str(name))

@@ -50,6 +50,7 @@ class Relationship:
 
 
 def id_of(description: str) -> Property:
+    """The property `id` of a label. description: what identifies a node of that label."""
     return Property("id", "string", description)
 
 

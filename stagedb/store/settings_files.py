@@ -25,7 +25,7 @@ def edit(path: Path, what: str, change: "Callable[[TOMLDocument], None]", check:
 
     check: reads the new file, before it replaces the old one, and raises UsageError if it cannot be used. what: the
     file's name in errors. UsageError too if the file is none that can be changed, StagedbError if the disk does not
-    take it.
+    take it. change: changes the document in place.
     """
     import tomlkit
 

@@ -63,7 +63,10 @@ class Statement:
     keep: tuple[str, ...] = ()
 
     def check(self, params: frozenset[str]) -> None:
-        """Raise StagedbError unless exactly the declared parameters are given."""
+        """Raise StagedbError unless exactly the declared parameters are given.
+
+        params: the names of those that are given.
+        """
         declared = frozenset(field.name for field in self.params)
         if params == declared:
             return
@@ -112,7 +115,10 @@ def _by_label() -> Mapping[str, str]:
 
 
 def parse(name: str, source: str) -> Statement:
-    """Split a file into its header and its Cypher. Raises HeaderError, which names the file and the line."""
+    """Split a file into its header and its Cypher.
+
+    name: of the statement. source: the text of its file. Raises HeaderError, which names the file and the line.
+    """
     lines = source.splitlines()
     header = 0
     while header < len(lines) and lines[header].startswith("//"):

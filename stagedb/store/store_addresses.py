@@ -17,7 +17,11 @@ the server signed itself."""
 
 
 def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
-    """The URI without its account, the user and the password. Raises UsageError, without secrets, if it is invalid."""
+    """The URI without its account, the user and the password.
+
+    uri: with or without an account. source: where it comes from, for errors. Raises UsageError, without secrets, if it
+    is invalid.
+    """
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -34,7 +38,10 @@ def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
 
 
 def check_encrypted(uri: str, source: str) -> None:
-    """Raise UsageError if a password for this address would go to another machine unencrypted."""
+    """Raise UsageError if a password for this address would go to another machine unencrypted.
+
+    uri: the address. source: where it comes from, for errors.
+    """
     parts = urlsplit(uri)
     if parts.scheme not in _PLAIN or _is_loopback(parts.hostname or ""):
         return

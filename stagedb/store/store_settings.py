@@ -87,14 +87,20 @@ class Project:
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
-    """The configuration file: STAGEDB_CONFIG, or `config.toml` in the user's configuration directory."""
+    """The configuration file: STAGEDB_CONFIG, or `config.toml` in the user's configuration directory.
+
+    environment: variables by name.
+    """
     if environment.get("STAGEDB_CONFIG"):
         return Path(environment["STAGEDB_CONFIG"])
     return platformdirs.user_config_path("stagedb") / "config.toml"
 
 
 def project_file(environment: Mapping[str, str]) -> Path | None:
-    """The file of the project that the working directory belongs to, if there is one."""
+    """The file of the project that the working directory belongs to, if there is one.
+
+    environment: variables by name.
+    """
     named = environment.get(PROJECT)
     if named is not None:
         return None if named in ("", os.devnull) else Path(named)
@@ -157,7 +163,10 @@ def read_project(path: Path, named: bool) -> Project:
 
 
 def named_store(name: str, settings: SettingsFile, option: str = str(Word("store"))) -> NamedStore:
-    """A store of the configuration file. option: what names it. Raises UsageError for an unknown or impossible one."""
+    """A store of the configuration file. option: what names it.
+
+    name: of the store. Raises UsageError for an unknown or impossible one.
+    """
     stores = settings.content.get("stores", {})
     table = stores.get(name) if isinstance(stores, dict) else None
     if not isinstance(table, dict):
@@ -217,7 +226,10 @@ def _password_source(table: Mapping[str, Any], inside: str | None, source: str) 
 
 
 def checked_name(name: str, source: str) -> str:
-    """A name for a store. Raises UsageError, without the text, for one that is none."""
+    """A name for a store.
+
+    source: where the name comes from, for errors. Raises UsageError, without the text, for one that is none.
+    """
     if not _NAME.fullmatch(name) or name == EMBEDDED:
         raise UsageError(
             f"{source} is not a name for a store: a name has letters, digits, . _ and -, at most 64, and is not "
@@ -227,7 +239,10 @@ def checked_name(name: str, source: str) -> str:
 
 
 def checked_database(name: str, source: str) -> str:
-    """The name of a database. Raises UsageError for a text that no server takes."""
+    """The name of a database.
+
+    source: where the name comes from, for errors. Raises UsageError for a text that no server takes.
+    """
     if not _DATABASE.fullmatch(name):
         raise UsageError(
             f"{source} is not the name of a database: {shown(name)}; one has letters, digits, . _ and -, begins with a "

@@ -124,7 +124,7 @@ def _check_no_database(found: Selection, wanted: tuple[str, str] | None) -> None
 def selected(word: str | None, environment: Mapping[str, str], database: str | None = None) -> Selection:
     """Which store this process means, in its working directory. It reads no password. word, database: as in `choose`.
 
-    Raises UsageError for what names no store, and for a database of the embedded one.
+    environment: variables by name. Raises UsageError for what names no store, and for a database of the embedded one.
     """
     found = select(word, environment, config_file(environment), project=project_file(environment))
     if found.is_embedded:
@@ -140,7 +140,9 @@ def select(
 
     word: the value of `--store`: a URI, which has ://, the name of a store in the configuration file, or `embedded`.
     Without it NEO4J_URI decides, then the project's file, then `default` in the configuration file; without these it is
-    the embedded engine. option: where the word comes from, for errors. Raises UsageError for what names no store.
+    the embedded engine. option: where the word comes from, for errors. environment: variables by name. config: path of
+    the configuration file. project: path of the project's file; None: there is none. Raises UsageError for what names
+    no store.
     """
     if word is not None and "://" in word:
         return Selection(option, uri=word)
@@ -158,12 +160,15 @@ def select(
 
 
 def project_of(path: Path | None, environment: Mapping[str, str]) -> Project | None:
-    """The project of a file, if there is a file. Raises UsageError if it cannot be used."""
+    """The project of a file, if there is a file.
+
+    environment: variables by name. Raises UsageError if it cannot be used.
+    """
     return None if path is None else read_project(path, named=bool(environment.get(PROJECT_VARIABLE)))
 
 
 def current_project(environment: Mapping[str, str]) -> Project | None:
-    """The project that the working directory belongs to, if there is one."""
+    """The project that the working directory belongs to, if there is one. environment: variables by name."""
     return project_of(project_file(environment), environment)
 
 
@@ -241,7 +246,10 @@ def _switch(environment: Mapping[str, str], name: str) -> bool:
 
 
 def write_time(environment: Mapping[str, str]) -> float:
-    """Seconds after which a server ends a transaction that writes. Raises UsageError for a text that is no time."""
+    """Seconds after which a server ends a transaction that writes.
+
+    environment: variables by name; STAGEDB_WRITE_TIME among them. Raises UsageError for a text that is no time.
+    """
     text = environment.get("STAGEDB_WRITE_TIME", str(WRITE_TIME))
     try:
         seconds = float(text)
@@ -255,7 +263,10 @@ def write_time(environment: Mapping[str, str]) -> float:
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """The directory of the embedded store: STAGEDB_HOME, or the user's data directory."""
+    """The directory of the embedded store: STAGEDB_HOME, or the user's data directory.
+
+    environment: variables by name; None: those of this process.
+    """
     return embedded_home(environment)
 
 

@@ -15,12 +15,18 @@ from stagedb.store.statements import Statement
 def written(
     transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Run a statement that writes in a transaction, and return its rows."""
+    """Run a statement that writes in a transaction, and return its rows.
+
+    params: values of the statement's parameters, by name.
+    """
     return rows_of(transaction, statement.text, params)
 
 
 def rows_of(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a text, in a transaction that the driver may run again."""
+    """The rows of a text, in a transaction that the driver may run again.
+
+    params: values of the text's parameters, by name.
+    """
     try:
         result = transaction.run(text, dict(params))
         keys = result.keys()

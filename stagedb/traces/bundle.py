@@ -40,7 +40,8 @@ def set_facts(
 ) -> dict[str, Any]:
     """Facts of an instance's traces for the manifest: contents, source, and what the simulator inputs follow from.
 
-    profile: facts of the profile of the durations, if the traces have durations.
+    profile: facts of the profile of the durations, if the traces have durations. name: of the set, with which its files
+    begin. granularity: `op` or `block`.
     """
     return {
         "name": name,
@@ -66,7 +67,10 @@ def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
 def class_facts(
     columns: ClassColumns, nodes: Nodes, encoded: EncodedClass, ranks: Ints, lanes: Sequence[int]
 ) -> dict[str, Any]:
-    """Facts of the traces of a rank class, or of its `ranks` on these lanes of a profile."""
+    """Facts of the traces of a rank class, or of its `ranks` on these lanes of a profile.
+
+    nodes: of a rank's trace. lanes: none without a profile.
+    """
     return {
         "class": columns.number,
         **({"lanes": list(lanes)} if lanes else {}),

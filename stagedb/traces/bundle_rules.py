@@ -39,7 +39,10 @@ class _Network:
 
 
 def check_bundle(directory: Path, traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
-    """The faults of a simulator's inputs; none where there are no such files."""
+    """The faults of a simulator's inputs; none where there are no such files.
+
+    directory: of the set. traces: by rank. world: the number of ranks.
+    """
     if not (directory / NETWORK).is_file() or not (directory / SYSTEM).is_file():
         return
     try:

@@ -150,7 +150,7 @@ def _starts(sizes: list[int]) -> Ints:
 def attribute(name: str, value: str, values: ByteRows) -> ByteRows:
     """An attribute of a node, a row each: `value` names the field of AttributeProto that has its type.
 
-    `values` is the encoded field without its tag; it is at the end of each row.
+    `values` is the encoded field without its tag; it is at the end of each row. name: of the attribute.
     """
     wire_type = wire.LENGTH if value == "string_val" else wire.VARINT
     count = len(values)
@@ -242,7 +242,7 @@ def whole_micros(ns: Ints, compute: npt.NDArray[np.bool_]) -> Ints:
 
     Those of compute add up to the nearest microsecond: each begins at the end of the one before it, rounded half up. A
     simulator takes nothing finer, and the error of each short op would be that of the step. Others have the nearest
-    one, at least 1 for a time above 0.
+    one, at least 1 for a time above 0. ns: the duration of each op. compute: whether it computes.
     """
     micros: Ints = np.maximum((ns + 500) // 1000, ns > 0)
     micros[compute] = np.diff((np.cumsum(ns[compute]) + 500) // 1000, prepend=0)

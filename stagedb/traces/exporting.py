@@ -54,7 +54,8 @@ def trace_set(
     """Lay out and check every class of an instance, and encode the classes of the requested ranks.
 
     timing: how long the nodes take; if no system is given, the system is that of the timing. simulator: the target that
-    must be able to run the job.
+    must be able to run the job. only: the ranks, such as `0-63,128`; None: all. granularity: `op`, or `block` for one
+    node between two communications.
     """
     workload = dataclasses.replace(workload, classes=with_fullest(workload.classes))
     world = len(workload.ranks)

@@ -80,7 +80,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None:
-    """Write a set to a file that does not exist yet. Equal sets give equal bytes. Raises OSError as the system does."""
+    """Write a set to a file that does not exist yet. Equal sets give equal bytes.
+
+    compress: the columns. Raises OSError as the system does.
+    """
     members: dict[str, dict[str, Any]] = {}
     with path.open("x+b") as file, zipfile.ZipFile(file, "w") as archive:
         for each in traces.classes:
@@ -106,7 +109,10 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
 
 
 def seal(file: BinaryIO) -> None:
-    """Write the checksum to the end of an archive with a comment for it. The other bytes stay as they are."""
+    """Write the checksum to the end of an archive with a comment for it. The other bytes stay as they are.
+
+    file: the archive, open for reading and writing.
+    """
     digest = _digest(file)
     file.seek(-_DIGITS, os.SEEK_END)
     file.write(digest)
@@ -217,7 +223,10 @@ class Packed:
         return TraceSet(self.index["set"], groups_of(self.index), job_of(self.index), classes)
 
     def class_(self, key: str) -> ClassTraces:
-        """One class, checked: for any contents of the file, its offsets are inside its own bytes."""
+        """One class, checked: for any contents of the file, its offsets are inside its own bytes.
+
+        key: of the class in the index.
+        """
         facts = next(row for row in self.index["classes"] if key_of(row) == key)
         columns = {name: self._column(key, name) for name in COLUMNS}
         ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))

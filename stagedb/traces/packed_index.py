@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def parse_index(data: bytes) -> Any:
-    """The JSON of an index. ValueError for other bytes."""
+    """The JSON of an index. data: the bytes of the index. ValueError for other bytes."""
     try:
         return json.loads(data, parse_constant=_no_constant)
     except RecursionError:

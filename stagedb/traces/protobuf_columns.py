@@ -34,7 +34,7 @@ class ByteRows:
         return ends - self.lengths
 
     def take(self, index: npt.NDArray[np.integer]) -> "ByteRows":
-        """The rows at these indexes, in that order."""
+        """The rows at these indexes, in that order. index: their numbers, from 0."""
         lengths = self.lengths[index]
         return ByteRows(self.data[spread(self.starts[index], lengths)], lengths)
 
@@ -43,13 +43,16 @@ class ByteRows:
         return ByteRows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
 
     def row(self, index: int) -> bytes:
-        """The bytes of one row."""
+        """The bytes of one row. index: of the row, from 0."""
         start = int(self.starts[index])
         return self.data[start : start + int(self.lengths[index])].tobytes()
 
 
 def spread(starts: Ints, lengths: Ints) -> Ints:
-    """The positions `start, start + 1, … start + length - 1` of every row, concatenated."""
+    """The positions `start, start + 1, … start + length - 1` of every row, concatenated.
+
+    starts, lengths: a number of bytes for each row.
+    """
     total = int(lengths.sum())
     ends: Ints = np.cumsum(lengths)
     shifts: Ints = np.repeat(starts - (ends - lengths), lengths)
@@ -57,7 +60,7 @@ def spread(starts: Ints, lengths: Ints) -> Ints:
 
 
 def constant(value: bytes, count: int) -> ByteRows:
-    """`count` rows with the same bytes."""
+    """`count` rows with the same bytes. value: the bytes."""
     return ByteRows(np.tile(np.frombuffer(value, np.uint8), count), np.full(count, len(value), np.int64))
 
 
@@ -68,7 +71,7 @@ def texts(values: Sequence[str]) -> ByteRows:
 
 
 def varint_sizes(values: Ints) -> Ints:
-    """The number of bytes that each value takes as a varint."""
+    """The number of bytes that each value takes as a varint. values: 0 or more."""
     sizes = np.ones(len(values), np.int64)
     for bits in range(7, 63, 7):
         sizes += values >= (1 << bits)
@@ -81,7 +84,7 @@ def varint_size(value: int) -> int:
 
 
 def varints(values: Ints) -> ByteRows:
-    """Every value (not negative) as the shortest varint."""
+    """Every value (not negative) as the shortest varint. values: integers."""
     sizes = varint_sizes(values)
     wide = padded(values, int(sizes.max(initial=1)))
     column = np.arange(wide.shape[1])
@@ -90,7 +93,10 @@ def varints(values: Ints) -> ByteRows:
 
 
 def padded(values: Ints, width: int) -> Bytes:
-    """Every value (not negative) as a varint of exactly `width` bytes: a matrix with a row for each value."""
+    """Every value (not negative) as a varint of exactly `width` bytes: a matrix with a row for each value.
+
+    values: below 2 to the power of 7 · `width`.
+    """
     shifts = np.arange(width, dtype=np.int64) * 7
     out = ((values[:, None] >> shifts) & 0x7F).astype(np.uint8)
     out[:, :-1] |= 0x80
@@ -98,19 +104,25 @@ def padded(values: Ints, width: int) -> Bytes:
 
 
 def put_padded(buffer: Bytes, positions: Ints, values: Ints, width: int) -> None:
-    """Write varints of `width` bytes at these positions of a buffer."""
+    """Write varints of `width` bytes at these positions of a buffer.
+
+    positions: of the first byte of each. values: 0 or more.
+    """
     for byte in range(width):
         more = 0x80 if byte < width - 1 else 0
         buffer[positions + byte] = ((values >> (7 * byte)) & 0x7F).astype(np.uint8) | more
 
 
 def tag(field: int, wire_type: int) -> bytes:
-    """The protobuf tag of a field: the bytes before its value."""
+    """The protobuf tag of a field: the bytes before its value.
+
+    wire_type: how the value is encoded, such as `VARINT`.
+    """
     return varints(np.array([field << 3 | wire_type], np.int64)).row(0)
 
 
 def number_fields(field: int, values: Ints) -> ByteRows:
-    """For each value, one varint field with this number."""
+    """For each value, one varint field with this number. values: 0 or more."""
     return join(constant(tag(field, VARINT), len(values)), varints(values))[0]
 
 

@@ -216,7 +216,7 @@ def writers(count: int, written: Progress) -> Iterator[Writers]:
 
 
 def explain(error: OSError, directory: Path) -> str:
-    """The meaning of a failed write, and what to do."""
+    """The meaning of a failed write, and what to do. error: the system's. directory: that is written."""
     # An absolute name replaces the directory.
     what = path_text(finished(directory / str(error.filename)) if error.filename else finished(directory))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -34,8 +34,8 @@ def parse_ranks(text: str, world: int) -> Ints:
 def shard_ranks(text: str, world: int) -> str:
     """The ranks, as `parse_ranks` reads them, of a text such as `0/4`: the first of four nearly equal parts.
 
-    Parts are numbered from 0 and are contiguous. Raises UsageError for a part whose number is not below the number of
-    parts.
+    Parts are numbered from 0 and are contiguous. world: the number of ranks. Raises UsageError for a part whose number
+    is not below the number of parts.
     """
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     part, parts = (int(match[1]), int(match[2])) if match else (0, 0)

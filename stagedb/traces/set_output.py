@@ -153,6 +153,7 @@ class WriteClock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        """Count the time that the block of `with` takes under a name."""
         began = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
@@ -166,9 +167,11 @@ class Counter:
         self.done, self.of, self.each = 0, 0, 0.0
 
     def begin(self, traces: TraceSet) -> None:
+        """Begin to count the files of a set. traces: the set."""
         self.of, self.each = traces.count, traces.bytes / traces.count
 
     def more(self, count: int) -> None:
+        """Report that more files are written. count: how many since the last call."""
         self.done += count
         if self.progress is not None:
             self.progress(self.done, self.of, round(self.done * self.each))
@@ -176,9 +179,10 @@ class Counter:
 
 @contextmanager
 def writers_for(files: int, total: int, processes: int | None, counter: Counter) -> Iterator[Writers | None]:
-    """Processes that share the writing of this many files and bytes, if that is worth it.
+    """Processes that share the writing of a set, if that is worth it; None if this process writes alone.
 
-    If they are started before the bytes are known (total 0), they start while the set is made.
+    files: how many. total: their bytes; 0: not known yet, and the processes start while the set is made. processes:
+    None: one for each core if the set is large, else none. counter: counts what is written.
     """
     if processes is None:
         processes = min(usable_cores(), files) if files >= SHARED_FILES or total >= SHARED_BYTES else 1

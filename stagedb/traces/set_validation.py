@@ -85,8 +85,9 @@ def validate_traces(
 
     If the manifest describes a slice, the ranks of the slice are checked, and there is no replay.
 
-    replayed: also run the set as a simulator would. inputs: also check those of a simulator.
-    own: stagedb wrote the set; a set with its manifest is taken as its own in any case.
+    replayed: also run the set as a simulator would. inputs: also check those of a simulator. own: stagedb wrote the
+    set; a set with its manifest is taken as its own in any case. progress: called with the number of traces that are
+    checked, and of all.
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix

@@ -113,7 +113,7 @@ PROGRAM = "ASTRA_SIM"
 def find_program(simulator: Simulator, binary: str | Path | None) -> Path:
     """The program of a simulator: the given one, that of `ASTRA_SIM`, of the search path, or of a checkout here.
 
-    Raises UsageError that explains how to build one.
+    binary: the path or name of the program; None: not given. Raises UsageError that explains how to build one.
     """
     given = binary if binary is not None else os.environ.get(PROGRAM) or None
     if given is not None:

@@ -32,7 +32,7 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
     """A directory to fill. It gets its name when the block ends without an error, and is removed when it fails.
 
     An interrupt or UnfinishedError leaves it, under its other name. A later call with `resume` continues with its
-    files.
+    files. force: replace a directory of that name.
     """
     check_directory(out, force)
     out = out.absolute()

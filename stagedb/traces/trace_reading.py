@@ -71,7 +71,10 @@ def read_trace(path: Path) -> TraceColumns:
 
 
 def parse_trace(path: Path, data: bytes) -> TraceColumns:
-    """The trace of these bytes. `path` is for errors, which are those of `read_trace`."""
+    """The trace of these bytes. `path` is for errors, which are those of `read_trace`.
+
+    data: messages of Chakra, each with its length before it.
+    """
     metadata, messages = _opened(path, data)
     trace = TraceColumns(
         path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [], []

@@ -155,7 +155,10 @@ def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups
 
 
 def group_of(pg_name: str | None) -> int | None:
-    """The group that a collective names. 0 is all ranks; None for a name of no group."""
+    """The group that a collective names. 0 is all ranks; None for a name of no group.
+
+    pg_name: the attribute of the node; None: it has none.
+    """
     if pg_name in (None, ""):
         return 0
     return int(pg_name) if pg_name.isascii() and pg_name.isdigit() else None
@@ -225,7 +228,7 @@ def _check_chain(trace: TraceColumns) -> Found:
 
 
 def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
-    """A fault for each rank whose trace has no durations, if other ranks have some."""
+    """A fault for each rank whose trace has no durations, if other ranks have some. traces: by rank."""
     timed = {rank: any(ns is not None for ns in trace.attributes["duration_ns"]) for rank, trace in traces.items()}
     if any(timed.values()):
         for rank in (rank for rank, has_durations in timed.items() if not has_durations):

@@ -33,7 +33,8 @@ def parts(rows: Sequence[StepRow]) -> Mapping[StepRow, str]:
 def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
     """Each row's part. From each source half of the rows, rounded down, are drawn, in the order of the sources' names.
 
-    Rows count by what they are, so that their order in a file does not matter.
+    Rows count by what they are, so that their order in a file does not matter. seed: of Python's generator; equal seeds
+    draw equal rows.
     """
     found: dict[Key, str] = {}
     draws = random.Random(seed)

@@ -79,7 +79,7 @@ def read_models(path: Path, parameters_alone: bool = False) -> list[RecordedMode
 def parameters_of(content: object, where: str) -> RecordedModel:
     """The parameters of the record in a mapping, by name if it has them so. where: its place, for errors.
 
-    UsageError for a record without a config or parameters.
+    UsageError for a record without a config or parameters. content: the mapping.
     """
     content = _mapping(content, where)
     config, named = content.get("config"), content.get("parameters_by_name", {})
@@ -93,7 +93,10 @@ def parameters_of(content: object, where: str) -> RecordedModel:
 
 
 def record_of(content: object, where: str) -> RecordedModel:
-    """The record in a mapping. where: its place, for errors. UsageError for one that is not in the format."""
+    """The record in a mapping. where: its place, for errors.
+
+    content: the mapping. UsageError for one that is not in the format.
+    """
     content = _mapping(content, where)
     if "parameters_by_name" not in content:
         raise UsageError(

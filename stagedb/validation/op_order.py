@@ -63,7 +63,10 @@ def work(kind: str, dims: Sequence[int]) -> OrderedWork:
 
 
 def works(kind: str, dims: Sequence[int]) -> tuple[OrderedWork, ...]:
-    """The matmuls and attentions of an operator, in order: an orthogonalisation has three in each step of a matrix."""
+    """The matmuls and attentions of an operator, in order: an orthogonalisation has three in each step of a matrix.
+
+    kind: of the operator. dims: its dimensions.
+    """
     if kind != ORTHOGONALISATION:
         return (work(kind, dims),)
     return tuple(
@@ -93,7 +96,7 @@ def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
     """A record's events.
 
     dtypes: by the record's name of a format, stagedb's. KeyError, ValueError or TypeError if it lacks or misuses a
-    field.
+    field. row: the record of a rank.
     """
     events: dict[str, Event] = {}
     for sent in row["collectives"]:

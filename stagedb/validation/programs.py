@@ -17,7 +17,7 @@ ProgramOf = Callable[[Card, Mapping[str, Any]], Program]
 
 
 def lowered(card: Card, words: Mapping[str, Any]) -> Program:
-    """The program of a model under a plan, without a store."""
+    """The program of a model under a plan, without a store. words: of the plan."""
     typed = typed_words(words)
     source = card_source(card, typed)
     plan = source.new_plan(typed)

@@ -123,7 +123,10 @@ def _memory(row: Mapping[str, Any]) -> RecordedMemory:
 
 
 def card_of(config: Mapping[str, Any]) -> Card:
-    """The model of a record: torch's untied embedding and head, biases and learned positions in the gpt style."""
+    """The model of a record: torch's untied embedding and head, biases and learned positions in the gpt style.
+
+    config: the record's configuration. Raises Unsupported for another style.
+    """
     style = config["style"]
     if style not in ("llama", "gpt", "moe"):
         raise Unsupported(f"models of style {style}")
@@ -181,7 +184,10 @@ _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
 
 
 def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
-    """The words of the plan for a record's configuration. Raises Unsupported if no plan can describe it."""
+    """The words of the plan for a record's configuration.
+
+    config: as a record has it. Raises Unsupported if no plan can describe it.
+    """
     for field, known, what in _UNSUPPORTED:
         if config[field] not in known:
             raise Unsupported(what)

@@ -134,7 +134,8 @@ def predict_served(
     """The time a token of each row, in their order.
 
     A step computes a part of one prompt, of at most as many tokens as the longest of a search. processes: that time
-    steps; None: one on each core. Rows that no search has are without a time, with the reason.
+    steps; None: one on each core. Rows that no search has are without a time, with the reason. progress: called with
+    the number of rows that are done, and of all.
     """
     found: dict[int, ServedTime] = {}
     work: list[tuple[int, Card, EngineLayout, ServingLoad]] = []

@@ -153,6 +153,9 @@ class WithError(Protocol):
 
 
 def errors_of(found: Iterable[WithError]) -> ErrorsOf | None:
-    """The absolute errors of the predictions that have a time; None if none has."""
+    """The absolute errors of the predictions that have a time; None if none has.
+
+    found: the predictions, each with the time that is known.
+    """
     off = [abs(each.error) for each in found if each.error is not None]
     return ErrorsOf(len(off), statistics.fmean(off), max(off)) if off else None

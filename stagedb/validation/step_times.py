@@ -134,7 +134,10 @@ def check_steps(
 
 
 def errors(found: Iterable[StepTime]) -> list[Errors]:
-    """The errors by table, with rows that the system was fitted to counted separately."""
+    """The errors by table, with rows that the system was fitted to counted separately.
+
+    found: the predicted step of each published row.
+    """
     tables: dict[tuple[str, bool], list[float]] = {}
     for each in found:
         tables.setdefault((each.published.source, each.published.calibrated), []).append(abs(each.error))

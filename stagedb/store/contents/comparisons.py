@@ -46,7 +46,10 @@ def _key(end: End) -> tuple[str, str, str]:
 
 
 def one_each(type: str, edges: Sequence[End], sources: Iterable[str]) -> Iterator[str]:
-    """What is wrong if each source must have exactly one relationship of a type."""
+    """What is wrong if each source must have exactly one relationship of a type.
+
+    type: of the relationships. edges: all relationships of that type. sources: ids of nodes.
+    """
     counts = Counter(source for source, _, _ in edges)
     for source in sources:
         if counts[source] != 1:
@@ -54,4 +57,5 @@ def one_each(type: str, edges: Sequence[End], sources: Iterable[str]) -> Iterato
 
 
 def without_none(values: Row) -> dict[str, Any]:
+    """The values that are not None, by name."""
     return {name: value for name, value in values.items() if value is not None}

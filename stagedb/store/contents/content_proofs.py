@@ -223,7 +223,8 @@ def rank_node_problems(
 ) -> Iterator[str]:
     """What is wrong with the nodes of ranks and groups, by what follows from the plan.
 
-    found: by label, then by id. written: how many of the ranks and of the groups have nodes, the first ones.
+    found: by label, then by id. written: how many of the ranks and of the groups have nodes, the first ones. instance:
+    its id.
     """
     columns, plan = layout.group_columns(), layout.plan
     groups = {

@@ -56,7 +56,8 @@ def _analyse(
 def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
     """Write the result into the store, linked to the instance. A repeated call changes nothing.
 
-    Everything of a class is written in one transaction, so that a reader finds all of it or nothing.
+    Everything of a class is written in one transaction, so that a reader finds all of it or nothing. instance: its id.
+    found: the memory of each rank class.
     """
     graph = find(store, instance)["graph"]
     known = frozenset(name for each in found for program in each.programs for name in program.tensors)
@@ -67,7 +68,10 @@ def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
 
 
 def stored_row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:
-    """The memory of a class as the store has it. known: names of tensors that the graph has; others are buffers."""
+    """The memory of a class as the store has it. known: names of tensors that the graph has; others are buffers.
+
+    graph, instance: their ids. each: the class's memory.
+    """
     number, point = each.rank_class.number, each.peak
     task, op, name = each.at(point)
     origins = each.rank_class.origins

@@ -95,7 +95,8 @@ def shard_properties(request: SearchRequest, shard: Shards) -> dict[str, Any]:
 def limits_of(request: SearchRequest, timed: Iterable[Candidate]) -> dict[str, Any]:
     """What the best plans on each number of ranks have of what the search makes small, as properties of a shard.
 
-    At most one value of each layout, ascending; with their numbers of ranks if there are several.
+    At most one value of each layout, ascending; with their numbers of ranks if there are several. timed: the plans that
+    were timed.
     """
     best: dict[tuple[int, str], float] = {}
     for each in timed:
@@ -166,7 +167,10 @@ def with_ids(search: str, request: SearchRequest, candidates: Iterable[Candidate
 
 
 def content_digest(rows: Iterable[Row]) -> str:
-    """sha256 of the properties of candidates, in any order. Which instances there are does not count."""
+    """sha256 of the properties of candidates, in any order. Which instances there are does not count.
+
+    rows: the properties of each candidate.
+    """
     lines = sorted(
         json.dumps({name: value for name, value in row.items() if name != "instance"}, sort_keys=True) for row in rows
     )

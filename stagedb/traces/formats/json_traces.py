@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def as_json(data: bytes) -> bytes:
-    """The JSON text of a trace's bytes: metadata, and one object a node with its fields and attributes side by side."""
+    """The JSON text of a trace's bytes: metadata, and one object a node with its fields and attributes side by side.
+
+    data: messages of Chakra, each with its length before it.
+    """
     # Writers of plain traces work without protobuf.
     from google.protobuf.proto import parse_length_prefixed
 

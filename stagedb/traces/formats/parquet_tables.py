@@ -119,7 +119,11 @@ def class_file(prefix: str, key: str) -> str:
 
 
 def write(traces: "TraceSet", directory: Path, written: Callable[[int], None]) -> None:
-    """Write the tables of a set. Raises OSError as the system does."""
+    """Write the tables of a set.
+
+    directory: of the set. written: called with the number of ranks whose tables are there. Raises OSError as the system
+    does.
+    """
     import pyarrow.parquet as pq
 
     roles: dict[str, dict[str, np.ndarray[Any, Any]]] = {}

@@ -35,7 +35,7 @@ class RankFiles:
         return self.convert is None and not self.compress
 
     def coded(self, data: bytes) -> bytes:
-        """The bytes of the file of a trace with these bytes."""
+        """The bytes of the file of a trace with these bytes. data: the bytes of a trace in Chakra's format."""
         if self.convert is not None:
             data = self.convert(data)
         return gzip.compress(data, mtime=0) if self.compress else data
@@ -107,7 +107,7 @@ class TraceFormat:
             raise UsageError(f"{self.refusal}: leave out {' and '.join(refused)}{self.way}")
 
     def rank_files(self, compress: bool) -> RankFiles | None:
-        """The files of ranks, compressed if asked; None for a format that has no such files."""
+        """The files of ranks, compressed if asked; None for a format that has no such files. compress: with gzip."""
         return replace(self.files, compress=compress) if isinstance(self.files, RankFiles) else None
 
     def place(self, prefix: str, rank: int) -> str:

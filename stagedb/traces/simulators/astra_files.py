@@ -123,7 +123,8 @@ def _decimal(value: Fraction) -> str:
 def run_text(job: SimulatedJob, binary: str) -> str:
     """`run.sh`: starts the simulator, and counts the ranks that finish.
 
-    It finds the program as `simulate` does, and says how to build one where there is none.
+    It finds the program as `simulate` does, and says how to build one where there is none. binary: the name of the
+    program.
     """
     return f"""#!/bin/sh
 # Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The other files here describe
