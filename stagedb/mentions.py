@@ -60,12 +60,18 @@ Mention = Word | Words | VerbCall
 
 
 def call(verb: str, *arguments: str, **words: object) -> VerbCall:
-    """A call with words by name; None is a word without a value."""
+    """A call with words by name; None is a word without a value.
+
+    verb: its name. arguments: without a name, in order.
+    """
     return VerbCall(verb, arguments, tuple(Word(name, value) for name, value in words.items()))
 
 
 def one_of(name: str, values: Sequence[str]) -> str:
-    """A word with one of several values: `--recipe torch or megatron`."""
+    """A word with one of several values: `--recipe torch or megatron`.
+
+    name: the word's. values: none, or those of which one is to be taken.
+    """
     if not values:
         return str(Word(name))
     first, *others = values

@@ -14,6 +14,9 @@ def statements_directory() -> Path:
 
 
 def embedded_home(environment: Mapping[str, str] | None = None) -> Path:
-    """The directory of the embedded store: STAGEDB_HOME, or the user's data directory."""
+    """The directory of the embedded store: STAGEDB_HOME, or the user's data directory.
+
+    environment: variables by name; None: those of this process.
+    """
     directory = (os.environ if environment is None else environment).get("STAGEDB_HOME")
     return Path(directory).absolute() if directory else platformdirs.user_data_path("stagedb")

@@ -43,7 +43,10 @@ def plan_words(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_value(word: str, value: Any) -> None:
-    """Raise UsageError for a text that a plan would read as the name of a file."""
+    """Raise UsageError for a text that a plan would read as the name of a file.
+
+    word: its name. value: as a request has it.
+    """
     if not isinstance(value, str) or not value:
         return
     if word == _STRATEGY and not value.lstrip().startswith("{"):

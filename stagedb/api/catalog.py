@@ -118,7 +118,10 @@ def instance_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks, most: in
 
 
 def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks, most: int | None = None) -> list[ProfileInfo]:
-    """The profiles of rows of `catalog/profiles` or of a look-up. A damaged one is left out with a warning."""
+    """The profiles of rows of `catalog/profiles` or of a look-up. A damaged one is left out with a warning.
+
+    most: how many are returned; None: all. The caller's own come first, by the newest request.
+    """
     own_first = sorted(rows, key=lambda row: own_first_key(row, marks))
     return [*islice(_infos("profile", lambda row: _profile(row, marks), own_first), most)]
 
@@ -135,14 +138,20 @@ def run_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[RunIn
 
 
 def own_first_key(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
-    """The key that sorts what somebody made or asked for: the caller's own first, by the newest request."""
+    """The key that sorts what somebody made or asked for: the caller's own first, by the newest request.
+
+    row: with its id, its makers and its time.
+    """
     made = marks.user in (user_of(row["builder"]), user_of(row["claim"]))
     times = [*marks.asked.get(row["id"], ()), *([row["created"]] if made else [])]
     return not times, -max(times or [row["created"]])
 
 
 def described(info: InstanceInfo | ProfileInfo | RunInfo) -> str:
-    """The short id of an instance, a profile or a run, its name or what it has, and who else made it."""
+    """The short id of an instance, a profile or a run, its name or what it has, and who else made it.
+
+    info: what the text is about.
+    """
     if isinstance(info, ProfileInfo):
         scaled = f", scaled: {', '.join(info.scalings)}" if info.scalings else ""
         text = f"{info.id[:SHORT_ID]} of {info.instance_name} on {info.system}{scaled}"
@@ -155,7 +164,7 @@ def described(info: InstanceInfo | ProfileInfo | RunInfo) -> str:
 
 
 def near(word: str, names: Iterable[str]) -> str:
-    """`: did you mean …?`, if some name is similar to the word."""
+    """`: did you mean …?`, if some name is similar to the word. word: an unknown name. names: the known ones."""
     known = sorted(set(names))
     lowered = {name.lower(): name for name in known}
     found = [lowered[name] for name in nearest(word.lower(), lowered, 4, 0.5)]
@@ -292,4 +301,5 @@ def called(names: Sequence[str], otherwise: str, own_spaces: Sequence[str]) -> s
 
 
 def time_of(milliseconds: int) -> str:
+    """A time in UTC, such as `2026-01-31T12:00:00Z`. milliseconds: since 1970."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -111,7 +111,10 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         self.store.close()
 
     def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
-        """Write the model's symbolic graph to the store, unless it is there already."""
+        """Write the model's symbolic graph to the store, unless it is there already.
+
+        model: a name of the library, a path, or a card. words: options of the graph.
+        """
         source = model_names.find_source(self.store, model, plans.typed_words(words))
         return dataclasses.replace(source.in_store(self.store), padding=wanted_instances.vocabulary_padding(source))
 
@@ -120,9 +123,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
     ) -> InstanceInfo:
         """Copy a model, or a graph of the store, out under a plan.
 
-        target: a model, its card, or the id (or its start) of a graph. name: as in `name`.
-        Without `seq_len` it is the sequence length that the model was trained with; the result's `usual_length` has its
-        reason.
+        target: a model, its card, or the id (or its start) of a graph. name: as in `name`. Without `seq_len` it is the
+        sequence length that the model was trained with; the result's `usual_length` has its reason. words: of the plan.
         """
         return wanted_instances.of_model(self.store, target, plans.typed_words(words), name).make(
             self.store, wanted_instances.StageClock()
@@ -158,22 +160,22 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
 
         target: id or name of an instance; with words, its plan changed by them. model: a model instead, under the plan
         of the words. Neither: the newest instance, or in an empty store llama3-70b with tp 8 and pp 16. out: the
-        directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128` or `0-1023:8`. shard:
-        instead, one of N equal parts, such as `0/4`, in a directory of its own (`./NAME-RANKS.0of4`).
+        directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128` or `0-1023:8`. shard: instead,
+        one of N equal parts, such as `0/4`, in a directory of its own (`./NAME-RANKS.0of4`).
 
         granularity: `op`, a node for each operator, or `block`, which merges the operators between two communications
-        into one node with the sums. system: the system of the simulator's inputs, a preset's name or a file's path
-        (`stagedb systems` lists the presets; `h100` if not given). profile: id or name of a profile, whose instance is
-        exported; nodes have its durations, and the simulator's inputs its system. durations_in_traces: profile the
-        instance on the system, and write these durations. then: instances whose steps of serving follow on the same
-        ranks. steps: of the last one, if it is a decode, each with a token more in the cache. send_to: a decode on
-        further ranks, numbered behind these, to which a prefill sends its caches. packed: one small file
-        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory.
+        into one node with the sums. system: of the simulator's inputs, a preset's name or a file's path (`h100`
+        if not given). profile: id or name of a profile, whose instance is exported; nodes have its durations, and the
+        simulator's inputs its system. durations_in_traces: profile the instance on the system, and write these
+        durations. then: instances whose steps of serving follow on the same ranks. steps: of the last one, if it is a
+        decode, each with a token more in the cache. send_to: a decode on further ranks, numbered behind these, to which
+        a prefill sends its caches. packed: one small file (`./NAME-RANKS.packed`) that `unpack` expands.
 
         force: replace the trace set, or empty directory, with this name. resume: go on with an interrupted export, and
         repair a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
         ASTRA-sim does not read. replay: run the traces as a simulator would before they get their name; by default for
-        small worlds. simulator: that of the inputs, a name of `stagedb.traces.simulators.SIMULATORS` (docs/formats.md).
+        small worlds. simulator: that of the inputs, a name of `stagedb.traces.simulators.SIMULATORS`. progress: called
+        with the traces written, all traces, and bytes.
         """
         from stagedb.traces import Request
 
@@ -226,8 +228,9 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         after which the query is ended. most: rows that are read; `cut` of the result shows that there are more.
         progress: called while nodes of ranks and groups are written, which the first query about them does: how many
         there are, of how many. graph: the result's `graph` has the nodes and relationships in its rows. plan: the
-        result's `plan` has how the store answers; `explain` does not run the query, `profile` measures it. Raises
-        UsageError for a text that could write, and for unknown names.
+        result's `plan` has how the store answers; `explain` does not run the query, `profile` measures it. query: the
+        text or the name. params: values of its other parameters, by name. Raises UsageError for a text that could
+        write, and for unknown names.
         """
         given = dict(params or {})
         return querying.run(self.store, query, given, instance, profile, run, timeout, most, progress, graph, plan)
@@ -245,7 +248,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         return querying.save(self.store, name, text)
 
     def forget_query(self, name: str, /) -> None:
-        """Delete a saved query of yours or of your workspace."""
+        """Delete a saved query of yours or of your workspace. name: that of `save_query`."""
         querying.forget(self.store, name)
 
     def sub_graph(
@@ -336,7 +339,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         return finding.find(self.store, model, system, plans.typed_words(words), fits, limit)
 
     def show(self, word: str, /) -> Thing:
-        """One graph, instance, profile, search or run, by id, start of an id, or name."""
+        """One graph, instance, profile, search or run, by id, start of an id, or name. word: any of these."""
         return lookup.find(self.store, word)
 
     def classes(self, instance: str, /) -> Rows:
@@ -659,16 +662,22 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         """Let a name mean an instance, a profile or a run. It moves if it is yours and means another one.
 
         name: yours (`base`), or with a space (`team/base`), which is your user or your workspace. Names of others do
-        not change. Several names may mean one thing.
+        not change. Several names may mean one thing. word: id, start of an id, or a name that it has.
         """
         return team.name(self.store, word, name)
 
     def tag(self, word: str, /, *tags: str, remove: bool = False) -> Thing:
-        """Tag a graph, an instance, a profile or a search with words, or take these tags off."""
+        """Tag a graph, an instance, a profile or a search with words, or take these tags off.
+
+        word: id, start of an id, or name. tags: one or more. remove: take them off.
+        """
         return team.tag(self.store, word, tags, remove)
 
     def note(self, word: str, text: str, /) -> Thing:
-        """Write a note about a graph, an instance, a profile or a search."""
+        """Write a note about a graph, an instance, a profile or a search. Earlier notes remain.
+
+        word: id, start of an id, or name. text: of the note.
+        """
         return team.note(self.store, word, text)
 
     def log(self, word: str | None = None, /, *, user: str | None = None, days: float = 30.0, limit: int = 100) -> Rows:
@@ -680,7 +689,10 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         return team.log(self.store, word, user, days, limit)
 
     def origin(self, word: str, /) -> Rows:
-        """Who made a graph, an instance or a profile, when and how: a row for each of its inputs, with its digest."""
+        """Who made a graph, an instance or a profile, when and how: a row for each of its inputs, with its digest.
+
+        word: id, start of an id, or name.
+        """
         return team.origin(self.store, word)
 
     def rm(self, word: str, /, *, force: bool = False) -> "list[removing.Removed]":
@@ -688,7 +700,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
 
         With a name, what has other names, or what other users made, stays. With an id, such a thing is refused with
         UsageError, as is a graph that instances need; `force` removes all of it. An instance is removed with its
-        profiles.
+        profiles. word: a name, an id, or the start of one.
         """
         return removing.remove(self.store, word, force)
 

@@ -83,8 +83,9 @@ class PlanSide:
 def compare(store: Store, first: str, second: str, fail_above: str | float | None = None) -> Difference:
     """The differences between two instances, or two profiles and their instances, by id or name.
 
-    fail_above: the share by which the second step may be longer, such as `3%`. Raises UsageError for an unknown word,
-    if one is an instance and the other a profile, and for a share that is none or that goes with instances.
+    fail_above: the share by which the second step may be longer, such as `3%`. first, second: id or name of each.
+    Raises UsageError for an unknown word, if one is an instance and the other a profile, and for a share that is none
+    or that goes with instances.
     """
     limit = None if fail_above is None else share_of(fail_above)
     runs = [run for word in (first, second) if (run := lookup.find_run(store, word)) is not None]
@@ -250,7 +251,10 @@ _SHARE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,9})?)\s*(%?)", re.ASCII)
 
 
 def share_of(value: str | float) -> float:
-    """The share of a text such as `3%` or `0.03`, or of a number such as 0.03. UsageError for other values."""
+    """The share of a text such as `3%` or `0.03`, or of a number such as 0.03.
+
+    value: the text or the number. UsageError for other values.
+    """
     text = value.strip() if isinstance(value, str) else f"{value:.9f}" if type(value) in (int, float) else ""
     match = _SHARE.fullmatch(text)
     if match is None:

@@ -59,7 +59,11 @@ LATENCIES = 5
 
 
 def status(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> StoreStatus:
-    """Look at a store without starting or changing it. Raises UsageError if a server does not answer."""
+    """Look at a store without starting or changing it.
+
+    store: an address or a name; None: the default one. database: of a Neo4j server. insecure: send the password
+    unencrypted to another machine too. Raises UsageError if a server does not answer.
+    """
     files = None
     chosen = store_targets.selected(store, os.environ, database)
     by = shown_in(OPTIONS, chosen.by)
@@ -149,7 +153,10 @@ def names_at_hand(kinds: Sequence[str]) -> list[str]:
 
 
 def up(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> str:
-    """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address."""
+    """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address.
+
+    The parameters are those of `status`.
+    """
     with connect(store, database=database, insecure=insecure) as opened:
         return opened.uri
 
@@ -164,8 +171,9 @@ def wait(
 ) -> Thing | None:
     """Wait until a store answers, and has something complete of this id or name. It writes nothing.
 
-    Returns the thing, or None without `word`. Raises StagedbError after `seconds`, and UsageError for what waiting does
-    not mend: an account that is refused, an ambiguous id.
+    Returns the thing, or None without `word`. store, database, insecure: as in `status`. seconds: how long to wait.
+    Raises StagedbError after `seconds`, and UsageError for what waiting does not mend: an account that is refused, an
+    ambiguous id.
     """
     end, pause = time.monotonic() + seconds, 0.5
     while True:
@@ -189,7 +197,10 @@ def wait(
 
 
 def down(store: str | None = None, *, database: str | None = None) -> bool:
-    """End the embedded engine; False if it did not run. Raises UsageError for a server, which stagedb cannot end."""
+    """End the embedded engine; False if it did not run.
+
+    The parameters are those of `status`. Raises UsageError for a server, which stagedb cannot end.
+    """
     if not _is_embedded(store, database):
         raise UsageError(
             f"this store is a server: stop it on its machine. {Word('store', 'embedded')} names this machine's engine"
@@ -200,7 +211,8 @@ def down(store: str | None = None, *, database: str | None = None) -> bool:
 def migrate(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> list[str]:
     """Migrate the schema. Returns a description of each migration that was applied.
 
-    Raises UsageError for a store that a newer stagedb wrote, or one that is too old for any migration.
+    The parameters are those of `status`. Raises UsageError for a store that a newer stagedb wrote, or one that is too
+    old for any migration.
     """
     with open_store(store, database=database, insecure=insecure) as opened:
         check_age(opened, opened.version())

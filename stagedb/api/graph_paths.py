@@ -31,7 +31,10 @@ class ShortestPath:
 
 
 def types_between(source: str, target: str) -> tuple[str, ...]:
-    """Types of relationships that lead from label to label, so that a path can follow one of them alone."""
+    """Types of relationships that lead from label to label, so that a path can follow one of them alone.
+
+    source, target: labels. Returns no types for different labels.
+    """
     if source != target:
         return ()
     return tuple(dict.fromkeys(edge.type for edge in RELATIONSHIPS if (edge.source, edge.target) == (source, target)))
@@ -41,8 +44,8 @@ def shortest_path(store: Store, source: str, target: str, over: str | None, time
     """A path between two nodes, by their keys, such as `Op/…`.
 
     over: the type of all its relationships; their direction counts if there is such a path, in either direction. None:
-    all types, and the direction does not count. timeout: seconds for each of the queries. Raises UsageError for a key
-    that is none, for an unknown type, and for a path from a node to itself.
+    all types, and the direction does not count. timeout: seconds for each of the queries. source, target: keys of the
+    nodes. Raises UsageError for a key that is none, for an unknown type, and for a path from a node to itself.
     """
     params = {"from": _id(source), "to": _id(target)}
     if source == target:

@@ -20,7 +20,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
 
 
 def properties(values: Mapping[str, Any], title: str) -> str:
-    """Names and values, one a row; those that are None are left out."""
+    """Names and values, one a row; those that are None are left out. title: the head of the column of values."""
     return table(("", title), [(name, value) for name, value in values.items() if value is not None])
 
 

@@ -106,7 +106,7 @@ class RunningJob:
         self._thread.start()
 
     def end(self, state: Literal["done", "failed"]) -> None:
-        """Show that it ended. A store that does not answer gets a moment, and then nothing."""
+        """Show that it ended. A store that does not answer gets a moment, and then nothing. state: the last one."""
         self._now = {**self._now, "state": state}
         self._ended.set()
         self._thread.join(LAST_WRITE)
@@ -140,7 +140,7 @@ class RunningJob:
 def shown(store: Store, kind: JobKind, what: object, unit: str) -> Iterator[RunningJob]:
     """A job that the store shows while the block runs. what: what the user named, of which the name of a file is shown.
 
-    unit: what its progress counts.
+    unit: what its progress counts. kind: such as a search or an export.
     """
     job = RunningJob(store, kind, _named(what), unit)
     job.start()
@@ -171,7 +171,7 @@ def watched(
 
 
 def jobs(store: Store, most: int = KEPT) -> list[JobInfo]:
-    """The newest jobs of a store, those that run first."""
+    """The newest jobs of a store, those that run first. most: how many are returned."""
     found = [_info(row) for row in store.read_sound("jobs/newest", most=most)]
     return sorted(found, key=lambda each: each.state != "running")
 

@@ -26,7 +26,7 @@ START = 4
 
 
 def find_graph(store: Store, word: str) -> GraphInfo | None:
-    """The graph with this id or start of an id."""
+    """The graph with this id or start of an id. word: the id or its start. None if there is none."""
     return by_id(_graphs(store, word), word, "graph")
 
 
@@ -41,14 +41,14 @@ def _graphs(store: Store, word: str) -> list[GraphInfo]:
 
 
 def find_instance(store: Store, word: str) -> InstanceInfo | None:
-    """The instance with this id, start of an id, or name (`named`)."""
+    """The instance with this id, start of an id, or name (`named`). word: any of these. None if there is none."""
     return _meant(store, _instances(store, _instance_rows(store, word)), word, "instance")
 
 
 def find_with_graph(store: Store, word: str) -> tuple[InstanceInfo, GraphInfo] | None:
     """The instance with this id, start of an id, or name, together with its graph, in one look-up.
 
-    Raises DamagedError for a graph that cannot be read.
+    word: any of these. Raises DamagedError for a graph that cannot be read.
     """
     rows = _instance_rows(store, word)
     found = _meant(store, _instances(store, rows), word, "instance")
@@ -61,7 +61,10 @@ def find_with_graph(store: Store, word: str) -> tuple[InstanceInfo, GraphInfo] |
 
 
 def the_instance(store: Store, word: str | None) -> InstanceInfo:
-    """The instance with an id or name, or the newest of the caller. Raises UsageError if there is none."""
+    """The instance with an id or name, or the newest of the caller.
+
+    word: id, start of an id, or name; None: the newest. Raises UsageError if there is none.
+    """
     if word is None:
         return newest_instance(store)
     found = find_instance(store, word)
@@ -124,8 +127,10 @@ def instances_of(store: Store, graph: str) -> list[InstanceInfo]:
 
 
 def find_profile(store: Store, word: str, instance: str | None = None) -> ProfileInfo | None:
-    """The profile with this id, start of an id, or name (`named`); only profiles of `instance`, an id, if it is
-    given."""
+    """The profile with an id, start of an id, or name (`named`); None if there is none.
+
+    word: any of these. instance: the id of the instance that it must be of; None: any.
+    """
     known = _profiles(store, store.read_sound("lookup/profile", word=word, user=current_user()))
     return _meant(store, [each for each in known if instance in (None, each.instance)], word, "profile")
 
@@ -138,7 +143,7 @@ def profiles_of(store: Store, instance: str) -> list[ProfileInfo]:
 def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = None) -> ProfileInfo:
     """The profile with an id or name, or the newest; only profiles of `instance`, if it is given.
 
-    Raises UsageError if there is none.
+    word: id, start of an id, or name; None: the newest. Raises UsageError if there is none.
     """
     of = None if instance is None else instance.id
     found = None if word is None else find_profile(store, word, of)
@@ -161,12 +166,15 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
 
 
 def find_search(store: Store, word: str) -> SearchInfo | None:
-    """The search with this id or start of an id."""
+    """The search with this id or start of an id. word: the id or its start. None if there is none."""
     return by_id(_searches(store, word), word, "search")
 
 
 def the_search(store: Store, word: str | None) -> SearchInfo:
-    """The search with an id, or the newest. Raises UsageError if there is none."""
+    """The search with an id, or the newest.
+
+    word: id or start of an id; None: the newest. Raises UsageError if there is none.
+    """
     found = None if word is None else find_search(store, word)
     if found is not None:
         return found
@@ -187,12 +195,15 @@ def the_search(store: Store, word: str | None) -> SearchInfo:
 
 
 def find_run(store: Store, word: str) -> RunInfo | None:
-    """The run with this id, start of an id, or name (`named`)."""
+    """The run with this id, start of an id, or name (`named`). word: any of these. None if there is none."""
     return _meant(store, _runs(store, word), word, "run")
 
 
 def the_run(store: Store, word: str | None) -> RunInfo:
-    """The run with an id or name, or the newest. Raises UsageError if there is none."""
+    """The run with an id or name, or the newest.
+
+    word: id, start of an id, or name; None: the newest. Raises UsageError if there is none.
+    """
     found = None if word is None else find_run(store, word)
     if found is not None:
         return found
@@ -206,17 +217,26 @@ def the_run(store: Store, word: str | None) -> RunInfo:
 
 
 def made_run(store: Store, id: str) -> RunInfo:
-    """The run that has just been imported or found. Raises RemovedError if another process has removed it since."""
+    """The run that has just been imported or found.
+
+    id: the run's, whole. Raises RemovedError if another process has removed it since.
+    """
     return _there(_runs(store, id), id)
 
 
 def find(store: Store, word: str) -> Thing:
-    """The graph, instance, profile, search or run with an id or name. Raises UsageError if there is none."""
+    """The graph, instance, profile, search or run with an id or name.
+
+    word: id, start of an id, or name. Raises UsageError if there is none.
+    """
     return known(store, word) or unknown(store, word)
 
 
 def known(store: Store, word: str) -> Thing | None:
-    """The graph, instance, profile, search or run with an id or name, if there is one."""
+    """The graph, instance, profile, search or run with an id or name, if there is one.
+
+    word: id, start of an id, or name.
+    """
     readers = (find_graph, find_instance, find_profile, find_search, find_run)
     return next((found for read in readers if (found := read(store, word)) is not None), None)
 
@@ -239,7 +259,10 @@ def made_graph(store: Store, id: str) -> GraphInfo:
 
 
 def made_instance(store: Store, id: str) -> InstanceInfo:
-    """The instance that has just been made or found."""
+    """The instance that has just been made or found.
+
+    id: the instance's, whole. Raises RemovedError if another process has removed it since.
+    """
     return _there(_instances(store, _instance_rows(store, id)), id)
 
 
@@ -249,7 +272,10 @@ def instance_of_id(store: Store, id: str) -> InstanceInfo | None:
 
 
 def made_profile(store: Store, id: str) -> ProfileInfo:
-    """The profile that has just been made or found."""
+    """The profile that has just been made or found.
+
+    id: the profile's, whole. Raises RemovedError if another process has removed it since.
+    """
     return _there(_profiles(store, store.read_sound("lookup/profile", word=id, user=current_user())), id)
 
 
@@ -272,10 +298,12 @@ def _meant(store: Store, known: Sequence[Made], word: str, what: str) -> Made | 
 
 
 def named(store: Store, known: Sequence[Made], word: str, what: str) -> Made | None:
-    """What a name means to the caller: with its space (`bob/base`), else a name of the caller, of the workspace, of
-    somebody else; then what is called so without a name, the newest of it. known: in the order of the catalog.
+    """The thing that a name means to the caller; None if there is none.
 
-    Raises UsageError if several other users have the name.
+    A name with its space (`bob/base`) means that one. Without a space it is first a name of the caller, then of the
+    workspace, then of another user, then the model's name of a thing that nobody named, the newest of these. known: in
+    the order of the catalog. word: the name. what: the kind of the things, for errors. Raises UsageError if several
+    other users have the name.
     """
     for full in (word, *(f"{space}/{word}" for space in spaces(store))):
         found = next((each for each in known if full in each.names), None)
@@ -293,7 +321,8 @@ def named(store: Store, known: Sequence[Made], word: str, what: str) -> Made | N
 def by_id(known: Sequence[Info], word: str, what: str) -> Info | None:
     """The thing of a list with this id or start of an id.
 
-    what: the kind of the things, for errors. Raises UsageError if several ids have this start.
+    what: the kind of the things, for errors. word: the id or its start. Raises UsageError if several ids have this
+    start.
     """
     found = [info for info in known if len(word) >= START and info.id.startswith(word)]
     if len(found) > 1 and word != found[0].id:

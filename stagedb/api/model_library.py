@@ -65,7 +65,10 @@ def model_layers(name: str) -> list[dict[str, Any]]:
 
 @for_python
 def model_blocks(name: str) -> list[dict[str, Any]]:
-    """The steps of a model's own blocks: what each reads and makes, and the axis that tp cuts in it (None: no axis)."""
+    """The steps of a model's own blocks: what each reads and makes, and the axis that tp cuts in it (None: no axis).
+
+    name: of the library, or a path of a card.
+    """
     return [
         {
             "block": block.name,

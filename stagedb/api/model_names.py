@@ -33,7 +33,7 @@ FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 def find_card(word: str) -> Card | None:
     """The card with a name of the library or at a path; None for other words.
 
-    Raises UsageError for a path without a card.
+    word: the name or the path. Raises UsageError for a path without a card.
     """
     if word in card_names():
         return load_card(word)
@@ -151,7 +151,11 @@ def find_source(store: "Store", word: str | Card, words: Mapping[str, Any]) -> S
 
 
 def stored_source(graph: GraphInfo, words: Mapping[str, Any]) -> Source:
-    """A graph of the store. Raises UsageError for options that it does not have."""
+    """A graph of the store.
+
+    words: of the request; options of graphs among them must be the graph's. Raises UsageError for options that it does
+    not have.
+    """
     given = {option: value for option, value in words.items() if option in OPTION_WORDS}
     options = GraphOptions(**graph.options)
     for option, value in given.items():

@@ -17,13 +17,21 @@ from stagedb.store.schema import ancestors
 
 
 def push(store: Store, words: Sequence[str], to: str, insecure: bool, notice: Notice | None) -> int:
-    """Send things to the store that `to` names, with what they are made from. Returns how many were new there."""
+    """Send things to the store that `to` names, with what they are made from. Returns how many were new there.
+
+    words: ids or names; none: all. insecure: send the password unencrypted to another machine too. notice: called with
+    a line for each thing.
+    """
     with connect(to, insecure=insecure, option=str(Word("to")), holder=_holder(store)) as target:
         return move(store, target, words, notice or (lambda line: None))
 
 
 def pull(store: Store, words: Sequence[str], source: str, insecure: bool, notice: Notice | None) -> int:
-    """Fetch things from the store that `source` names, which is only read. Returns the number of new things."""
+    """Fetch things from the store that `source` names, which is only read. Returns the number of new things.
+
+    words: ids or names; none: all. insecure: send the password unencrypted to another machine too. notice: called with
+    a line for each thing.
+    """
     with ExitStack() as opened:
         other = opened.enter_context(
             open_store(source, insecure=insecure, option=str(Word("from")), holder=_holder(store)).only_read()

@@ -130,7 +130,10 @@ def plans(store: Store, kind: Kind, words: Mapping[str, Any], system: str | None
 
 
 def both(store: Store, words: Mapping[str, Any]) -> tuple[list[ListedPlan], list[ListedPlan]]:
-    """The rows of `plans` for instances and for profiles, read once."""
+    """The rows of `plans` for instances and for profiles, read once.
+
+    words: of the plans that are listed, by which they are chosen.
+    """
     content = _ReadPlans.read(store, words)
     return content.instance_rows(store, None), content.profile_rows()
 
@@ -184,7 +187,8 @@ def chosen(rows: Iterable[ListedPlan], wanted: PlanFilter) -> list[ListedPlan]:
 def ordered(rows: Sequence[ListedPlan], sort: str, largest_first: bool | None = None) -> list[ListedPlan]:
     """The rows by a column of `SORTS`, those without a value last. `created` keeps the caller's own first.
 
-    largest_first: None for what is usual for the column. Raises UsageError for another column.
+    largest_first: None for what is usual for the column. sort: the name of the column. Raises UsageError for another
+    column.
     """
     if sort not in SORTS:
         raise UsageError(f"{Word('sort', shown(sort))} is not possible: it is one of {', '.join(SORTS)}")

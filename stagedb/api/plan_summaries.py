@@ -98,7 +98,10 @@ def the_step(store: Store, word: str | None) -> tuple[InstanceInfo, ProfileInfo 
 def save_summary(
     store: Store, word: str | None, prices: PlanPrices, out: Path | str | None, force: bool
 ) -> SavedSummary:
-    """Write a summary as a PDF. out: the file, `./NAME.pdf` if not given. force: replace a PDF of this name."""
+    """Write a summary as a PDF. out: the file, `./NAME.pdf` if not given. force: replace a PDF of this name.
+
+    word: the id or name of what it is about; None: the newest.
+    """
     # Few commands write a PDF.
     from stagedb.reports.summary_pdf import pdf
 

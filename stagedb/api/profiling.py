@@ -41,6 +41,7 @@ def inputs(
     """Read the system, the durations, the scalings and the axes. Raises UsageError for invalid ones.
 
     framework: a name of a framework profile: the system as that uses it, and its blocking axes if none are given.
+    scale: what-ifs, such as `collective:tp=0.5`.
     """
     found = system_choice.resolve_system(system)
     if framework is not None:
@@ -98,7 +99,11 @@ def run(
     seconds: Mapping[str, float],
     progress: Progress | None = None,
 ) -> Profile:
-    """Profile an instance. lap: called with each stage of work that ends. seconds: the time of each."""
+    """Profile an instance. lap: called with each stage of work that ends. seconds: the time of each.
+
+    wanted: on which system, with which durations. name: for the profile; None: no name. progress: called while its
+    nodes are written.
+    """
     job, memory = _timed(store, instance, wanted, lap)
     info = keep(store, job, name, progress, memory[0].bytes)
     lap("write")
@@ -192,7 +197,10 @@ def keep(
     progress: Progress | None = None,
     memory: int | None = None,
 ) -> ProfileInfo:
-    """Write a step that was timed to the store, unless it is there already. memory: as in `record_profile`."""
+    """Write a step that was timed to the store, unless it is there already. memory: as in `record_profile`.
+
+    name: for the profile; None: no name. progress: called while its nodes are written.
+    """
     wanted = None if name is None else wanted_name(store, name)
     called = None if wanted is None else wanted.name
     made, new = record_profile(store, job, called, progress or (lambda done, of: None), memory)

@@ -89,7 +89,10 @@ def for_python(function: F) -> F:
 
 
 def all_for_python(class_: C) -> C:
-    """Make each public method of a class one of `for_python`: whole signatures, and errors that name keywords."""
+    """Make each public method of a class one of `for_python`: whole signatures, and errors that name keywords.
+
+    class_: changed in place, and returned.
+    """
     for name, member in vars(class_).copy().items():
         if inspect.isfunction(member) and not name.startswith("_"):
             setattr(class_, name, for_python(member))

@@ -64,7 +64,10 @@ def _with_origin(query: SavedQuery) -> str:
 
 
 def save(store: Store, name: str, text: str) -> QueryInfo:
-    """Save a query under a name of the caller or of the workspace. UsageError if it cannot be a named query."""
+    """Save a query under a name of the caller or of the workspace.
+
+    text: Cypher that only reads, with the header of named queries. UsageError if it cannot be a named query.
+    """
     wanted = wanted_name(store, name.replace("-", "_"))
     if wanted.name in {each.rsplit("/", 1)[-1] for each in _named()}:
         raise UsageError(f"{shown(wanted.name)} is a named query of stagedb: choose another name")
@@ -73,7 +76,10 @@ def save(store: Store, name: str, text: str) -> QueryInfo:
 
 
 def forget(store: Store, name: str) -> None:
-    """Delete a saved query of the caller or of the workspace. UsageError if there is none."""
+    """Delete a saved query of the caller or of the workspace.
+
+    name: with or without its space. UsageError if there is none.
+    """
     forget_query(store, wanted_name(store, name.replace("-", "_")))
 
 
@@ -137,14 +143,14 @@ def run(
     graph: bool = False,
     plan: Literal["explain", "profile"] | None = None,
 ) -> Rows:
-    """The answer to a text, or to a named query. If `instance`, `profile` or `run` is None, a query that uses it gets
-    the newest.
+    """The answer to a Cypher text, or to a named query.
 
-    With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
-    its profiles. A named query about a profile's time is asked about a run instead, if one is given. The parameter
-    `other` of a named query may also be a name or the start of an id. progress: called while nodes of ranks and groups
-    are written, with how many of them there are, of how many. graph: the answer also has the nodes and relationships in
-    its rows. plan: the answer has how the store gives it; `explain` does not run the query, `profile` measures it.
+    If `instance`, `profile` or `run` is None, a query that uses it gets the newest. With a profile and no instance,
+    `$instance` is the instance of the profile. With an instance, the profile is one of its profiles. A named query
+    about a profile's time is asked about a run instead, if one is given. The parameter `other` of a named query may
+    also be a name or the start of an id.
+
+    The other parameters are those of `Stagedb.query`.
     """
     text, statement = _text(store, query)
     run = _take("run", {"run"}, params := dict(params), run)

@@ -709,12 +709,12 @@ KINDS: Mapping[type, str] = {
 
 
 def kind_of(info: Any) -> str:
-    """`graph`, `instance`, `profile`, `search` or `run`."""
+    """`graph`, `instance`, `profile`, `search` or `run`. info: a thing of a store."""
     return KINDS.get(type(info)) or str(info.kind).lower()
 
 
 def label_of(info: InstanceInfo | ProfileInfo | RunInfo) -> Literal["Instance", "Profile", "Run"]:
-    """The label of what can have a name."""
+    """The label of what can have a name. info: a thing of a store."""
     if isinstance(info, RunInfo):
         return "Run"
     return "Profile" if isinstance(info, ProfileInfo) else "Instance"

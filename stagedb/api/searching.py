@@ -170,7 +170,10 @@ class SearchAsked:
         framework: str | None,
         words: Mapping[str, Any] | None,
     ) -> "SearchAsked":
-        """The search of the arguments of `search`, with its errors."""
+        """The search that the arguments of `search` ask for, checked.
+
+        Raises UsageError for arguments that are no search. All parameters are those of `search`.
+        """
         card, systems = model if isinstance(model, Card) else _card_of(model), _systems(system)
         given: Mapping[str, Any] = typed_words(words or {})
         digests = tuple(map(system_digest, systems))
@@ -289,8 +292,9 @@ def search_in(
 ) -> Searched:
     """The result of a search that the store keeps: one that is there is read, one that was stopped goes on.
 
-    shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished.
-    on: the address of a Ray cluster whose machines try plans. compare: as `search` has it.
+    shard: which part of it this call searches, such as `3/8`; the result is that of all shards that are finished. on:
+    the address of a Ray cluster whose machines try plans. compare: as `search` has it. seconds: how long it may take;
+    None: until it is finished.
     """
     asked.check_compared(compare)
     if on is not None:
@@ -406,7 +410,7 @@ def _named(word: str, value: Any) -> str:
 def words_of_line(line: str) -> dict[str, Any]:
     """The words of a plan as `described` writes it, such as `tp 4, pp 2, micro-batch 1, interleaved, chunks 2`.
 
-    Raises UsageError for a part that is no word of a plan.
+    line: with a comma between the parts. Raises UsageError for a part that is no word of a plan.
     """
     long = {short: word for word, short in SHORT.items()}
     words: dict[str, Any] = {}

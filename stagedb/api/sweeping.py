@@ -69,7 +69,10 @@ class SweepRequest:
 
     @classmethod
     def of(cls, store: Store, asked: provenance.Asked, words: Mapping[str, Any]) -> "SweepRequest":
-        """A request that names what it is about, checked: UsageError for an unknown model or instance."""
+        """A request that names what it is about, checked:
+
+        words: of the plan. UsageError for an unknown model or instance.
+        """
         target, model, all_words = provenance.resolved(store, asked.target, asked.model, words)
         if target is not None and model is not None:
             find_wanted(store, target, model, all_words)  # raises UsageError for a target together with a model
@@ -85,7 +88,10 @@ class SweepRequest:
         return profiling.inputs(system or asked.system, None, (), asked.blocking, asked.framework)
 
     def planned(self, store: Store, changes: Mapping[str, Any]) -> tuple[model_names.Source, Plan]:
-        """The model and the plan with some words changed. UsageError for words that are no plan of it."""
+        """The model and the plan with some words changed.
+
+        changes: words of the plan with their new values. UsageError for words that are no plan of it.
+        """
         asked = self.asked
         words = profiling.framework_words(asked.framework, asked.model, {**self.words, **changes})
         card = model_names.find_card(asked.model) if isinstance(asked.model, str) else asked.model

@@ -39,7 +39,8 @@ def system(name: str | Path) -> dict[str, Any]:
 def system_curves(name: str | Path) -> list[dict[str, Any]]:
     """What the operators of a system's tables reach at usual sizes, a row each; none without tables.
 
-    `rate` is in `unit`, `share` of the accelerator's peak or the network's bandwidth. UsageError as for `system`.
+    `rate` is in `unit`, `share` of the accelerator's peak or the network's bandwidth. UsageError as for `system`. name:
+    of a preset, or a path of a system's file.
     """
     return [asdict(point) for point in curves(load_system(name))]
 
@@ -67,7 +68,8 @@ def import_systems(
 def durations(path: Path | str) -> Durations:
     """Measured durations: a table (.csv, .parquet), or a Chakra trace of a run (.et, or a directory of them).
 
-    UsageError, with file, row and column, for an invalid table; StagedbError for a damaged trace.
+    UsageError, with file, row and column, for an invalid table; StagedbError for a damaged trace. path: of the file or
+    directory.
     """
     path = Path(path)
     if path.suffix == ".et" or is_directory(path):

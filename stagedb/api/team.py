@@ -21,8 +21,11 @@ ALL_DAYS = 1e5
 
 
 def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo | RunInfo:
-    """Let a name mean an instance, a profile or a run. Raises UsageError for graphs and searches, which have no
-    other name than that of their model."""
+    """Let a name mean an instance, a profile or a run.
+
+    word: id, start of an id, or name. text: the new name. Raises UsageError for graphs and searches, which have no
+    other name than that of their model.
+    """
     found, wanted = lookup.find(store, word), wanted_name(store, text)
     if isinstance(found, GraphInfo):
         raise UsageError(
@@ -40,7 +43,10 @@ def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo | Run
 
 
 def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> Thing:
-    """Tag a thing, or take tags off."""
+    """Tag a thing, or take tags off.
+
+    word: id, start of an id, or name. tags: one or more; else UsageError. remove: take them off.
+    """
     if not tags:
         raise UsageError("no tag is given: name at least one word")
     found = lookup.find(store, word)
@@ -50,14 +56,18 @@ def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> Thing:
 
 
 def note(store: Store, word: str, text: str) -> Thing:
-    """Write a note about a thing."""
+    """Write a note about a thing. Earlier notes remain. word: id, start of an id, or name. text: of the note."""
     found = lookup.find(store, word)
     add_note(store, _kind(found), found.id, text)
     return lookup.find(store, found.id)
 
 
 def log(store: Store, word: str | None, user: str | None, days: float, limit: int) -> Rows:
-    """The newest events. A word that nothing in the store has is the id of what is removed."""
+    """The newest events. A word that nothing in the store has is the id of what is removed.
+
+    days: how far back. user: whose events; None: all users'. limit: the most events. UsageError for numbers that are
+    not above 0.
+    """
     if not 0 < days <= ALL_DAYS or limit < 1:
         raise UsageError(f"{Word('days', days)} and {Word('limit', limit)} are not possible: both are above 0")
     thing = None if word is None else _id_of(store, word)

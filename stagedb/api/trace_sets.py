@@ -37,7 +37,8 @@ WriteProgress = Callable[[int, int, int], None]
 def validate(directory: Path | str, *, replay: bool = True, progress: Progress | None = None) -> Report:
     """Check a trace set, of stagedb or another tool, against every rule that simulators rely on. Needs no store.
 
-    replay: also run it as a simulator would, which finds what hangs. Raises UsageError where there are no traces.
+    replay: also run it as a simulator would, which finds what hangs. directory: of the set. Raises UsageError where
+    there are no traces.
     """
     return validate_traces(Path(directory), replayed=replay, progress=progress or _ignore)
 
@@ -99,7 +100,10 @@ class ExportRequest:
     send_to: str | None = None
 
     def ranks(self, world: int) -> str | None:
-        """The ranks to write, as text; None for all."""
+        """The ranks to write, as text; None for all.
+
+        world: the number of ranks. UsageError if both `only` and `shard` are set.
+        """
         if self.shard is None:
             return self.only
         if self.only is not None:

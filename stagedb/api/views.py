@@ -179,7 +179,10 @@ def _batches(store: Store, step: TimedStep, inputs: ProfileInputs) -> tuple[Batc
 
 
 def report_page(store: Store, first: str, second: str | None) -> str:
-    """The page of one profile of the store, or of two, as `save_report` and `save_pair` write it. Writes nothing."""
+    """The page of one profile of the store, or of two, as `save_report` and `save_pair` write it. Writes nothing.
+
+    first, second: id or name of each; None: one profile.
+    """
     found = [lookup.the_profile(store, word) for word in (first, second) if word is not None]
     steps = [_stored_step(store, each) for each in found]
     made = [of_step(store, step.instance, step.job).facts() for step in steps]
@@ -223,7 +226,10 @@ def _stored_step(store: Store, profile: ProfileInfo) -> TimedStep:
 def save_pair(
     store: Store, asked: StepRequest, second: str, out: Path | str | None, force: bool, progress: Progress | None
 ) -> Viewed:
-    """Write a report that compares two steps: of profiles, or of instances on the system of the request."""
+    """Write a report that compares two steps: of profiles, or of instances on the system of the request.
+
+    second: id or name of the other step. out: the file; None: `./NAME-and-NAME.html`. force: replace an earlier report.
+    """
     if asked.model is not None or asked.words or asked.target is None or isinstance(asked.inputs, str):
         raise UsageError(
             "a report of two steps takes two profiles or instances of the store, by id or name: leave out "
@@ -273,14 +279,18 @@ def _name(found: FoundStep) -> str:
 
 
 def place_of(name: str, out: Path | str | None, ending: str, force: bool) -> Path:
-    """Where a view goes. Raises UsageError if it cannot be written there. force: replace another one of its kind."""
+    """The path of a view's file. UsageError if it cannot be written there.
+
+    name: of the file, without its ending, if `out` is None. out: the path that the caller gives. ending: such as
+    `.html`. force: replace an earlier view of this kind.
+    """
     path = Path(f"{name}{ending}" if out is None else out)
     check(path, HEADS[ending], force)
     return path
 
 
 def stages_of(only: str | None) -> list[int] | None:
-    """The stages in a text such as `0,4-7`; None for None. Raises UsageError for another text."""
+    """The stages in a text such as `0,4-7`; None for None. only: the text. Raises UsageError for another text."""
     if only is None:
         return None
     found: set[int] = set()

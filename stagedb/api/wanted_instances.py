@@ -90,7 +90,10 @@ class Wanted:
 
 
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
-    """A model, or a graph of the store, under the plan of the words."""
+    """A model, or a graph of the store, under the plan of the words.
+
+    target: a model's name, its card, or a graph's id. name: for the instance; None: the model's.
+    """
     source = model_names.find_source(store, target, words)
     plan, named = source.new_plan(words), "seq_len" in words or bool(words.get("requests"))
     usual = None if named else source.usual_length
@@ -130,7 +133,8 @@ def find_wanted(store: Store, target: str | None, model: str | Card | None, word
     """The instance of a request that names an instance, or a model, or neither.
 
     Neither means the newest instance, or in an empty store `DEFAULT_MODEL`. Words change the plan of an instance.
-    Raises UsageError if both are given, or if a name is unknown.
+    target: id or name of an instance. model: a model's name, or its card. words: of the plan. Raises UsageError if both
+    are given, or if a name is unknown.
     """
     if target is not None and model is not None:
         raise UsageError(f"an instance ({target}) and {Word('model')} cannot both be given: leave one out")

@@ -95,7 +95,8 @@ def application(modules: Iterable[str] = COMMANDS.values()) -> typer.Typer:
 def needed_modules(words: Sequence[str], environment: Mapping[str, str]) -> Iterable[str]:
     """The modules that a command line needs: that of its command, or all.
 
-    Reading the options of all commands takes longer than most commands do.
+    Reading the options of all commands takes longer than most commands do. words: of the command line. environment:
+    variables by name.
     """
     command = next((word for word in words if word not in BEFORE), "")
     completes = any(name.startswith("_STAGEDB_") for name in environment)

@@ -83,7 +83,10 @@ def note_defaults(common: Common, instance: "InstanceInfo", given: Mapping[str, 
 
 
 def note_implied(common: Common, instance: "InstanceInfo", given: Mapping[str, Any]) -> None:
-    """Note the words that follow from others: the chunks of a schedule, whole choices for shares of experts."""
+    """Note the words that follow from others: the chunks of a schedule, whole choices for shares of experts.
+
+    given: the words that the user gave.
+    """
     from stagedb.plans.expert_load import has_shares
     from stagedb.plans.schedule_checks import implied
 
@@ -140,12 +143,18 @@ def note_runtime(common: Common, instance: "InstanceInfo") -> None:
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun, such as `1 rank` or `8 ranks`. many: the plural; with an s by default."""
+    """A number with its noun, such as `1 rank` or `8 ranks`. many: the plural; with an s by default.
+
+    one: the noun in the singular.
+    """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def bubble(stages: int, microbatches: int) -> float:
-    """The share of a step that a stage idles while the pipeline fills and drains, in forward and backward."""
+    """The share of a step that a stage idles while the pipeline fills and drains, in forward and backward.
+
+    stages: of the pipeline. microbatches: of a step. Returns a number from 0 to 1.
+    """
     return (stages - 1) / (microbatches + stages - 1)
 
 

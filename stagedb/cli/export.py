@@ -298,7 +298,7 @@ def what_happened(done: "Unpacked") -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes with a unit."""
+    """A number of bytes with a unit. count: in bytes."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

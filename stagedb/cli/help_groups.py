@@ -62,7 +62,7 @@ class GroupedCommands(TyperGroup):
     """An application whose help has its commands by what people want."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each group of `COMMANDS`."""
+        """Write a section for each group of `COMMANDS`. ctx, formatter: click's."""
         room = formatter.width - 6 - max(map(len, self.commands))
         for title, names in COMMANDS.items():
             with formatter.section(title):
@@ -73,7 +73,7 @@ class GroupedCommand(TyperCommand):
     """A command whose help has a section for each group of options: for each `rich_help_panel`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections. Options without a group are in `OWN`."""
+        """Write the sections. Options without a group are in `OWN`. ctx, formatter: click's."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -235,7 +235,7 @@ def _report_fit(
 
 
 def size_of(text: str, option: str = "--capacity") -> int:
-    """Bytes of `80GiB`, `80 GB` or `1.5TiB`. option: the one that has it."""
+    """Bytes of `80GiB`, `80 GB` or `1.5TiB`. option: the one that has it. text: the size."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)", text, re.IGNORECASE)
     units = {unit.lower(): size for unit, size in UNITS.items()}
     if match is None or match[2].lower() not in units:

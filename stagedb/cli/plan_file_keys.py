@@ -25,10 +25,13 @@ class PlanFileKeys(Options):
         return f"`{word.name}: {str(word.value).lower() if isinstance(word.value, bool) else value_text(word.value)}`"
 
     def words(self, words: tuple[Word, ...]) -> str:
-        """`tp: 4`, `pp: 2`."""
+        """Words as keys of a file, such as `tp: 4, pp: 2`. words: with their values."""
         return ", ".join(map(self.word, words))
 
     def whole(self, text: str, message: str) -> str:
-        """The message after the file's name, if it names keys of the file."""
+        """The message after the file's name, if it names keys of the file.
+
+        text: the message in the file's words. message: as the core has it.
+        """
         place = path_text(self.file)
         return text if place in text or text == shown_in(OPTIONS, message) else f"{place}: {text}"

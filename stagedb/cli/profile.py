@@ -187,7 +187,10 @@ def _expected(found: "Profile") -> str:
 
 
 def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:
-    """The peak memory of the fullest rank, and what does not fit. memory: the fullest class first."""
+    """The peak memory of the fullest rank, and what does not fit. memory: the fullest class first.
+
+    room: bytes of an accelerator for tensors; None: unknown.
+    """
     fullest = memory[0]
     if room is None:
         return f"peak memory {fullest.bytes / GB:,.1f} GB"

@@ -44,7 +44,7 @@ class ReportProgress:
         self._bar.update(self._task, description=self._what, completed=done, total=of, speed=speed)
 
     def line(self, text: str) -> None:
-        """Print a line above the bar."""
+        """Print a line above the bar. text: the line."""
         self._bar.console.print(printable(text), markup=False, highlight=False)
 
     def _show(self) -> None:

@@ -29,7 +29,10 @@ OfRun = Annotated[
 def refuse_with_run(
     target: str | None, model: str | None, profile: str | None, words: Mapping[str, Any], **others: object
 ) -> None:
-    """Raise UsageError for what only steps of plans have. words: of a plan. others: by option, falsy if not given."""
+    """Raise UsageError for what only steps of plans have. words: of a plan. others: by option, falsy if not given.
+
+    target, model, profile: as given; None: not given.
+    """
     given = {"INSTANCE": target, "--model": model, "--profile": profile, "a plan": words, **others}
     for option, value in given.items():
         if value:
@@ -117,7 +120,10 @@ def export_run(run: str, out: Path | None, system: str | None, written: Mapping[
 
 
 def view_run(view: str, run: str, out: Path | None, force: bool, common: Common) -> None:
-    """`timeline --run` and `report --run`. view: which of them."""
+    """`timeline --run` and `report --run`: write the view, and print where.
+
+    view: which of them. run: id or name. out: the file; None: named after the run. force: replace an earlier one.
+    """
     from stagedb.cli.export import size
     from stagedb.reports.terminal_chart import span
 

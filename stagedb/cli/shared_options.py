@@ -139,7 +139,7 @@ class Printing:
             print_line(line)
 
     def note(self, line: str) -> None:
-        """Print a useful remark that is not a result, on standard error."""
+        """Print a useful remark that is not a result, on standard error. line: the remark."""
         if not self.quiet:
             print_line(line, err=True)
 
@@ -149,7 +149,10 @@ class Printing:
             print_line(line, err=True)
 
     def profile(self, stages: Mapping[str, float]) -> None:
-        """Print where the time of the command went: its start (the interpreter and its imports), then each stage."""
+        """Print where the time of the command went: its start (the interpreter and its imports), then each stage.
+
+        stages: seconds of each, by name.
+        """
         if not self.verbose:
             return
         whole = _age()
@@ -187,7 +190,10 @@ class Common(Printing):
 
 
 def print_line(line: str, err: bool = False) -> None:
-    """Print a line of prose. A terminal gets it as lines of whole words; another program gets one line."""
+    """Print a line of prose. A terminal gets it as lines of whole words; another program gets one line.
+
+    err: on standard error.
+    """
     text, stream = printable(shown_in(OPTIONS, line)), sys.stderr if err else sys.stdout
     if stream.isatty():
         wrap = textwrap.TextWrapper(_width(stream), break_long_words=False, break_on_hyphens=False)

@@ -16,7 +16,7 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 def shown_column(name: str, unit: str | None, values: Sequence[Any]) -> tuple[str, list[str]] | None:
     """The head of a column with its unit, and its cells; None for a column that is shown as it is.
 
-    unit: the column's unit, as in a statement's header.
+    unit: the column's unit, as in a statement's header. name: of the column. values: of its cells.
     """
     numbers = [value for value in values if value is not None]
     if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):

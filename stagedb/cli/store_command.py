@@ -241,7 +241,7 @@ def pull(
 
 
 def days_of(text: str, option: str) -> float:
-    """The days of an age such as `30d`, `12h` or `0d`."""
+    """The days of an age such as `30d`, `12h` or `0d`. text: the age. option: the one that has it, for errors."""
     found = _AGE.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"{option} {shown(text)} is not an age: write days or hours, such as 30d or 12h")

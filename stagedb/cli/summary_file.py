@@ -58,7 +58,11 @@ class SummaryOptions:
 
 
 def write_summary(target: str | None, asked: SummaryOptions, out: Path | None, force: bool, common: Common) -> None:
-    """Write the PDF, and print what it has in a line."""
+    """Write the PDF, and print what it has in a line.
+
+    target: id or name of what it is about; None: the newest. out: the file; None: named after the plan. force: replace
+    an earlier one.
+    """
     from stagedb.reports.plan_summary import amount
 
     with common.connect() as db:

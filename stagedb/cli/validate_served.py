@@ -35,7 +35,7 @@ COLUMNS = (
 def check_served(path: Path, only: str | None, output: Output, common: Common) -> None:
     """Predict the time a token of each row of a file, and print the errors by accelerator, engine and model.
 
-    Exits with 1 if no row has a time.
+    Exits with 1 if no row has a time. only: a pattern of model names, such as `*llama*`; None: all rows.
     """
     from stagedb import validation
 

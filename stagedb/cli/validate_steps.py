@@ -38,7 +38,8 @@ COLUMNS = (
 def check_steps(path: Path, only: str | None, output: Output, common: Common, within: float | None) -> None:
     """Predict each row of a file and print the errors by source. A row that no plan can express is printed so.
 
-    within: the largest error of a row [%]; None: any. Exits with 1 where a row has a larger one, or no time.
+    within: the largest error of a row [%]; None: any. Exits with 1 where a row has a larger one, or no time. only: a
+    pattern of names of rows; None: all rows.
     """
     import fnmatch
 

@@ -74,7 +74,11 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path, what: str, most: int = LARGEST, option: str = "") -> str:
-    """The text of a regular file in UTF-8, without a byte order mark. Raises UsageError as `read_bytes` does."""
+    """The text of a regular file in UTF-8, without a byte order mark.
+
+    what: what the file is, for errors. most: the largest size [bytes]. option: of the command line, for errors. Raises
+    UsageError as `read_bytes` does.
+    """
     try:
         return read_bytes(path, what, most, option).decode("utf-8-sig")
     except UnicodeDecodeError as error:

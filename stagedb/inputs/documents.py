@@ -42,8 +42,9 @@ def read_document(
 ) -> Any:
     """The content of a file, in the form that its name ends in (YAML if it has no ending).
 
-    constants: `Infinity` and `NaN` in JSON, which Python writes, are texts; otherwise they are refused.
-    UsageError, which names the file, its line if the form has lines, and what is wrong.
+    constants: `Infinity` and `NaN` in JSON, which Python writes, are texts; otherwise they are refused. UsageError,
+    which names the file, its line if the form has lines, and what is wrong. what: what the file is, for errors.
+    endings: of the names that are taken. most: the largest size [bytes]. option: of the command line, for errors.
     """
     ending, known = path.suffix.lower(), tuple(endings)
     if ending and ending not in known:

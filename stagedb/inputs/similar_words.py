@@ -23,5 +23,8 @@ def question(near: Sequence[str], form: str = " ({})", between: str = " or ") ->
 def did_you_mean(
     word: str, known: Iterable[str], form: str = " ({})", *, most: int = 1, cutoff: float = 0.6, between: str = " or "
 ) -> str:
-    """The `question` whether a known word is meant; empty if none is like the word. most, cutoff: as in `nearest`."""
+    """The `question` whether a known word is meant; empty if none is like the word. most, cutoff: as in `nearest`.
+
+    word: the unknown one. form, between: as in `question`.
+    """
     return question(nearest(word, known, most, cutoff), form, between)

@@ -61,8 +61,9 @@ def _csv_rows(reader: Any, columns: tuple[str, ...], where: str) -> Iterator[tup
 def parquet_table(data: bytes, where: str, most_rows: int) -> FileTable:
     """The table of a Parquet file. where: names the file in errors. most_rows: a limit.
 
-    Raises UsageError here for another format, for more rows, for columns that are nested or share a name, and for a
-    stated size beyond the bound. A row that expands beyond the bound raises UsageError when it is read.
+    data: the bytes of the file. Raises UsageError here for another format, for more rows, for columns that are nested
+    or share a name, and for a stated size beyond the bound. A row that expands beyond the bound raises UsageError when
+    it is read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

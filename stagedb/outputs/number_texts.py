@@ -28,7 +28,7 @@ def parts_in(unit: int, parts: Sequence[int]) -> list[int]:
 
 
 def bytes_text(size: float, digits: int = 3) -> str:
-    """Bytes, 0 or more, in a readable unit with `digits` significant digits: `22.17 MB`."""
+    """Bytes, 0 or more, in a readable unit with `digits` significant digits: `22.17 MB`. size: in bytes."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if size < 1000:
             return f"{size:.{digits}g} {unit}"
@@ -37,6 +37,6 @@ def bytes_text(size: float, digits: int = 3) -> str:
 
 
 def nth(number: int) -> str:
-    """A place in English: 2nd, 11th, 23rd."""
+    """A place in English: 2nd, 11th, 23rd. number: from 0."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"

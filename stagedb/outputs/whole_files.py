@@ -16,8 +16,8 @@ def write_whole(path: Path, content: bytes, option: str) -> None:
     """Write a file, or replace it. A reader never sees a part of it, and a failure leaves the old file.
 
     A replaced file keeps its permissions. A symbolic link remains, and the file that it leads to is written. A device
-    or a pipe is written to, and never replaced. option: the option of the command line that names the file. Raises
-    UsageError for a directory or a socket, StagedbError if the file cannot be written.
+    or a pipe is written to, and never replaced. option: the option of the command line that names the file. content:
+    all of the file's bytes. Raises UsageError for a directory or a socket, StagedbError if the file cannot be written.
     """
     check_path(path, option)
     try:

@@ -62,17 +62,23 @@ class AccessRules:
     writer: str | None = field(default=None, repr=False)
 
     def with_writer(self, writer: str | None) -> Self:
-        """These rules with a token of writers. Raises UsageError if it is the token of readers."""
+        """These rules with a token of writers.
+
+        writer: that token; None: nobody may write. Raises UsageError if it is the token of readers.
+        """
         if writer is not None and self.is_token(writer):
             raise UsageError("the token of readers and that of writers are the same: give writers another one")
         return replace(self, writer=writer)
 
     def is_token(self, given: str) -> bool:
-        """Whether a text is the readers' token. The time of the comparison does not depend on where they differ."""
+        """Whether a text is the readers' token. The time of the comparison does not depend on where they differ.
+
+        given: the text.
+        """
         return self.token is not None and hmac.compare_digest(_digest(given), _digest(self.token))
 
     def is_writer_token(self, given: str) -> bool:
-        """Whether a text is the writers' token."""
+        """Whether a text is the writers' token. given: the text."""
         return self.writer is not None and hmac.compare_digest(_digest(given), _digest(self.writer))
 
     @property
@@ -86,13 +92,19 @@ class AccessRules:
         return hmac.new((self.writer or "").encode(), b"stagedb serve writer", hashlib.sha256).hexdigest()
 
     def is_known(self, headers: Headers) -> bool:
-        """Whether a request has the cookie, or the token in an `Authorization` header. Writers may read."""
+        """Whether a request has the cookie, or the token in an `Authorization` header. Writers may read.
+
+        headers: of the request.
+        """
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         known = self.has_token(headers) or hmac.compare_digest(_digest(cookie), _digest(self.cookie))
         return known or self.is_writer(headers)
 
     def is_writer(self, headers: Headers) -> bool:
-        """Whether a request has the writers' cookie, or their token in an `Authorization` header."""
+        """Whether a request has the writers' cookie, or their token in an `Authorization` header.
+
+        headers: of the request.
+        """
         if self.writer is None:
             return False
         cookie = cookie_parser(headers.get("cookie", "")).get(WRITER_COOKIE, "")
@@ -101,7 +113,7 @@ class AccessRules:
         )
 
     def has_token(self, headers: Headers) -> bool:
-        """Whether a request has the token in an `Authorization` header, or none is needed."""
+        """Whether a request has the token in an `Authorization` header, or none is needed. headers: of the request."""
         return self.token is None or self.is_token(_bearer(headers))
 
     def is_host(self, header: str) -> bool:
@@ -238,7 +250,7 @@ async def form_words(request: Request, most: int = LARGEST_FORM) -> dict[str, st
 
 
 def names_of(host: str, more: Iterable[str]) -> frozenset[str]:
-    """Names by which browsers may call a server that listens on `host`."""
+    """Names by which browsers may call a server that listens on `host`. more: names that the user gives."""
     import socket
 
     names = {"localhost", host.lower(), *(name.rstrip(".").lower() for name in more)}
@@ -248,7 +260,7 @@ def names_of(host: str, more: Iterable[str]) -> frozenset[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether only this machine can reach an address. host: a name or an address."""
     if host.lower() == "localhost":
         return True
     try:

@@ -143,7 +143,10 @@ def figure_rows(found: PlanComparison) -> list[FigureRow]:
 
 
 def memory_part(category: str, size: int) -> tuple[str, float, str]:
-    """A category of memory as a part of a bar: its colour, its bytes, and both in words."""
+    """A category of memory as a part of a bar: its colour, its bytes, and both in words.
+
+    category: of `stagedb.memory`. size: in bytes.
+    """
     return _category(category), size, f"{category.replace('_', ' ')}: {gigabytes(size)}"
 
 

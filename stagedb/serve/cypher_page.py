@@ -43,7 +43,7 @@ def cypher(request: Request) -> Response:
 
 
 def query_text(words: QueryParams) -> str:
-    """The Cypher in an address. Raises UsageError if it is too long."""
+    """The Cypher in an address. words: the parameters of the address. Raises UsageError if it is too long."""
     text = words.get("query", "").replace("\r\n", "\n").strip()
     if len(text) > LONGEST:
         raise UsageError(f"the query has {len(text):,} characters: a page takes {LONGEST:,}")
@@ -53,7 +53,8 @@ def query_text(words: QueryParams) -> str:
 def free_question(words: QueryParams, timeout: float, path: tuple[str, ...], given_text: str | None = None) -> Question:
     """The query of an address with the values of its parameters. Raises UsageError if one has none.
 
-    given_text: the text, if it is not that of the address. timeout: seconds.
+    given_text: the text, if it is not that of the address. timeout: seconds. words: the parameters of the address.
+    path: of the page, for its links.
     """
     text = query_text(words) if given_text is None else given_text
     texts = {name: named(words, f"${name}") for name in parameters_of(text) if name not in CHOSEN}

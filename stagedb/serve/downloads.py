@@ -24,7 +24,7 @@ def format_of(request: Request) -> str | None:
 def file_of(found: Rows, format_: str, name: str, *, cut: bool) -> Response:
     """The rows as a file. cut: whether there are more; a header shows it.
 
-    format_: `csv` or `json`.
+    format_: `csv` or `json`. name: of the file, without its ending.
     """
     text = csv_text(found.columns, found.rows) if format_ == "csv" else json_text(found.columns, found.rows)
     headers = {

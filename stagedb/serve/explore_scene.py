@@ -98,7 +98,7 @@ class Scene:
 
 
 def scene_of(words: QueryParams) -> Scene:
-    """The scene of an address. Raises UsageError for a layout that is none."""
+    """The scene of an address. words: the parameters of the address. Raises UsageError for a layout that is none."""
     layout = named(words, "layout")
     if layout is not None and layout not in LAYOUTS:
         raise UsageError(f"there is no layout {shown(layout)}: it is one of {', '.join(LAYOUTS)}")

@@ -32,7 +32,7 @@ class StartLink:
 
 
 def start_text(name: str) -> str:
-    """The Cypher of a start. Raises UsageError for an unknown one."""
+    """The Cypher of a start. name: one of `STARTS`. Raises UsageError for an unknown one."""
     if name not in STARTS:
         raise UsageError(f"there is no start {shown(name)}: it is one of {', '.join(STARTS)}")
     return load(STARTS[name][0]).text

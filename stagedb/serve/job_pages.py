@@ -70,7 +70,7 @@ def shown_job(each: JobInfo) -> ShownJob:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `45 s`, `3 min 20 s` or `2 h 5 min`."""
+    """Seconds as `45 s`, `3 min 20 s` or `2 h 5 min`. seconds: 0 or more."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -202,7 +202,8 @@ def _cell(kind: str, name: str, row: Mapping[str, Any]) -> Cell:
 def number_of(words: Mapping[str, str], name: str, default: int) -> int:
     """A whole number from 1 to a million in the address.
 
-    default: for an address without the number.
+    default: for an address without the number. words: the parameters of the address. name: of the parameter. UsageError
+    for another text.
     """
     text = named(words, name)
     if text is None:

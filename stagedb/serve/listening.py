@@ -80,7 +80,11 @@ def listen(application: Callable[[AccessRules], ASGIApp], wanted: Listening, rea
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UsageError if the address is taken, or is none of this machine."""
+    """A socket that listens.
+
+    host: a name or an address. port: 0: any that is free. Raises UsageError if the address is taken, or is none of this
+    machine.
+    """
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError):

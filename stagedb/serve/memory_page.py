@@ -56,7 +56,10 @@ class ClassCurve:
 
 
 def moment_links(instance: str, system: str | None = None) -> MomentLink:
-    """The addresses of the tensors of moments of an instance."""
+    """The addresses of the tensors of moments of an instance.
+
+    instance: its id. system: whose memory the page shows; None: none.
+    """
 
     def link(number: int, point: Point) -> str:
         words = {"class": number, "at": f"{point.task}.{point.index}", "system": system}

@@ -58,7 +58,7 @@ def cells(rows: Sequence[Sequence[Any]]) -> list[list[Cell]]:
 
 
 def origin(found: Any) -> dict[str, Any]:
-    """Who made a thing and how, and its inputs as a table, from the rows of `Stagedb.origin`."""
+    """Who made a thing and how, and its inputs as a table, from the rows of `Stagedb.origin`. found: those rows."""
     columns = ("input", "name", "digest")
     first = next(iter(found), None)
     made = (
@@ -74,7 +74,7 @@ def origin(found: Any) -> dict[str, Any]:
 
 
 def gigabytes(size: float) -> str:
-    """Bytes in GB, with two digits."""
+    """Bytes in GB, with two digits. size: in bytes."""
     return f"{size / GB:,.2f} GB"
 
 
@@ -84,7 +84,10 @@ def minute(time: str) -> str:
 
 
 def address(*parts: str, **words: Any) -> str:
-    """A path of this server, with the words that are not None as its query."""
+    """A path of this server, with the words that are not None as its query.
+
+    parts: of the path. words: parameters of the query.
+    """
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     query = urlencode([(name, value) for name, value in words.items() if value is not None], doseq=True)
     return f"{path}?{query}" if query else path
@@ -113,7 +116,10 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
 
 
 def part(template: str, **values: Any) -> str:
-    """A part of a page from its template, which escapes every text."""
+    """A part of a page from its template, which escapes every text.
+
+    template: its file's name. values: what the template names.
+    """
     return _templates.get_template(template).render(values)
 
 
@@ -122,7 +128,7 @@ def page_in_parts(request: Request, template: str, parts: Callable[[], str], *, 
 
     ready: it takes no time now, or may prove the address wrong, so that the page is sent as a whole with its status,
     and others may have the same one. Where making it fails, the page has a message, and `failed.html` for what the
-    store knows.
+    store knows. template: its file's name. values: what the template names.
     """
     mark = secrets.token_hex(16)
     writer = request.scope.get(WRITER)
@@ -180,5 +186,8 @@ def missing_page(request: Request) -> Response:
 
 
 def named(words: Mapping[str, str], name: str) -> str | None:
-    """A word of an address; None if it is absent or empty."""
+    """A word of an address; None if it is absent or empty.
+
+    words: the parameters of the address. name: the word's.
+    """
     return words.get(name, "").strip() or None

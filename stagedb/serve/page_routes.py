@@ -140,7 +140,7 @@ class KeptFiles(StaticFiles):
     """Files that show nothing of the store. A browser keeps them, and asks each time whether they changed."""
 
     def file_response(self, *args: Any, **words: Any) -> Response:
-        """The answer with a file, or that the browser has it."""
+        """The answer with a file, or that the browser has it. args, words: Starlette's."""
         answer = super().file_response(*args, **words)
         answer.headers["cache-control"] = "no-cache"
         return answer
@@ -319,7 +319,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def login_page(scope: Any, receive: Any, send: Any) -> None:
-    """The form that asks for the token, at any address."""
+    """The form that asks for the token, at any address. scope, receive, send: of an ASGI request."""
     request = Request(scope, receive)
     to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     await page_frames.page(request, "login.html", 401, to=to, wrong=False, reads=False)(scope, receive, send)

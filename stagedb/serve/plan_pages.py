@@ -93,7 +93,10 @@ class AskedList:
 
     @classmethod
     def of(cls, kind: Kind, words: QueryParams) -> Self:
-        """What a request asks for. Raises UsageError for a column, an order or a page that cannot be."""
+        """What a request asks for.
+
+        words: the parameters of the address. Raises UsageError for a column, an order or a page that cannot be.
+        """
         texts: dict[str, Any] = {name: named(words, name) for name in (*FILTERS, "order")}
         show = tuple(dict.fromkeys(each for each in words.getlist("show") if each and each != "name"))
         unknown = next((each for each in show if each not in HEADS), None)

@@ -96,7 +96,10 @@ class KeptResults:
         self._busy: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, compute: Callable[[], Result]) -> Result:
-        """The result of this key, computed if it is not there. A failure is not kept."""
+        """The result of this key, computed if it is not there. A failure is not kept.
+
+        compute: makes the result; one thread at a time calls it.
+        """
         with self._lock:
             busy = self._busy.setdefault(key, threading.Lock())
         with busy:

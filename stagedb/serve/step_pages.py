@@ -75,7 +75,7 @@ def trace(request: Request) -> Response:
 
 
 def trace_answer(content: bytes, name: str, id: str) -> Response:
-    """A timeline as a download, named after what it shows."""
+    """A timeline as a download, named after what it shows. content: of the file. name, id: of the profile or run."""
     named = f'attachment; filename="{file_name(name)}-{id[:SHORT_ID]}.pftrace"'
     return Response(content, headers={"content-disposition": named}, media_type="application/octet-stream")
 
@@ -93,11 +93,12 @@ def suggestions(db: Stagedb) -> list[tuple[str, str]]:
 
 
 def report_answer(text: str) -> Response:
-    """A report as an answer, which reaches no page."""
+    """A report as an answer, which reaches no page. text: the HTML."""
     return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
 
 
 def profile_of(db: Stagedb, word: str) -> ProfileInfo:
+    """The profile with an id or name; the page answers 404 for one of another thing. word: the id or name."""
     found = db.show(word)
     if not isinstance(found, ProfileInfo):
         raise HTTPException(404)

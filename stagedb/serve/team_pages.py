@@ -101,7 +101,8 @@ def log(request: Request) -> Response:
 def plan_words(asked: Mapping[str, str | None]) -> dict[str, Any]:
     """The words of a plan from the fields of a form, with their types. `plan` has others, such as `recompute=full`.
 
-    Raises UsageError for an unknown word, a word that is given twice, and a value of another type.
+    asked: the fields by name; None: empty. Raises UsageError for an unknown word, a word that is given twice, and a
+    value of another type.
     """
     given = [(name, text) for name in FIELDS if (text := asked.get(name)) is not None]
     plan = asked.get("plan") or ""
