@@ -1,5 +1,9 @@
-"""Banned words of code and documentation: `scripts/style` finds them, and the project has none."""
+"""Prose of the project: banned words, which `scripts/style` finds, and parameters that docstrings leave out."""
 
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,101 @@ def test_the_style_page_lists_every_banned_word() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     style = page.partition("## How we write")[2]
     assert all(f"`{word}`" in style for word in PATTERNS if word not in ("archaic", "what it is of")), style
+
+
+UNREAD = ("runs/", "systems/", "plans/dtypes.py", "build/costs.py")
+"""Where parameters without a line are still to be described."""
+
+ELSEWHERE = re.compile(r"\b[Ss]ee `|\b(?:parameters|arguments|rest|else)\b[^.:]* (?:of|in) `")
+"""A docstring that leaves the parameters to another one."""
+
+READER = ["config", "name"]
+"""The parameters of each reader of a config: `stagedb/models/readers/__init__.py` describes them."""
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    """The parameters that a caller gives: all but `self`, `cls` and those of an underscore."""
+    taken = function.args
+    lone = [each for each in (taken.vararg, taken.kwarg) if each is not None]
+    given = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, *lone]
+    return [each for each in given if each.arg not in ("self", "cls") and not each.arg.startswith("_")]
+
+
+def public_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The public functions of a module and the public methods of its public classes, with their names."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+def described_types(trees: Iterable[ast.Module]) -> set[str]:
+    """The names of classes, and of the types that have a docstring."""
+    names = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for tree in trees:
+        for node, following in pairwise(tree.body):
+            text = following.value if isinstance(following, ast.Expr) else None
+            if isinstance(node, ast.Assign) and isinstance(text, ast.Constant) and isinstance(text.value, str):
+                names |= {each.id for each in node.targets if isinstance(each, ast.Name) and not each.id.isupper()}
+    return names
+
+
+def undescribed(tree: ast.Module, types: set[str]) -> list[str]:
+    """The public functions whose docstring leaves out a parameter that its type does not describe either.
+
+    types: names of classes and types with docstrings; a parameter of one of them, or None, needs no words of its own.
+    """
+    found = []
+    for name, function in public_functions(tree):
+        text = ast.get_docstring(function)
+        if text is None or ELSEWHERE.search(text) or "option_groups" in map(ast.unparse, function.decorator_list):
+            continue  # options of a command have their help
+        if [each.arg for each in parameters(function)] == READER:
+            continue
+        missing = [each.arg for each in parameters(function) if not (in_type(each, types) or in_text(each.arg, text))]
+        if missing:
+            found.append(f"{name} ({', '.join(missing)})")
+    return found
+
+
+def in_type(parameter: ast.arg, types: set[str]) -> bool:
+    """Whether the type of a parameter is a class or a type with a docstring, or None, or has typer's help."""
+    written = ast.unparse(parameter.annotation).strip("'\"") if parameter.annotation else ""
+    if "typer." in written:
+        return True
+    parts = [each.strip() for each in written.split("|") if each.strip() != "None"]
+    return len(parts) == 1 and parts[0].partition("[")[0].rpartition(".")[2] in types
+
+
+def in_text(name: str, text: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
+PACKAGE = sorted(path for path in (ROOT / "stagedb").rglob("*.py") if not path.stem.endswith("_pb2"))
+TREES = {path.relative_to(ROOT / "stagedb").as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE}
+
+
+def test_a_docstring_names_each_parameter() -> None:
+    types = described_types(TREES.values())
+    found = [
+        f"stagedb/{path}: {each}"
+        for path, tree in TREES.items()
+        if not path.startswith(UNREAD)
+        for each in undescribed(tree, types)
+    ]
+    assert not found, f"{len(found)} public docstrings leave out a parameter:\n" + "\n".join(found)
+
+
+def test_a_parameter_is_described_by_its_docstring_or_its_type() -> None:
+    source = (
+        'class Plan: "A plan."\n\n\nNames = tuple\n"""Names of axes."""\n\n'
+        'def run(plan: Plan, names: Names | None, size: int, _own: int) -> int:\n    """Run."""\n\n'
+        'def walk(size: int) -> int:\n    """Walk. size: in bytes."""\n\n'
+        'def _own(size: int) -> int:\n    """A private one."""\n\n'
+        'class Store:\n    def read(self, key: str) -> str:\n        """Read."""\n'
+    )
+    tree = ast.parse(source)
+    assert undescribed(tree, described_types([tree])) == ["run (size)", "Store.read (key)"]
