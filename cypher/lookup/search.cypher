@@ -14,7 +14,7 @@
 // column seconds: float [s] — time of the search
 // column shard: integer? — of a shard of a search: its number, from 1
 // column shards: integer? — how many shards the search is cut into
-// column finished: integer[]? — of a search that was put together from shards: those that are finished
+// column finished: integer[]? — of a search that was merged from shards: those that are finished
 // column whole: string? — of a shard: id of the search
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 // column builder: string? — the process that made it

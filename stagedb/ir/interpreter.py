@@ -105,7 +105,8 @@ def cached_names(graph: SymGraph, block: str) -> tuple[str, ...]:
 class GradientPath:
     """A weight's gradient on its way from the backward to the optimizer.
 
-    `gradient` is the tensor that the backward makes, `reductions` are the ops of the step that reduce it on its own.
+    gradient: the name of the tensor that the backward makes. reductions: the collectives of the step that reduce this
+    gradient over ranks, in order; those of buckets, which reduce many gradients at once, are not among them.
     """
 
     gradient: str
@@ -147,7 +148,11 @@ class Interpreter:
         return sorted(chosen, key=lambda op: op.order)
 
     def paths(self, block: str) -> dict[str, GradientPath]:
-        """The path of each weight's gradient in a block to the optimizer, by the weight's name."""
+        """The path of each weight's gradient from a block's backward to the optimizer, by the weight's name.
+
+        block: its name in the graph. Each path is followed from the optimizer's update back to the tensor that the
+        backward makes.
+        """
         step = self.ops(block, {op.template for op in self.graph.ops if op.template.once})
         writers = {name: op for op in step for name in op.writes if op.kind not in UPDATES}
         found = {}
@@ -162,7 +167,7 @@ class Interpreter:
                     maker = writers[name]
                     operator = self.operators.get(maker.name)
                     if isinstance(operator, Momentum):
-                        reductions.clear()  # what follows moves the matrix that Muon makes of the gradient
+                        reductions.clear()  # the collectives after it are of Muon's update, not of the gradient
                     elif isinstance(operator, Redistribution):
                         reductions.insert(0, maker)
                     name = maker.reads[0]

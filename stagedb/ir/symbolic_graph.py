@@ -206,6 +206,7 @@ class SymOp:
 
     @property
     def type(self) -> OpType:
+        """Whether it computes, communicates in a collective, or is an end of a message."""
         return self.work.type
 
     @property

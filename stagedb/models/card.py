@@ -270,7 +270,9 @@ class Card:
 
     @property
     def further(self) -> LayerKind:
-        """The kind of layers for further tokens."""
+        """The kind of layers for multi-token prediction: `further_kind`, else that of the last layer. Models without
+        them have one too.
+        """
         return self.kinds[self.further_kind or self.sequence[-1]]
 
     @cached_property

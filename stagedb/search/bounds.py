@@ -268,11 +268,15 @@ class Bounds:
         return tuple(tuple(_parts_of(stage)) for stage in stages)
 
     def _stage_miniature(self, plan: Plan) -> StageMiniature:
-        """The maps of a plan's layers, from chunks as deep as its own, or so deep that they have all neighbours."""
-        # All neighbours are there: of three layers in a row where some are gathered during others, otherwise of two.
+        """What each layer of a plan does to the clocks of a rank (`ClockMap`), from a model with few layers.
+
+        The few layers have the plan's words and degrees. Chunks are as deep as the plan's, or so deep that each layer
+        of the plan has an equal one there, with equal neighbours.
+        """
+        # A layer's map depends on its neighbours: the layer before, and those for which it gathers parameters ahead.
         depth = 2 * ahead_of(plan) + (1 if plan.recompute_every < 3 else 4)
         depth = depth if plan.recompute_first is None else 2 * _neighbours(plan)
-        # No chunk is deeper than the plan's: one that is has larger buckets of gradients.
+        # Chunks deeper than the plan's would have larger buckets of gradients than the plan, so `min` below.
         depth *= layer_kinds(self.graph(plan.options))
         layers = plan.chunk_layers(self.sizes["L"])
         some = [each for each in layers if each]
@@ -280,7 +284,7 @@ class Bounds:
         return found[0] if len(found) == 1 else found[0].with_places_of(found[1])
 
     def _of_depth(self, plan: Plan, depth: int, layers: Sequence[int]) -> StageMiniature:
-        """The miniature with so many layers in a chunk."""
+        """The miniature whose chunks have `depth` layers each. layers: those of the plan's chunks."""
         small = stage_plan(plan, depth, layers)
         number = sum(small.layers_per_chunk or [depth] * small.pp * small.virtual_stages)
         key = (number, small.to_json())
@@ -296,17 +300,22 @@ class Bounds:
         return fullest_stage(plan, chunks, *figures, self._flights(plan).moments, partial(self.received, plan))
 
     def at_turn(self, plan: Plan) -> int:
-        """Bytes that a rank would hold of the whole model when forwards turn into backwards. plan: one stage.
+        """Bytes of the whole model that one rank would hold when a step turns from forwards to backwards. plan: one
+        stage.
 
-        That is when the last chunk of a stage begins its last backward, for which all chunks have what that micro-batch
-        saved and what it gathered, or else when all backwards are over.
+        The larger of two moments: when the last chunk of a stage begins its last backward, with all that the
+        micro-batch saved and gathered in all chunks; and when all backwards are over, with all gradients.
         """
         states, whole = self._of_states(plan), self.chunks(plan)[0]
         before = self.saved(plan) + sum_of(states.left_gathered, whole) + self.loss(plan)
         return self.held(plan) + sum_of(states.copied, whole) + max(before, sum_of(states.kept_gradients, whole))
 
     def received(self, plan: Plan, numbers: Iterable[int]) -> int:
-        """Bytes of the buffers of all micro-batches' messages to the chunks of these numbers of the pipeline."""
+        """Bytes of the buffers that a rank has for messages from other stages, all micro-batches of a step at once.
+
+        numbers: the chunks that the rank has, by their places in the pipeline. 0 if the framework receives into no
+        buffers of its own.
+        """
         if plan.pp == 1 or not plan.options.framework.memory.receive_buffers:
             return 0
         last = plan.pp * plan.virtual_stages - 1
@@ -655,7 +664,7 @@ def ahead_of(plan: Plan) -> int:
 
 
 def _neighbours(plan: Plan) -> int:
-    """The number of equal layers in a row of which each kind of neighbourhood is among them."""
+    """The number of equal layers in a row after which one more layer has no new neighbourhood."""
     return 2 * ahead_of(plan) + 1
 
 

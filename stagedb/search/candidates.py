@@ -144,7 +144,7 @@ class SearchRequest:
                 return sent or 0, step
 
     def worth_of(self, each: Candidate) -> Worth:
-        """The same of a candidate."""
+        """What the search makes small (`worth`), for a candidate: a timed plan, or a set of plans with its bounds."""
         return self.worth(each.system, each.ranks, each.step, each.peak, each.sent)
 
     @property
@@ -188,8 +188,8 @@ class SearchResult:
     size: plans of the grammar whose degrees divide. candidates: the best first, then the others that were timed, then
     sets that were ruled out; the sum of their `plans` is `size` if the search is over. covered: whether every plan was
     tried or ruled out by a bound, so that the first candidate is the optimum. left: a lower bound of the step of plans
-    that were not tried [ns]; None if the search is over. seconds: of the work. shards: those that are finished, of a
-    search that was put together from shards.
+    that were not tried [ns]; None if the search is over. seconds: of the work. shards: those that are finished, if the
+    result was merged from shards; else None.
     """
 
     request: SearchRequest

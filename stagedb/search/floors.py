@@ -22,28 +22,28 @@ from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.workload.instance_columns import ClassColumns
 
 MARGIN = Fraction(99, 100)
-"""What a floor is reduced by, for what is rounded down: see `rounds_little`."""
+"""A factor of floors, so that sizes that are rounded down do not make a plan faster: see `rounds_little`."""
 
 _SEEN = 2
-"""An attention computes at least one of so many pairs of queries and keys: a causal mask hides fewer than half."""
+"""An attention computes at least one in `_SEEN` pairs of queries and keys: a causal mask hides fewer than half."""
 
 
 def fastest(system: System) -> System | None:
-    """The system at its best rates, without launches and latencies; None for the rules of a simulator."""
+    """The system at its best rates of all sizes, without launches and latencies; None for the rules of a simulator."""
     if system.collectives.model == ASTRA_SIM:
         return None
     tables = OperatorTimes(system)
     inner, *others = map(_at_best, system.dimensions)
     collective = tables.table("collective", "bf16")
     if collective is not None:
-        # What a ring sends at the table's highest rate: no other algorithm of a switch sends less.
+        # The highest rate that was measured, on a switch: its ring sends the fewest bytes of all algorithms.
         rate: Number = Fraction(collective.fastest_bytes)
         inner = replace(inner, kind="switch", bandwidth=max(inner.bandwidth, rate))
     return replace(
         system,
         accelerator=_accelerator(system, tables),
         dimensions=(inner, *others),
-        # Kernels that are faster in a step than alone would be below their tables.
+        # Kernels that are faster in a step than alone are in the rates of `_accelerator`, which divides by the factor.
         overlap=replace(system.overlap, stretch=(), taken=0),
         tables=(),
     )
@@ -103,10 +103,10 @@ def _level(share: Fraction) -> Curve:
 
 
 def rounds_little(plan: Plan) -> bool:
-    """Whether a floor is reduced by more than what is rounded down.
+    """Whether `MARGIN` is more than what sizes lose by being rounded down.
 
-    Copies of tokens for the ranks of ep are the only sizes that are rounded down, by less than one a rank. A sequence
-    has a copy of each of its tokens at least.
+    Only the copies of tokens for the ranks of ep are rounded down, by less than one a rank, and a sequence has at least
+    one copy of each of its tokens.
     """
     tokens = plan.seq_len // (plan.cp * (plan.tp if plan.options.sp else 1))
     return plan.options.dispatch == "copies" or plan.ep <= (1 - MARGIN) * tokens

@@ -123,9 +123,10 @@ class StateFigures:
 
 @dataclass(frozen=True)
 class TaskTransfers:
-    """What parts do to the clocks of a rank in a kind of task, and which parts do something in it.
+    """For one kind of task, such as a forward: what each part of the model does to the clocks of a rank (`ClockMap`).
 
-    transfers: by place; parts that are not there do nothing.
+    transfers: by the part and its neighbours. A part that is no key runs nothing in such a task, and leaves clocks as
+    they are.
     """
 
     transfers: Mapping[LayerPlace, ClockMap]

@@ -1,4 +1,4 @@
-"""A search on many machines: each searches a shard, and the results are put together to that of the one search.
+"""A search on many machines: each searches a shard, and the results are merged.
 
 A shard has every n-th group of plans. Plans that differ only in what recomputes are in one group, so that no two shards
 have plans of one layout. A shard rules out a plan only if as many plans as are wanted are better, in this shard or in
@@ -40,7 +40,7 @@ def merged(
     of: int,
     processes: int | None = None,
 ) -> SearchResult:
-    """What shards found together: the result of the search without shards as soon as all of them are finished.
+    """The results of shards merged into one: that of the search without shards, once all shards are finished.
 
     parts: by number, each with the plans of its shard. A shard is finished if its part is covered. of: how many there
     are. Plans of missing shards are untried, or ruled out by their bounds; `left` bounds the steps of all of them.

@@ -77,11 +77,12 @@ class SearchWorld:
             heappush(self.hopes[degrees], self._hope(number))
 
     def next(self, dives: bool) -> Entry | None:
-        """The set to open next; None if no set may have one of the best layouts.
+        """The set of plans to open next; None if no set that is left can have one of the best layouts.
 
-        It is the one with the best bound of all: no set is opened that the result does not need. But bounds of groups
-        are loose, and thousands of them may be below the best plan. dives: until there is a limit, it is one that is
-        likely to lead to a plan that fits; now and then later the one nearest to plans, whose times rule out groups.
+        dives: False: the set with the best bound of all, so that no set is opened that the result does not need. True:
+        bounds of large sets are loose, so that thousands of these may come before a first plan. Until as many plans are
+        timed as are wanted, it is a set whose degrees are likely to fit; after that every `DIVE_EVERY`-th one is of the
+        smallest sets, which are nearly plans: their times rule out large sets.
         """
         limit = self.limit
         if dives and self.guesses and limit == NO_LIMIT and (likely := self._likely()) is not None:

@@ -63,7 +63,10 @@ class Cast(Operator):
 
 @dataclass(frozen=True)
 class Activation(Operator):
-    """A pointwise non-linearity, one of `ACTIVATIONS`. from_result: its backward reads its result (sigmoid alone)."""
+    """A pointwise non-linearity.
+
+    function: one of `ACTIVATIONS`. from_result: its backward reads its result, not its input (sigmoid alone).
+    """
 
     function: str
     from_result: bool = False
@@ -87,7 +90,11 @@ class Activation(Operator):
 
 @dataclass(frozen=True)
 class ActivationGradient(Operator):
-    """`dx = dy · f'(x)`. from_result: as in `Activation`."""
+    """The backward of `Activation`: `dx = dy · f'(x)`, element by element.
+
+    Reads dy and the forward's input x. function: the name of f, one of `ACTIVATIONS`. from_result: reads the forward's
+    result y in place of x, from which sigmoid's slope follows: y · (1 - y).
+    """
 
     function: str
     from_result: bool = False

@@ -145,7 +145,9 @@ class LayerViews(Operator):
 
 @dataclass(frozen=True)
 class StackLayers(Operator):
-    """The gradients of all layers' views, put together."""
+    """The backward of `LayerViews`: the gradients (batch, seq, width) of the layers, stacked to (batch, seq, layers,
+    width).
+    """
 
     kind: ClassVar[str] = "copy"
 

@@ -80,7 +80,10 @@ class AddToStreams(Operator):
 
 @dataclass(frozen=True)
 class StreamGate(Operator):
-    """The weight of each stream, a token: `sigmoid(scale · x + base) + eps`."""
+    """The weight of each stream, for each token: `sigmoid(scale · x + base) + eps`.
+
+    Reads the logits x (batch, seq, streams), the base (streams) and the scale (1).
+    """
 
     kind: ClassVar[str] = "activation"
 
@@ -94,7 +97,11 @@ class StreamGate(Operator):
 
 @dataclass(frozen=True)
 class StreamGateGradient(Operator):
-    """The gradients of the logits, the base and the scale."""
+    """The backward of `StreamGate`: the gradients of its logits, its base and its scale.
+
+    Reads the gradient of the gates and the forward's three operands. The gradient of the logits is (batch, seq,
+    streams); those of the base (streams) and of the scale (1) are summed over all tokens.
+    """
 
     kind: ClassVar[str] = "activation"
 

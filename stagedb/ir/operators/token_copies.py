@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Gradients = Iterator[tuple[int, "Tensor"]]
 Hop = Literal["ranks", "nodes", "locals"]
-"""What a token is copied for: the ranks of ep, its nodes, or the ranks of this node."""
+"""What gets a copy of a token: each rank of ep that has one of its experts, each node of ep, or each rank of a node."""
 
 TARGETS = ("ranks", "nodes", "locals")
 """Tensor axes with a place for each target."""
@@ -205,11 +205,13 @@ def narrowed(tracer: "Tracer", name: str, of: "Tensor", template: "Template | No
 
 @dataclass(frozen=True)
 class ExchangeTokens(Operator):
-    """An exchange of tokens with what belongs to them, in one call: each member gets the copies made for it.
+    """An all-to-all that sends each token, with what belongs to it, once to every target that has some of its experts.
 
-    Its results are its inputs, (targets, sent, …), partitioned over targets in place of over tokens; back: the other
-    way round. Its bytes are those of the tokens (`carried`). narrow: the gradients that go the way of tokens to their
-    experts are sent in fp8.
+    On the way to the experts, operands (targets, sent, …) are partitioned over the senders' tokens and results over the
+    targets; with `back`, on the way from the experts, the other way round. Its bytes are those of the tokens alone
+    (`carried`). mesh_axis: its ranks exchange. hop: what a target is: `ranks`, a rank of ep (one exchange sends tokens
+    all the way); `nodes`, a node of ep (the first of two exchanges); `locals`, a rank of the own node (the second one).
+    narrow: of an exchange with `back`: its gradients, which travel to the experts, are sent in fp8.
     """
 
     mesh_axis: str

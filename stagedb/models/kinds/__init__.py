@@ -125,12 +125,14 @@ class LayerKind:
 
     @cached_property
     def words(self) -> Mapping[str, KindWord]:
-        """What its parts and its residual take, by name."""
+        """The words that a card may set for this kind, with their types and defaults: those of its mixer, its channel
+        mixer and its residual, by name.
+        """
         return {name: word for part in (*self.parts, RESIDUALS[self.residual]) for name, word in part.words.items()}
 
     @cached_property
     def settings(self) -> Values:
-        """The value of each word of its parts and of its residual."""
+        """The value of each of these words: as the card sets it, else its default."""
         defaults = {name: word.default for name, word in self.words.items() if word.default is not None}
         return {**defaults, **dict(self.values)}
 
