@@ -74,6 +74,7 @@ class Advice:
 
     @property
     def fits(self) -> bool:
+        """Whether the fullest rank fits into an accelerator's memory; True if there is no limit."""
         return self.room is None or self.peak <= self.room
 
     @property

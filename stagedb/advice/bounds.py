@@ -42,6 +42,7 @@ class Bound:
 
     @property
     def words(self) -> str:
+        """What bounds the step, in words such as `communication of tp`."""
         if self.kind == "memory":
             return "memory"
         named = {"compute": "computing", "bubble": "the bubble", "idle": "waiting for ranks of the same stage"}

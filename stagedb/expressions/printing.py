@@ -4,6 +4,9 @@ from stagedb.expressions.fraction import Fraction, Function, Monomial, Polynomia
 
 
 def text_of(value: Fraction) -> str:
+    """The text of a fraction, the same for equal values, which `stagedb.expressions.parsing` reads back. value: the
+    fraction.
+    """
     if not value.above:
         return "0"
     sign, above = _factors(value.above)

@@ -60,6 +60,7 @@ class PlannedRun:
 
     @cached_property
     def world(self) -> int:
+        """The number of ranks."""
         return len(self.program.workload.ranks)
 
     @cached_property

@@ -103,6 +103,9 @@ class Chunk:
         return Moment(self.program.last, len(self.program.items[self.program.last]), TaskSelector.LAST)
 
     def layer(self, key: Key) -> int | None:
+        """The layer that a tensor is in, by its place on the chunk; None outside layers. key: name and position of the
+        tensor.
+        """
         return self.program.layers.get(key[1])
 
     def unit(self, bucket: BucketStorage) -> Unit | None:
@@ -118,6 +121,7 @@ class Chunk:
         return None if facts.depth is None else Unit(position, facts.depth)
 
     def layer_of(self, unit: Unit | None) -> int | None:
+        """The layer that a unit of FSDP is in, by its place on the chunk; None outside layers, and for no unit."""
         return None if unit is None else self.program.layers[unit.position]
 
     def cut_columns(self, bucket: BucketStorage) -> bool:
@@ -125,6 +129,7 @@ class Chunk:
         return any(member.weight in self.program.columns for member in bucket.members)
 
     def width(self, dtype: str) -> int:
+        """Bytes of a number under the plan. dtype: a class of formats, such as `param`."""
         return FORMAT_BYTES[self.plan.dtypes.names()[dtype]]
 
     @cached_property
@@ -301,6 +306,7 @@ class Chunk:
 
     @cached_property
     def last_loss(self) -> tuple[str, int] | None:
+        """The loss's last tensor; None for a chunk without a loss."""
         return loss_of(self.program)
 
     @property

@@ -92,6 +92,11 @@ class SearchPlace:
         condition: Condition | None,
         check_tp: Callable[[int], None],
     ) -> "SearchPlace":
+        """The plans of a search on one system and one world.
+
+        number: of this place in the search. space: its plans. bounds: of plans on its system. condition, check_tp: as
+        the class has them.
+        """
         waits = () if space.framework is None else space.framework.hiding.blocking
         trials = Trials(bounds.graph, space.sizes, bounds.system, waits)
         room = bounds.system.accelerator.room if request.room is None else request.room
@@ -99,6 +104,7 @@ class SearchPlace:
 
     @property
     def system(self) -> str:
+        """The name of the system."""
         return self.trials.system.name
 
     def groups(self) -> Iterator[PlanSet]:

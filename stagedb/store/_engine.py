@@ -63,6 +63,7 @@ STRETCH = 1000
 
 
 def main() -> int:
+    """Run the engine until nobody uses it: the process that `stagedb.store.embedded` starts. Returns its exit code."""
     settings = json.loads(sys.stdin.readline())
     sys.stdin.close()
     root = Path(settings["root"])

@@ -46,6 +46,7 @@ class DumpedEdge:
 
     @property
     def stem(self) -> str:
+        """The beginning of the names of its statements: type, source and target in small letters."""
         return f"{self.edge.type}_{self.edge.source}_{self.edge.target}".lower()
 
 

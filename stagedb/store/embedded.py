@@ -72,6 +72,7 @@ class Endpoint:
 
     @property
     def uri(self) -> str:
+        """The address of the engine on this machine."""
         return f"bolt://127.0.0.1:{self.port}"
 
     def reader_account(self, timeout: float) -> tuple[str, str]:

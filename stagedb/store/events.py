@@ -45,6 +45,7 @@ class Input:
         return cls(kind, hashlib.sha256(text.encode()).hexdigest()[:20], name)
 
     def row(self) -> dict[str, str | None]:
+        """Its properties, as statements take them."""
         return {"kind": self.kind, "id": self.id, "name": self.name}
 
 

@@ -36,6 +36,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
 
 
 def options() -> tuple[Property, ...]:
+    """The properties of a graph that the words of its plan set."""
     return tuple(Property(name, type_, description) for name, (type_, description) in OPTIONS.items())
 
 

@@ -71,6 +71,7 @@ class Selection:
 
     @property
     def is_embedded(self) -> bool:
+        """Whether it is the embedded store of this machine."""
         return self.name == EMBEDDED
 
 

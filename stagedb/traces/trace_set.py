@@ -97,6 +97,7 @@ class TraceSet:
 
     @property
     def nodes(self) -> int:
+        """The number of nodes in the traces of all requested ranks."""
         return sum(each.nodes * len(each.ranks.ranks) for each in self.classes)
 
     @property

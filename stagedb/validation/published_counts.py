@@ -50,6 +50,7 @@ class Published:
 
     @property
     def ratio(self) -> float:
+        """Ours over the published number."""
         return self.ours / self.reference
 
 

@@ -45,16 +45,25 @@ def unpack(inputs: list[Array]) -> tuple[Array, Array, Array]:
 
 
 def pack(q: Array, k: Array, v: Array) -> Array:
+    """One array (batch, seq, kv_heads, q per kv head + 2, head_dim) of q, k and v (batch, seq, heads, head_dim)."""
     batch, seq, kv_heads, head_dim = k.shape
     queries = q.reshape(batch, seq, kv_heads, -1, head_dim)
     return np.concatenate([queries, k[..., None, :], v[..., None, :]], axis=-2)
 
 
 def repeat_heads(k: Array, heads: int) -> Array:
+    """Keys or values (batch, seq, kv_heads, head_dim) copied to as many heads as queries have.
+
+    k: keys or values. heads: of queries, a multiple of kv_heads.
+    """
     return np.repeat(k, heads // k.shape[2], axis=2)
 
 
 def fold_heads(dk: Array, kv_heads: int) -> Array:
+    """The gradient of `repeat_heads`: sums over the copies of each head of keys or values.
+
+    dk: (batch, seq, heads, head_dim). kv_heads: of the result.
+    """
     batch, seq, heads, head_dim = dk.shape
     return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
 

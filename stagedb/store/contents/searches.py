@@ -124,6 +124,7 @@ class SearchWriting:
     written: float = field(default_factory=time.monotonic)
 
     def run(self) -> SearchResult:
+        """Search on from what the store has, and write what is found while the search runs. Returns the result."""
         rows = [each["values"] for each in self.store.read("search/candidates", search=self.id)]
         self.there = {row["id"] for row in rows}
         known = [candidate_of(self.request, row) for row in rows if row["fate"] == Fate.TIMED]
