@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -146,6 +146,58 @@ def test_a_docstring_names_each_parameter() -> None:
         for each in undescribed(tree, types)
     ]
     assert not found, f"{len(found)} public docstrings leave out a parameter:\n" + "\n".join(found)
+
+
+def classes_of(trees: Iterable[ast.Module]) -> dict[str, ast.ClassDef]:
+    """The classes of modules, by name."""
+    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def inherits(classes: Mapping[str, ast.ClassDef], owner: str, method: str) -> bool:
+    """Whether a class of this name gets a method from a base class, which describes it, or is a protocol."""
+    bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in classes[owner].bases]
+    return any(
+        base == "Protocol"
+        or (base in classes and (method in _described(classes[base]) or inherits(classes, base, method)))
+        for base in bases
+    )
+
+
+def _described(owner: ast.ClassDef) -> set[str]:
+    return {node.name for node in owner.body if isinstance(node, ast.FunctionDef) and ast.get_docstring(node)}
+
+
+def undocumented(tree: ast.Module, classes: Mapping[str, ast.ClassDef]) -> list[str]:
+    """The public functions that take something and have no docstring, neither their own nor one of a base class."""
+    found = []
+    for name, function in public_functions(tree):
+        owner, _, method = name.rpartition(".")
+        by_typer = any("typer." in ast.unparse(default) for default in function.args.defaults)
+        if ast.get_docstring(function) is None and parameters(function) and not by_typer:
+            found += [] if owner and inherits(classes, owner, method) else [name]
+    return found
+
+
+def test_a_public_function_with_parameters_has_a_docstring() -> None:
+    classes = classes_of(TREES.values())
+    found = [
+        f"stagedb/{path}: {name}"
+        for path, tree in TREES.items()
+        if not path.startswith(UNREAD)
+        for name in undocumented(tree, classes)
+    ]
+    assert not found, f"{len(found)} public functions have no docstring:\n" + "\n".join(found)
+
+
+def test_a_method_needs_no_docstring_where_its_base_class_has_one() -> None:
+    source = (
+        'class Base:\n    def run(self, x: int) -> int:\n        """Run."""\n    def end(self, x: int) -> int: ...\n\n'
+        "class Own(Base):\n    def run(self, x: int) -> int: ...\n    def end(self, x: int) -> int: ...\n\n"
+        "class Known(Protocol):\n    def run(self, x: int) -> int: ...\n\n"
+        "def walk(x: int) -> int: ...\n\ndef rest() -> int: ...\n"
+    )
+    tree = ast.parse(source)
+    assert undocumented(tree, classes_of([tree])) == ["Base.end", "Own.end", "walk"]
 
 
 def test_a_parameter_is_described_by_its_docstring_or_its_type() -> None:
