@@ -212,7 +212,7 @@ class _Further:
         return step if self.room is None or peak <= self.room else None
 
     def _tried(self, asked: Sequence[Words]) -> list[Change]:
-        """Those of some changes that fit."""
+        """The changes among `asked` whose plans fit into memory, each with its outcome."""
         trials = [Trial(_name(change), changed_words(self.plan, change), fitting=True) for change in asked]
         found = dict(results(self.trials, trials))
         return [
@@ -223,7 +223,9 @@ class _Further:
 
 
 def _rank(each: Change) -> tuple[bool, int, int]:
-    """Those that fit first, by their step; the others by their memory."""
+    """A sort key: changes that fit come first, the shortest step before others; then those that do not fit, the
+    smallest peak first.
+    """
     step, peak = each.outcome.step, each.outcome.peak
     return (not each.fits, step, peak) if each.fits else (True, peak, step)
 

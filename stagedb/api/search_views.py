@@ -117,7 +117,7 @@ def rooms_of(request: SearchRequest) -> dict[str, int | None]:
 
 
 def _presets(request: SearchRequest) -> dict[str, System]:
-    """Those systems of a search that are presets with the same numbers."""
+    """The systems of a search that are presets of this version, with the numbers that the search had."""
     found = {}
     for name, digest in zip(request.systems, request.digests, strict=True):
         if name in system_names():

@@ -194,7 +194,10 @@ def _recomputed(card: Card, kind: LayerKind, options: GraphOptions, framework: F
 
 
 def _recomputed_stack(card: Card, options: GraphOptions, framework: Framework) -> tuple[RecomputedPart, ...]:
-    """Those of each layer of a block that has all layers. UsageError if the host keeps their inputs."""
+    """The forward operations that a backward runs again (`_recomputed`), for each layer of a block that has all layers.
+
+    UsageError if the host keeps the inputs of layers.
+    """
     if options.offload == "activations":
         raise UsageError(
             f"{card.name} has layers with {' and '.join(card.stacked)}, and these layers are one block, whose input "

@@ -135,7 +135,7 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
 
 
 def _note_kept(common: Common, profiles: "Sequence[ProfileInfo]") -> None:
-    """Name the profiles in the store of what was shown."""
+    """Print which profiles of the store were shown, and which of them are new."""
     for each in profiles:
         name = "" if each.name is None else f" {each.name}"
         did = "the store keeps" if each.new else "in the store:"

@@ -82,7 +82,7 @@ class Layout:
         return Layout(tuple((m, p) for m, p in self.placements if not isinstance(p, Partitioned) or p.axis in own))
 
     def renamed(self, names: Mapping[str, str]) -> "Layout":
-        """The same layout of a tensor whose axes have other names."""
+        """This layout for a tensor whose axes have other names."""
         return Layout(
             tuple(
                 (m, Partitioned(names.get(p.axis, p.axis)) if isinstance(p, Partitioned) else p)

@@ -171,7 +171,7 @@ class _Matching:
                     yield OpPair(place, seen, moved=between.differs(place, seen))
 
     def _resized(self, one: int, other: int) -> bool:
-        """The same kind on the same ranks, or of the same size."""
+        """Whether a planned and a recorded op have one kind, so that they differ in size or ranks alone."""
         planned, seen = self.found.planned[one], self.found.seen[other]
         return planned.kind == seen.kind and not seen.scalar
 

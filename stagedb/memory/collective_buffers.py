@@ -93,7 +93,7 @@ def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
 
 
 def _dealt(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, which: TaskSelector) -> Iterator[Life]:
-    """The same for tasks of one kind."""
+    """The buffers of `_reduced`, for the tasks that `which` selects."""
     reduced, param = chunk.width("reduce"), chunk.width("param")
     layer, task = chunk.layer_of(chunk.unit(bucket)), chunk.weights_task
     whole = [chunk.gradient_bytes(member, which) for member in bucket.members]

@@ -220,7 +220,7 @@ class Usage:
         return _by_category(found[:, items.held(number, point.index, point.prepared)])
 
     def fuller(self, task: int, index: int) -> Point:
-        """The point while item `index` of a task runs; the time before it if more is held then, as in `levels`."""
+        """The fuller of two points: while item `index` of a task runs, or just before it."""
         both = Point(task, index), Point(task, index, prepared=True)
         return max(both, key=lambda point: sum(self.at(point).values()))
 

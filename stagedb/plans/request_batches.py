@@ -154,7 +154,11 @@ class RequestBatch:
 
 @lru_cache(maxsize=64)
 def batch_of(texts: tuple[str, ...]) -> RequestBatch:
-    """The batch of the texts of a plan. UsageError for texts that are none, and for sums that no requests have."""
+    """The batch that a plan's word `requests` describes.
+
+    texts: groups such as `8x1+1024`, or sums over prefills and decodes. UsageError for other texts, and for sums that
+    no requests can have.
+    """
     written = [each.strip() for text in texts for each in text.split(";")]
     found = [_SUMS.fullmatch(each) for each in written]
     if any(found):

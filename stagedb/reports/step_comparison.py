@@ -96,7 +96,10 @@ def compared_parts(sums: Sequence[StepSums]) -> tuple[ComparedTerm, ...]:
 def _compared(
     keys: Sequence[tuple[str, str]], found: Sequence[Mapping[tuple[str, str], float]], scales: Sequence[float]
 ) -> tuple[ComparedTerm, ...]:
-    """Those of some terms and kinds of work that take time in a step."""
+    """The compared terms and kinds of work, without those that take no time in any step.
+
+    keys: terms with kinds of work. found: ns of each in each step. scales: a factor for each step.
+    """
     sides = list(zip(found, scales, strict=True))
     every = (
         ComparedTerm(name, tuple(side.get((name, kind), 0.0) * scale for side, scale in sides), kind)

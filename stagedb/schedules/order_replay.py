@@ -149,7 +149,10 @@ class _Pipeline:
         return found
 
     def needs_of(self, stage: int, tasks: Order) -> list[tuple[int, Result]]:
-        """The same for tasks that run together. A half of a backward has what the half before it makes."""
+        """The stages and results that must be there before these tasks run together.
+
+        A half of a backward does not wait for the half before it, if both are among the tasks.
+        """
         found, halves = [], set[tuple[int, Result]]()
         for task in tasks:
             found += [need for need in self.needs(stage, task) if need not in halves]

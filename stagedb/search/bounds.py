@@ -205,9 +205,9 @@ class Bounds:
         return self._costs[world]
 
     def sent_by_all(self, plan: Plan, runs: int, whole: bool) -> int:
-        """Bytes that ranks with all stages together send at least, in so many micro-batches. plan: one stage.
+        """Bytes that ranks with all stages together send at least. plan: one stage.
 
-        whole: with what is reduced and gathered once a step. runs: the number of micro-batches.
+        runs: the number of micro-batches. whole: with what is reduced and gathered once a step.
         """
         chunk = self.chunks(plan, NONE)[0]
         of_step = self._reduced(plan, chunk) if whole else 0

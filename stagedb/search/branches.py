@@ -384,7 +384,10 @@ def _opened(found: Sequence[PlanSet | Candidate]) -> Opened:
 
 
 def is_long(words: Words) -> bool:
-    """Whether a step has so many tasks that where its time goes is asked for the best plans alone."""
+    """Whether a step has more than `LONG` tasks: only the best of such plans get the terms of their time.
+
+    words: of the plan.
+    """
     stages, chunks = int(words.get("pp", 1)), int(words.get("virtual_stages", 1))
     sequences = int(words["dp"]) * int(words["micro_batch_size"])
     return stages * chunks * (int(words["global_batch_size"]) // sequences) > LONG

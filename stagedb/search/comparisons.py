@@ -83,9 +83,10 @@ def compared(
 
 
 def _worths(place: SearchPlace, found: SearchResult, progress: Report, until: float) -> Iterator[Worth]:
-    """What the search makes small, of drawn plans that fit: those of sets of which it does not know that none does.
+    """What the search makes small, for plans that are drawn at random and fit.
 
-    until: the time at which the last one is drawn.
+    Plans are drawn from the sets that may have plans that fit: timed, slower, or untried ones. until: the time at which
+    the last one is drawn.
     """
     request, timed = found.request, 0
     may_fit = [each for each in found.candidates if each.fate in (Fate.TIMED, Fate.SLOWER, Fate.UNTRIED)]

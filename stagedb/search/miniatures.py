@@ -178,7 +178,7 @@ class StageMiniature:
 
 
 def shortened(graph: SymGraph, copies: int) -> SymGraph:
-    """The graph of a model with so many layers of each kind, in the order in which the kinds begin.
+    """The graph of a model with few layers of each kind, in the order in which the kinds begin.
 
     copies: layers of each kind.
     """

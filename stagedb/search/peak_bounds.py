@@ -40,7 +40,7 @@ class StageOrders:
 
     @classmethod
     def of(cls, plan: Plan) -> "StageOrders":
-        """Those of a plan."""
+        """What bounds follow from the order of a plan's tasks."""
         orders = plan.tasks()
         last = plan.pp * plan.virtual_stages - 1
         chunks = [plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages) for stage in range(plan.pp)]

@@ -94,7 +94,9 @@ class TaskOrder:
         return [[clock[state] for state in kept] for clock in clocks]
 
     def _ends_of_pairs(self, times: Sequence[TaskMap]) -> list[list[int]]:
-        """The same where tasks run together: each needs its own message only, and all of them the time of all."""
+        """The clocks of `ends`, where some tasks run together: each starts with its own message, and all end when the
+        time of all is over.
+        """
         stage = [each.stage for each in self.sorts]
         computed, before, busy = [0] * self.stages, [0] * self.stages, [0] * self.stages
         sent: list[int] = []

@@ -290,8 +290,11 @@ class _ServingSearch:
         return found
 
     def _decodes(self, at: int, steps: EngineSteps) -> list[EnginePoint]:
-        """Requests on a rank of dp that decode in time and fit: the most, and its half and so on, or what so many
-        engines need for those that are at once."""
+        """The points at which an engine may decode, in time and in memory: numbers of requests on each rank of dp.
+
+        With a concurrency, the numbers with which 1, 2, … engines have all requests; else the largest number that fits,
+        its half, and so on.
+        """
         traffic, layout = self.traffic, self.layouts[at]
         most = MOST_AT_ONCE
         wanted: set[int] = set()
@@ -307,7 +310,11 @@ class _ServingSearch:
         return [EnginePoint(Role.DECODE, at, each, 0, steps.time(steps.words.decode(each)), 0) for each in counts]
 
     def _mix(self, ranks: int, others: Sequence[ServingPlan]) -> None:
-        """Time engines that do all of it on so many ranks, until no bound of another is better than the best plans."""
+        """Time engines that run both prefill and decode on `ranks` ranks.
+
+        The one with the best bound comes first; it ends when no bound is better than the best plans. others: the plans
+        known before.
+        """
         waiting = sorted(
             ((self._bound(ranks, at, chunk), at, chunk) for at, each in self.outcomes.items() for chunk in each.parts),
             reverse=True,
@@ -454,10 +461,10 @@ def _name(layout: EngineLayout) -> str:
 
 
 def engines_on(ranks: int, domain: int, size: int, others: tuple[int, int] = (0, 1)) -> int:
-    """How many engines of a size so many ranks have room for.
+    """How many engines of `size` ranks have room on `ranks` ranks.
 
-    domain: ranks with a fast network among them, which no engine that is smaller leaves, and of which a larger one has
-    whole ones. others: a number of engines and their size, which are placed first.
+    domain: ranks of one fast network. An engine that is smaller stays inside one domain; a larger one has whole
+    domains. others: a number of engines and their size, which are placed first.
     """
     count, first = others
     whole, part = divmod(ranks, domain)
@@ -495,7 +502,7 @@ def most_at_once(traffic: ServingLoad, chunk: int) -> int:
 
 
 def busy_share(traffic: ServingLoad, requests: int, chunk: int) -> Fraction:
-    """The share of steps that compute a part of a prompt, with so many requests at once.
+    """The share of steps that compute a part of a prompt.
 
     requests: at once. chunk: tokens of a prompt that a step computes at most.
     """
@@ -520,7 +527,9 @@ def _rate(traffic: ServingLoad, point: EnginePoint) -> Fraction:
 
 
 def _suits(traffic: ServingLoad, ranks: int, requests: int) -> bool:
-    """Whether so many ranks of dp, those of all engines, have as many requests as are wanted at once."""
+    """Whether the requests on each rank of dp are as many as `ranks` of them need for the concurrency; True without
+    one.
+    """
     return traffic.concurrency is None or requests == -(-traffic.concurrency // ranks)
 
 

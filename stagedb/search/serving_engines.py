@@ -59,7 +59,7 @@ class ServingLoad:
         return {"workflow": "speculative", "draft": self.draft} if self.drafted else {}
 
     def a_token(self, step: Fraction | int) -> int:
-        """The ns for a token, rounded up, where steps take so many. step: ns of a step."""
+        """The ns between two tokens of a request, rounded up, if a step takes `step` ns."""
         return ceil(step * self.further / (self.output - 1))
 
     @property
@@ -73,7 +73,7 @@ class ServingLoad:
         return self.prompt + self.output - 2
 
     def parts(self, chunk: int) -> int:
-        """Steps that compute a prompt, in equal parts of at most so many tokens. chunk: that number of tokens."""
+        """The number of steps in which a prompt is computed, in equal parts. chunk: tokens of a part at most."""
         return -(-self.prompt // chunk)
 
 
@@ -145,15 +145,18 @@ class StepWords:
     traffic: ServingLoad
 
     def prefill(self, prompts: int) -> dict[str, Any]:
-        """A step that computes so many whole prompts on each rank of dp."""
+        """The words of a step that computes whole prompts. prompts: on each rank of dp."""
         return self._of(workflow="prefill", micro_batch_size=prompts, seq_len=self.traffic.prompt)
 
     def decode(self, requests: int) -> dict[str, Any]:
-        """A step of decode with so many requests on each rank of dp, at their mean length."""
+        """The words of a step of decode, with requests at their mean length. requests: on each rank of dp."""
         return self._decode(requests, self.traffic.context)
 
     def last_decode(self, requests: int) -> dict[str, Any]:
-        """The same with all requests at their last token, and without room for tokens behind it."""
+        """The words of a step of decode with each request at its last token, and without room for tokens behind it.
+
+        requests: on each rank of dp.
+        """
         return self._decode(requests, max(self.traffic.longest - self.traffic.drafted, 1))
 
     def undrafted(self, requests: int) -> dict[str, Any]:
@@ -168,9 +171,10 @@ class StepWords:
         return self._of(workflow="speculative", **own, **drafts)
 
     def mixed(self, requests: int, chunk: int) -> dict[str, Any]:
-        """A step of so many requests, one of which has a part of its prompt computed.
+        """The words of a step in which one request has a part of its prompt computed, and the others a token each.
 
-        chunk: tokens of the part at most. The parts before it are in the cache: half of all others, in the mean.
+        requests: on each rank of dp, that one included. chunk: tokens of the part at most. The parts before it are in
+        the cache: half of all others, in the mean.
         """
         parts, new = self._part(chunk)
         return self._mix(requests, new, new * (parts - 1) // 2, self.traffic.context)

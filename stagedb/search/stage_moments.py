@@ -95,7 +95,9 @@ def _turns(task: Task) -> bool:
 
 
 def _most(found: list[StageMoment]) -> tuple[StageMoment, ...]:
-    """The moments without those of which another one has as much of everything."""
+    """The moments at which memory may be fullest: without each moment at which no figure exceeds that of another
+    moment.
+    """
     if not found:
         return ()
     figures = figures_of(found)

@@ -69,7 +69,7 @@ def after(second: ClockMap, first: ClockMap) -> ClockMap:
 
 
 def repeated(one: ClockMap, times: int) -> ClockMap:
-    """The map of so many equal layers, 1 or more. times: the number of layers."""
+    """The map of a number of equal layers, one after the other. one: that of a layer. times: 1 or more."""
     found, power = None, one
     while True:
         if times & 1:

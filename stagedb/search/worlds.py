@@ -133,7 +133,10 @@ class SearchWorld:
         return self.sets.pop(number)[2]
 
     def take_alike(self, first: PlanSet, most: int) -> list[PlanSet]:
-        """Take groups without bounds of their own whose layers are those of a set, at most so many."""
+        """Take groups whose layers are those of a set that is opened, and which have no bounds of their own yet.
+
+        first: the set. most: how many are taken at most.
+        """
         numbers, limit = self.alike[layers_of(first)], self.limit
         found = [each for each in numbers if each in self.sets and self.sets[each][0] <= limit][:most]
         return [self.take(each) for each in found]

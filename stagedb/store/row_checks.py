@@ -72,7 +72,7 @@ def _is(value: Any, depth: int, types: frozenset[type]) -> bool:
 
 
 def _whose(row: Mapping[str, Any]) -> str:
-    """What a row is of, as far as it has a name or an id."""
+    """What an error calls a row: its id or name, if it has one."""
     for key in ("id", "name"):
         if isinstance(row.get(key), str):
             return shown(row[key])

@@ -30,9 +30,11 @@ _FORWARD, _STEP = TEMPLATES.index(FORWARD.name), TEMPLATES.index(STEP.name)
 
 
 def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, system: System) -> JobDurations:
-    """The durations with communication as long as computing does not hide it. Only ns change, not the bytes.
+    """The durations in which communication that a framework runs in pieces during computing takes only the time that
+    computing does not hide.
 
-    lanes: all of them, in the order of `durations`.
+    lanes: all of them, in the order of `durations`. system: its `overlap` names what runs in pieces. Only ns change,
+    not bytes.
     """
     overlap = system.overlap
     relays = {"epn", "epr"} <= set(workload.groups.axis)

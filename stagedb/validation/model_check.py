@@ -133,7 +133,7 @@ def cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:
 
 
 def _whole_cache_bytes(graph: SymGraph, env: Mapping[str, int]) -> int:
-    """The same with all keys, those that a window or a chunk leaves out too."""
+    """Bytes of the caches of all layers on one rank, with the keys that a window or a chunk leaves out too."""
     repeats = _repeats(graph, env)
     caches = (each for each in graph.tensors if each.role == "cache")
     return sum(_whole_bytes(each, env) * repeats[each.block] for each in caches)

@@ -95,7 +95,11 @@ def _lowered(rank: int, card: Card, words: Mapping[str, Any]) -> _Made:
 
 
 def _stored(db: Stagedb, rank: int, made: set[str], card: Card, words: Mapping[str, Any]) -> _Made:
-    """The same from a store: what it answers, and the trace that is exported. made: gets the graph."""
+    """What a record's plan makes of its rank in a store: the stored program, the exported trace, and what queries
+    count.
+
+    made: gets the id of the graph.
+    """
     instance = db.instantiate(card, **words)
     made.add(instance.graph)
     try:

@@ -101,10 +101,11 @@ class Ops:
         return found
 
     def tags(self, tasks: "Tasks") -> Ints:
-        """The part of a message's tag that is not its task's: its direction, and the step between the two ends' chunks.
+        """The part of a message's tag by which messages of one task differ.
 
-        A message may lead to another chunk of the other end: it has the tag of that chunk. Messages around a ring come
-        after all of these. Each has its number among the task's messages of its end, and both ends count alike.
+        One for each direction and step between the chunks of both ends, since a message may lead to another chunk of
+        the other end. Messages of a ring come after these, numbered within the task; sender and receiver count them
+        alike.
         """
         tags: Ints = ~UPWARD[self.template] + 2 * self.step
         on_ring = np.flatnonzero(self.rings)

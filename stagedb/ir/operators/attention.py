@@ -171,7 +171,8 @@ class Attention(ScoredPairs):
 
 @dataclass(frozen=True)
 class AttentionGradient(Attention):
-    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again. Then dsinks.
+    """The backward of `Attention`: dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the
+    scores again. Then dsinks.
 
     lse_gradient: the last operand is the gradient of the log-sum-exp.
     """
@@ -267,7 +268,7 @@ class Softmax(ScoredPairs):
 
 @dataclass(frozen=True)
 class SoftmaxGradient(Operator):
-    """The gradient through scale, mask and softmax."""
+    """The backward of `Softmax`: the gradient through scale, mask and softmax."""
 
     head: str = "head_dim"
     scale: float = 0.0

@@ -77,7 +77,7 @@ class Compress(Operator):
 
 @dataclass(frozen=True)
 class CompressGradient(Compress):
-    """The gradients of values, logits and what is added to these."""
+    """The backward of `Compress`: the gradients of values, logits and what is added to these."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, *operands = inputs
@@ -207,7 +207,7 @@ class BlockAttention(_BehindWindow):
 
 @dataclass(frozen=True)
 class BlockAttentionGradient(_BehindWindow, AttentionGradient):
-    """The gradients of queries, of keys as keys and as values, and of sinks."""
+    """The backward of `BlockAttention`: the gradients of queries, of keys as keys and as values, and of sinks."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,9 @@ def _products(q: Array, k: Array) -> Array:
 
 @dataclass(frozen=True)
 class BlockIndexGradient(Operator):
-    """dq, dk, dw from the gradient of the chosen scores, with the products of the chosen blocks made again."""
+    """The backward of `BlockIndex`: dq, dk, dw from the gradient of the chosen scores, with the products of the chosen
+    blocks made again.
+    """
 
     ratio: int
     blocks: str

@@ -132,7 +132,8 @@ class _Delta:
 
 @dataclass(frozen=True)
 class DeltaScanGradient(DeltaScan):
-    """The gradients of all operands, with products of keys and queries, and states, made again.
+    """The backward of `DeltaScan`: the gradients of all operands, with products of keys and queries, and states, made
+    again.
 
     Each matmul of the forward has two; products with keys, predictions and updates of the state run once more (fla,
     `chunk_gated_delta_rule_bwd`).

@@ -130,7 +130,7 @@ class Gate(Operator):
 
 @dataclass(frozen=True)
 class GateGradient(Operator):
-    """The gradients of gate and up (packed where the forward was)."""
+    """The backward of `Gate`: the gradients of gate and up (packed where the forward was)."""
 
     function: str
 
@@ -176,7 +176,7 @@ class Softcap(Operator):
 
 @dataclass(frozen=True)
 class SoftcapGradient(Operator):
-    """`dx = dy · (1 - (y / cap)²)`."""
+    """The backward of `Softcap`: `dx = dy · (1 - (y / cap)²)`."""
 
     cap: float
 
@@ -215,7 +215,7 @@ class Dropout(Operator):
 
 @dataclass(frozen=True)
 class DropoutGradient(Operator):
-    """`dx = dy · mask / (1 - p)`."""
+    """The backward of `Dropout`: `dx = dy · mask / (1 - p)`."""
 
     p: float
 
@@ -287,7 +287,7 @@ def _elements(place: RankPlace, axes: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class MeanSquareGradient(Operator):
-    """`dx = dy · 2x / n`."""
+    """The backward of `MeanSquare`: `dx = dy · 2x / n`."""
 
     over: tuple[str, ...] = ()
 
@@ -327,7 +327,7 @@ def _spread(values: Array, like: Array) -> Array:
 
 @dataclass(frozen=True)
 class NormScaleGradient(Operator):
-    """The gradients of x, rstd and weight."""
+    """The backward of `NormScale`: the gradients of x, rstd and weight."""
 
     over: tuple[str, ...]
 
@@ -358,7 +358,7 @@ class Rsqrt(Operator):
 
 @dataclass(frozen=True)
 class RsqrtGradient(Operator):
-    """`dx = -dy · y³ / 2`."""
+    """The backward of `Rsqrt`: `dx = -dy · y³ / 2`."""
 
     kind: ClassVar[str] = "norm"
 

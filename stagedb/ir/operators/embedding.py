@@ -51,7 +51,7 @@ class Embedding(Operator):
 
 @dataclass(frozen=True)
 class EmbeddingGradient(Operator):
-    """Adds each token's gradient to its row, where this rank holds the row.
+    """The backward of `Embedding`: adds each token's gradient to its row, where this rank holds the row.
 
     The kernel writes the whole gradient of the table, zeros first (torch: `embedding_dense_backward`). `rows`: as in
     `Embedding`.
@@ -82,7 +82,7 @@ class LayerEmbedding(Embedding):
 
 @dataclass(frozen=True)
 class LayerEmbeddingGradient(EmbeddingGradient):
-    """The gradient of that table."""
+    """The backward of `LayerEmbedding`: the gradient of its table."""
 
     rows: ClassVar[str] = "layer_vocab"
 
@@ -109,7 +109,8 @@ class PositionEmbedding(Operator):
 
 @dataclass(frozen=True)
 class PositionEmbeddingGradient(Operator):
-    """The gradient of the table of positions: this part's rows, zeros elsewhere."""
+    """The backward of `PositionEmbedding`: the gradient of the table of positions: this part's rows, zeros elsewhere.
+    """
 
     kind: ClassVar[str] = "embedding"
     linear: ClassVar[bool] = True

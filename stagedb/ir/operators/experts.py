@@ -46,7 +46,7 @@ class TopK(Operator):
 
 @dataclass(frozen=True)
 class TopKGradient(Operator):
-    """The gradient of the chosen logits, zeros for the others."""
+    """The backward of `TopK`: the gradient of the chosen logits, zeros for the others."""
 
     kind: ClassVar[str] = "topk"
 
@@ -73,7 +73,7 @@ class ChoiceSoftmax(Operator):
 
 @dataclass(frozen=True)
 class ChoiceSoftmaxGradient(Operator):
-    """`dx = p · (dy - Σ dy·p)`."""
+    """The backward of `ChoiceSoftmax`: `dx = p · (dy - Σ dy·p)`."""
 
     kind: ClassVar[str] = "softmax"
 
@@ -101,7 +101,7 @@ class TokenGate(Operator):
 
 @dataclass(frozen=True)
 class TokenGateGradient(Operator):
-    """The gradients of the gated values and of the gate."""
+    """The backward of `TokenGate`: the gradients of the gated values and of the gate."""
 
     kind: ClassVar[str] = "activation"
 
@@ -125,7 +125,7 @@ class Normalise(Operator):
 
 @dataclass(frozen=True)
 class NormaliseGradient(Operator):
-    """`dx = (dy - Σ dy·x / Σ x) / Σ x`."""
+    """The backward of `Normalise`: `dx = (dy - Σ dy·x / Σ x) / Σ x`."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, total = inputs[0], inputs[1], inputs[2][..., None]
@@ -219,7 +219,7 @@ class Dispatch(Deals):
 
 @dataclass(frozen=True)
 class DispatchGradient(Deals):
-    """The sum of the values in the slots of a token's choices."""
+    """The backward of `Dispatch`: the sum of the values in the slots of a token's choices."""
 
     sums_over: ClassVar[tuple[str, ...]] = ("experts",)
 
@@ -244,7 +244,7 @@ class Combine(Deals):
 
 @dataclass(frozen=True)
 class CombineGradient(Deals):
-    """The gradient of each choice in its expert's slot."""
+    """The backward of `Combine`: the gradient of each choice in its expert's slot."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [dealt(place, inputs[0], inputs[1])]
@@ -271,7 +271,7 @@ class WeightedSum(Operator):
 
 @dataclass(frozen=True)
 class WeightedSumGradient(Operator):
-    """The gradients of results and weights."""
+    """The backward of `WeightedSum`: the gradients of results and weights."""
 
     kind: ClassVar[str] = "elementwise"
     outputs_of_shares: ClassVar[tuple[int, ...]] = (1,)

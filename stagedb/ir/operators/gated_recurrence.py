@@ -90,7 +90,7 @@ class _Gates:
 
 @dataclass(frozen=True)
 class GatedRecurrenceGradient(GatedRecurrence):
-    """The gradients of all operands, from the states; gates are made again."""
+    """The backward of `GatedRecurrence`: the gradients of all operands, from the states; gates are made again."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, own, states = inputs[0], inputs[1:5], inputs[5]

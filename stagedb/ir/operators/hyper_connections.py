@@ -138,7 +138,8 @@ class StreamWeights(Operator):
 
 @dataclass(frozen=True)
 class StreamWeightsGradient(Operator):
-    """The gradients of the logits, the base and the scales. It runs the rounds again."""
+    """The backward of `StreamWeights`: the gradients of the logits, the base and the scales. It runs the rounds again.
+    """
 
     rounds: int
 
@@ -206,7 +207,7 @@ class MergeStreams(Operator):
 
 @dataclass(frozen=True)
 class MergeStreamsGradient(Operator):
-    """The gradients of the streams and of their weights."""
+    """The backward of `MergeStreams`: the gradients of the streams and of their weights."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weights = inputs
@@ -233,7 +234,7 @@ class SpreadResult(Operator):
 
 @dataclass(frozen=True)
 class SpreadResultGradient(Operator):
-    """The gradients of the part's result and of the weights."""
+    """The backward of `SpreadResult`: the gradients of the part's result and of the weights."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, result, weights = inputs

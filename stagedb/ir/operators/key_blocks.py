@@ -124,7 +124,7 @@ class KeyBlockAttention(_OfBlocks, Attention):
 
 @dataclass(frozen=True)
 class KeyBlockAttentionGradient(KeyBlockAttention, AttentionGradient):
-    """dq, dk, dv, and dsinks, with the scores made again."""
+    """The backward of `KeyBlockAttention`: dq, dk, dv, and dsinks, with the scores made again."""
 
     def flops(self, size: Size) -> Expression:
         return AttentionGradient.flops(self, size)

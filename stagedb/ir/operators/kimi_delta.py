@@ -130,7 +130,8 @@ class _ChannelDelta:
 
 @dataclass(frozen=True)
 class KimiDeltaScanGradient(KimiDeltaScan):
-    """The gradients of all operands, with the inverse's products, predictions and states made again.
+    """The backward of `KimiDeltaScan`: the gradients of all operands, with the inverse's products, predictions and
+    states made again.
 
     Each matmul of the forward has two; the inverse's products, predictions and updates of the state run once more (fla,
     `chunk_kda_bwd`).

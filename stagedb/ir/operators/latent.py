@@ -145,7 +145,7 @@ class LatentAttention(Attention):
 
 @dataclass(frozen=True)
 class LatentKeysGradient(Operator):
-    """The gradients of the heads' own parts, and of the shared one, summed over heads."""
+    """The backward of `LatentKeys`: the gradients of the heads' own parts, and of the shared one, summed over heads."""
 
     kind: ClassVar[str] = "reduce"
 

@@ -46,7 +46,7 @@ class XIELU(Operator):
 
 @dataclass(frozen=True)
 class XIELUGradient(Operator):
-    """The gradients of the input and of the two learned numbers."""
+    """The backward of `XIELU`: the gradients of the input and of the two learned numbers."""
 
     kind: ClassVar[str] = "activation"
 

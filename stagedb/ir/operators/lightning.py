@@ -84,7 +84,9 @@ class LightningScan(ChunkedScan):
 
 @dataclass(frozen=True)
 class LightningScanGradient(LightningScan):
-    """The gradient of queries, keys and values, with scores and states made again (fla, `chunk_simple_gla_bwd`)."""
+    """The backward of `LightningScan`: the gradient of queries, keys and values, with scores and states made again
+    (fla, `chunk_simple_gla_bwd`).
+    """
 
     runs: ClassVar[tuple[int, ...]] = (3, 2, 2, 3) * 2
 

@@ -113,7 +113,7 @@ class PickLabel(Operator):
 
 @dataclass(frozen=True)
 class CrossEntropyGradient(Operator):
-    """`(softmax - onehot) · dnll` on this rank's part of the vocabulary."""
+    """The backward of `CrossEntropy`: `(softmax - onehot) · dnll` on this rank's part of the vocabulary."""
 
     kind: ClassVar[str] = "loss"
 
@@ -140,7 +140,7 @@ class TokenMean(Operator):
 
 @dataclass(frozen=True)
 class TokenMeanGradient(Operator):
-    """The loss's gradient, spread over the tokens."""
+    """The backward of `TokenMean`: the loss's gradient, spread over the tokens."""
 
     kind: ClassVar[str] = "loss"
 
@@ -161,7 +161,9 @@ class ChunkMean(TokenMean):
 
 @dataclass(frozen=True)
 class ChunkMeanGradient(Operator):
-    """The gradient of the step's loss at each token of a part, whose losses it does not read."""
+    """The backward of `ChunkMean`: the gradient of the step's loss at each token of a part, whose losses it does not
+    read.
+    """
 
     kind: ClassVar[str] = "loss"
 
@@ -217,7 +219,7 @@ class PutTokens(Operator):
 
 @dataclass(frozen=True)
 class PutFurther(PutTokens):
-    """The same in the tensor that has the parts before it."""
+    """As `PutTokens`, into the tensor that already has the parts before this one."""
 
     in_place: ClassVar[bool] = True
 
@@ -243,7 +245,7 @@ class HandOver(Operator):
 
 @dataclass(frozen=True)
 class HandOn(HandOver):
-    """The same of the head's input: the backward goes on with the tensor itself."""
+    """As `HandOver`, for the gradient of the head's input: the backward goes on with that tensor itself."""
 
     in_place: ClassVar[bool] = True
     passes_shares: ClassVar[bool] = True

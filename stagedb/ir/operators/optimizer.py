@@ -120,7 +120,7 @@ class SGD(Update):
 
 @dataclass(frozen=True)
 class MomentumSGD(SGD):
-    """The same, with an average of gradients."""
+    """One fused step of stochastic gradient descent with momentum: its state is an average of gradients."""
 
     states: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
@@ -135,7 +135,9 @@ class BlockwiseAdamW(Update):
 
 @dataclass(frozen=True)
 class EvenBlockwiseAdamW(Update):
-    """The same with `torchao.optim.AdamW8bit`, which has blocks only of weights that they fill."""
+    """AdamW with moments in blocks of one byte a number: `torchao.optim.AdamW8bit`, where only weights that fill their
+    blocks have such moments.
+    """
 
     states: ClassVar[tuple[str, ...]] = AdamW.states
     state_dtype: ClassVar[str] = "even_blocks"

@@ -103,7 +103,7 @@ class PartAttention(Attention):
 
 @dataclass(frozen=True)
 class PartAttentionGradient(PartAttention):
-    """dq, dk, dv of one call; a call after the first adds to the earlier values."""
+    """The backward of `PartAttention`: dq, dk, dv of one call; a call after the first adds to the earlier values."""
 
     backward: ClassVar[bool] = True
 

@@ -57,7 +57,7 @@ class RingAttention(Operator):
 
 @dataclass(frozen=True)
 class RingAttentionGradient(Operator):
-    """dq, dk, dv from the tensors saved by the forward."""
+    """The backward of `RingAttention`: dq, dk, dv from the tensors saved by the forward."""
 
     passing: Passing
     axis: str = "cp"
@@ -226,7 +226,7 @@ class RingStep(Operator):
 
 @dataclass(frozen=True)
 class RingStepGradient(RingStep):
-    """One turn of the backward: adds to dq, and makes the gradient of the keys that it has.
+    """The backward of `RingStep`: adds one turn to dq, and makes the gradient of the keys that it has.
 
     Operands: the output's gradient, q, the packed keys, (unless gathered) the received keys, context, log-sum-exp,
     random state, dq so far. adds: also the gradient that came with the keys, to which it adds.

@@ -38,7 +38,7 @@ class ChoiceScale(Operator):
 
 @dataclass(frozen=True)
 class ChoiceScaleGradient(Operator):
-    """The gradients of the hidden state, summed over choices, and of the weights."""
+    """The backward of `ChoiceScale`: the gradients of the hidden state, summed over choices, and of the weights."""
 
     kind: ClassVar[str] = "elementwise"
 
@@ -69,7 +69,9 @@ class ExpertScale(Operator):
 
 @dataclass(frozen=True)
 class ExpertScaleGradient(Operator):
-    """The gradients of the weights, and of the factors: the sum over all choices of an expert."""
+    """The backward of `ExpertScale`: the gradients of the weights, and of the factors: the sum over all choices of an
+    expert.
+    """
 
     kind: ClassVar[str] = "elementwise"
 
@@ -82,10 +84,11 @@ class ExpertScaleGradient(Operator):
 
 @dataclass(frozen=True)
 class GroupedTopK(Operator):
-    """As `TopK`, among the experts of the best groups of neighbours alone: (batch, seq, experts) to two of (batch, seq,
-    choices).
+    """As `TopK`, but experts are chosen only from the best groups of experts: (batch, seq, experts) to two of (batch,
+    seq, choices).
 
-    groups: of equal size. chosen: so many of them. best: a group's score is the sum of so many of its largest scores.
+    groups: how many; each has equally many experts, neighbours by number. chosen: how many groups a token may choose
+    from. best: a group's score is the sum of its `best` largest scores.
     """
 
     groups: int
@@ -182,7 +185,7 @@ class ChoiceSum(Operator):
 
 @dataclass(frozen=True)
 class ChoiceSumGradient(Operator):
-    """The gradient of the sum, once for each choice."""
+    """The backward of `ChoiceSum`: the gradient of the sum, once for each choice."""
 
     kind: ClassVar[str] = "elementwise"
 
@@ -217,7 +220,7 @@ class SparseMixer(Operator):
 
 @dataclass(frozen=True)
 class SparseMixerGradient(Operator):
-    """The gradient of the logits: `Σ dw · w · (onehot - softmax)` over the choices."""
+    """The backward of `SparseMixer`: the gradient of the logits: `Σ dw · w · (onehot - softmax)` over the choices."""
 
     jitter: float
 

@@ -42,20 +42,25 @@ class ScoredPairs(Operator):
         return np.asarray(found)
 
     def keys_seen(self, keys: Expression) -> Expression:
-        """The number of keys, of so many, with which a kernel scores a query."""
+        """The number of keys with which a kernel scores a query. keys: those before the query, its own included."""
         for limit in (self.window, self.chunk_tokens):
             keys = keys if limit is None else smallest(keys, limit)
         return keys
 
     def keys_reached(self, queries: Expression, keys: Expression) -> Expression:
-        """The number of keys that any of the queries sees, which are those of the last of so many positions."""
+        """The number of keys that any query of a part of the sequence sees.
+
+        queries: the last so many positions. keys: all positions.
+        """
         reached = keys if self.window is None else smallest(keys, queries + self.window - 1)
         if self.chunk_tokens is None:
             return reached
         return smallest(reached, keys - (keys - queries) // self.chunk_tokens * self.chunk_tokens)
 
     def pairs_seen(self, positions: int) -> int:
-        """The pairs of a query and a key of so many positions that no mask leaves out: the sum of `seen`."""
+        """The number of pairs of a query and a key that no mask leaves out: the sum of `seen`. positions: of the
+        sequence.
+        """
         chunk = min(self.chunk_tokens or positions, positions)
         whole, rest = divmod(positions, chunk)
         return whole * _in_window(chunk, self.window) + _in_window(rest, self.window)
@@ -85,7 +90,7 @@ class ScoredPairs(Operator):
 
 
 def _in_window(positions: int, window: int | None) -> int:
-    """The pairs of a query and a key in a causal window, of so many positions."""
+    """The number of pairs of a query and a key in a causal window, or in a causal mask if `window` is None."""
     window = min(window or positions, positions)
     return window * (window + 1) // 2 + (positions - window) * window
 

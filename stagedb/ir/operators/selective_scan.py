@@ -143,7 +143,7 @@ class _SelectiveScan:
 
 @dataclass(frozen=True)
 class SelectiveScanGradient(SelectiveScan):
-    """The gradients of all operands of the scan, with its states made again.
+    """The backward of `SelectiveScan`: the gradients of all operands of the scan, with its states made again.
 
     FLOPs: two matmuls for each of the forward; states have none.
     """

@@ -37,7 +37,9 @@ class SinkShare(Operator):
 
 @dataclass(frozen=True)
 class SinkShareGradient(Operator):
-    """The gradients of log-sum-exp and sinks, from the share `p`: `dlse = dp · p · (1 - p)`, and its negative sum."""
+    """The backward of `SinkShare`: the gradients of log-sum-exp and sinks, from the share `p`: `dlse = dp · p · (1 -
+    p)`, and its negative sum.
+    """
 
     kind: ClassVar[str] = "elementwise"
 

@@ -79,7 +79,9 @@ def _products(q: Array, k: Array) -> Array:
 
 @dataclass(frozen=True)
 class KeyIndexGradient(Operator):
-    """dq, dk, dw from the gradient of the chosen scores, with the products of the chosen keys made again."""
+    """The backward of `KeyIndex`: dq, dk, dw from the gradient of the chosen scores, with the products of the chosen
+    keys made again.
+    """
 
     kind: ClassVar[str] = "attention_index"
 

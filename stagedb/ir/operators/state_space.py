@@ -155,7 +155,8 @@ def _convolved(inputs: list[Array]) -> Array:
 
 @dataclass(frozen=True)
 class ShortConvolutionGradient(ShortConvolution):
-    """The gradients of values, weight and bias; the convolution is made again for the slope of a function.
+    """The backward of `ShortConvolution`: the gradients of values, weight and bias; the convolution is made again for
+    the slope of a function.
 
     FLOPs `6·b·s·channels·taps`: two gradients, and the convolution; without a function `4·b·s·channels·taps`.
     """
@@ -289,7 +290,7 @@ class _Scan:
 
 @dataclass(frozen=True)
 class StateScanGradient(StateScan):
-    """The gradients of all operands of the scan, with its scores and states made again.
+    """The backward of `StateScan`: the gradients of all operands of the scan, with its scores and states made again.
 
     FLOPs: two matmuls for each of the forward, and scores, states and their passing again (mamba_ssm,
     `_mamba_chunk_scan_combined_bwd`).
@@ -365,7 +366,7 @@ class GatedNorm(Operator):
 
 @dataclass(frozen=True)
 class GatedNormGradient(GatedNorm):
-    """The gradients of values, gate and weight of a gated norm, from 1/rms."""
+    """The backward of `GatedNorm`: the gradients of values, gate and weight of a gated norm, from 1/rms."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         *values, weight, rstd = inputs

@@ -311,7 +311,7 @@ class PermuteCopies(Operator):
 
 @dataclass(frozen=True)
 class PermuteCopiesGradient(Operator):
-    """The sum of the values in the slots of a token's choices on this rank."""
+    """The backward of `PermuteCopies`: the sum of the values in the slots of a token's choices on this rank."""
 
     dealers: tuple[str, ...]
 
@@ -350,7 +350,7 @@ class UnpermuteCopies(Operator):
 
 @dataclass(frozen=True)
 class UnpermuteCopiesGradient(Operator):
-    """The gradients of the results in their slots, and of the weights."""
+    """The backward of `UnpermuteCopies`: the gradients of the results in their slots, and of the weights."""
 
     dealers: tuple[str, ...]
 

@@ -63,7 +63,7 @@ def _joined(t: "Tracer", style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":
 
 
 def _apart(t: "Tracer", style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":
-    """The same from four matmuls."""
+    """Queries, keys and values; gates; b; a: from four matmuls, one for each."""
     rows = (("qkv", "delta_channels"), ("z", "delta_values"), ("b", "delta_heads"), ("a", "delta_heads"))
     return tuple(_projected(t, style, word, x, axis) for word, axis in rows)
 

@@ -60,7 +60,7 @@ def _projected(t: "Tracer", style: "Style", word: str, x: "Tensor", axis: str) -
 
 
 def _narrow(t: "Tracer", style: "Style", word: str, x: "Tensor") -> "Tensor":
-    """The same through a narrow one, of the size of a head."""
+    """Values of each head by two matmuls: to a narrow tensor of the size of a head, and from that to all heads."""
     rows = ("batch", "seq", "kda_rank")
     narrow = shared.linear(t, f"attn.{word}_a", x, ("kda_rank", "hidden"), rows, form=style.linear)
     return _projected(t, style, f"{word}_b", narrow, "kda_rank")

@@ -60,7 +60,9 @@ def _laid_out(
 
 
 def _in_turn(config: Config, layers: int) -> list[str]:
-    """The types of layers without `layer_types`: attention is the last of so many."""
+    """The types of layers for a config without `layer_types`: each n-th layer has attention
+    (`full_attention_interval`), the others the delta rule.
+    """
     every = config.count("full_attention_interval", default=4)
     return ["delta" if (number + 1) % every else "attention" for number in range(layers)]
 

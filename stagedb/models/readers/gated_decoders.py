@@ -17,7 +17,8 @@ _TYPES = {"sliding_attention": "window", "full_attention": "full"}
 def windows(config: Config, layers: int, every: int | None = None) -> list[int]:
     """The window of each layer, 0 for the whole sequence.
 
-    every: of so many layers the last has the whole sequence, if the config does not name the types of layers.
+    every: each layer whose number, from 1, is a multiple of `every` has the whole sequence, if the config does not name
+    the types of layers.
     """
     window = config.get("sliding_window")
     used = config.get("use_sliding_window") is not False
