@@ -59,7 +59,7 @@ class _TimedArguments(PageArguments, kw_only=True):
 
 
 def _subject(asked: _TimedArguments) -> dict[str, Any]:
-    """What a verb is about, as its keywords."""
+    """The keywords of a verb that its arguments name: model, system, blocking axes, framework and words of the plan."""
     return {
         "model": None if asked.model is None else known_model(asked.model),
         "system": known_system(asked.system),

@@ -128,7 +128,7 @@ def _described(query: QueryInfo) -> dict[str, Any]:
 
 
 def _fields(query: QueryInfo) -> Rows:
-    """What a query takes and gives. A query that a user saved has names alone here."""
+    """The parameters and columns of a query; for one that a user saved, their names alone."""
     rows = [
         (how, each.name, each.type, each.unit, each.description)
         for how, fields in (("takes", query.takes), ("gives", query.gives))
@@ -222,7 +222,7 @@ def _edges(label: str) -> list[str]:
 
 
 def _named(info: Thing) -> dict[str, Any]:
-    """What a thing is called."""
+    """The kind, id and name of a thing."""
     return {"kind": api.kind_of(info), "id": info.id, "name": getattr(info, "name", None)}
 
 

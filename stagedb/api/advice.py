@@ -111,7 +111,7 @@ def _unwatched(done: int, of: int, outcome: str) -> None:
 
 
 def _outcome(change: Change | None) -> str:
-    """What came out of a plan; empty for one that is refused."""
+    """The step and the peak of a changed plan, as a text; empty for a change that is refused."""
     if change is None:
         return ""
     memory = f"{change.outcome.peak / GB:,.1f} GB"

@@ -173,7 +173,10 @@ def near(word: str, names: Iterable[str]) -> str:
 
 
 def _infos(what: str, read: Callable[[Mapping[str, Any]], Info], rows: Iterable[Mapping[str, Any]]) -> Iterator[Info]:
-    """What is described by each row. A row with damaged content is left out with a warning."""
+    """The things that rows of a catalog describe. A row with damaged content is left out with a warning.
+
+    what: the kind of the things, for warnings. read: makes a thing of a row.
+    """
     for row in rows:
         try:
             with reading(f"{what} {shown(row['id'])}"):

@@ -131,7 +131,9 @@ def _different(store: Store, kind: Kind, id: str, problem: str, above: Sequence[
 def _unchecked(
     part: Mapping[str, Any], source: StoreProblem, below: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[StoreProblem]:
-    """What cannot be checked, because what it is made from is damaged, or of another version; and all made from it."""
+    """The problems of things that cannot be checked, as what they are made from is damaged or of another version, and
+    of all things made from these.
+    """
     why = "of another version" if source.explained else "damaged"
     problem = f"cannot be checked, because {source.label.lower()} {source.id} is {why}"
     found = [StoreProblem(part["kind"], part["id"], problem, source.remedy, explained=source.explained)]

@@ -416,7 +416,7 @@ def _tokens(plan: Mapping[str, Any]) -> int:
 
 
 def _more(ours: float, theirs: float, does: str, unit: str, rows: Iterable[tuple[Any, ...]]) -> str:
-    """How a sum differs, such as `does 1.3 times the FLOPs (most of this matmul recompute)`."""
+    """A difference of two sums in words, such as `does 1.3 times the FLOPs (most of this matmul recompute)`."""
     if ours == theirs:
         return f"{does} as many {unit}"
     if not ours or not theirs:

@@ -104,12 +104,12 @@ def _sorted(rows: Sequence[_Row], sort: str) -> list[_Row]:
 
 
 def _least(value: Any) -> Any:
-    """What a value is sorted by: the fewest ranks if there are several."""
+    """The number that a value is sorted by: the smallest one, if there are several numbers of ranks."""
     return min(value) if isinstance(value, list) else value
 
 
 class _Content:
-    """What a store has, each kind read once."""
+    """All things of a store that a listing needs; each kind is read once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -205,7 +205,7 @@ def _runs(content: _Content) -> list[_Row]:
 
 
 def _unfinished(content: _Content) -> list[_Row]:
-    """What a process builds or deletes, without figures."""
+    """Rows for things that a process is building or deleting, which have no figures yet."""
     return [
         {
             "id": each.id,

@@ -371,7 +371,7 @@ def _graphs_of(store: Store, rows: Rows) -> list[GraphInfo]:
 
 
 def _marks(store: Store, rows: Rows) -> UserMarks:
-    """What users wrote about the things of some rows: the rows have it."""
+    """The names, tags and notes of the things that some rows describe; the rows have them."""
     user = current_user()
     return UserMarks(
         user=user,

@@ -103,7 +103,10 @@ def _whole(store: Store, side: PlanSide, read: Callable[[], PlanComparison]) -> 
 
 
 def _sides(store: Store, words: Sequence[str]) -> Sequence[PlanSide]:
-    """What the words mean. Raises UsageError for too few, too many, and kinds that do not go together."""
+    """The instances or profiles that are compared.
+
+    words: an id or name each. Raises UsageError for too few, too many, and kinds that do not go together.
+    """
     if not 2 <= len(words) <= MOST:
         raise UsageError(f"a comparison takes 2 to {MOST} instances or profiles, and {len(words)} are given")
     runs = [word for word in words if lookup.find_run(store, word) is not None]

@@ -104,7 +104,7 @@ class ListedPlan:
 
 @dataclass(frozen=True)
 class PlanFilter:
-    """Which rows of a list are wanted; None: any.
+    """The conditions by which rows of a list are chosen; None: no condition.
 
     text: each of its words is in some text of the row. model, system, tag, made_by: values that the row has. fits: only
     plans whose fullest rank fits into an accelerator.
@@ -203,7 +203,7 @@ def ordered(rows: Sequence[ListedPlan], sort: str, largest_first: bool | None = 
 
 
 def _key(each: ListedPlan, sort: str) -> Any:
-    """What a row is sorted by: a star comes before other tags."""
+    """The value that a row is sorted by; a star comes before other tags."""
     value = each.value(sort)
     return (each.star, value) if sort == "tags" else value.casefold() if isinstance(value, str) else value
 

@@ -264,7 +264,11 @@ def _chosen(
 def _searched(
     store: Store, statement: Statement | None, params: dict[str, Any]
 ) -> tuple[SearchInfo, dict[str, str]] | None:
-    """The search of a named query that asks about one, by its parameter or the newest, and its text if it is that."""
+    """The search that a named query asks about; None for a query about no search.
+
+    params: values of the query's parameters: `search` is an id or name, and becomes an id; without one it is the newest
+    search. The second result describes the newest search, so that a reader knows which one it is.
+    """
     if statement is None or "search" not in {field.name for field in statement.params}:
         return None
     word = params.pop("search", None)

@@ -144,9 +144,9 @@ def _remove_graph(store: Store, graph: GraphInfo, force: bool, attempts: int = _
 
 
 def unused(store: Store, older_than: float) -> list[Unused]:
-    """What nobody named or tagged, made or asked for, in the last seconds: searches, runs, profiles, instances, graphs.
+    """The things that nobody named or tagged, and that nobody made or asked for in the last `older_than` seconds.
 
-    older_than: how many seconds. An instance counts as used while a profile of it is, and a graph while an instance is.
+    An instance counts as used while a profile of it is, and a graph while an instance is.
     """
     before = time.time_ns() // 1_000_000 - round(older_than * 1000)
     found: list[Unused] = []

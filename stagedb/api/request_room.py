@@ -30,7 +30,7 @@ OF_STEP = (
 
 @dataclass(frozen=True)
 class RequestWords:
-    """What decides how many requests fit; None is what the engine's file has, or the default.
+    """Settings of an engine that decide how many requests fit. None: as the engine's file has it, else the default.
 
     share: of the memory. block: tokens of a block. tokens: those of a request; None: those of the plan. held: bytes
     next to weights and cache. capacity: bytes of an accelerator; None: that of the system. engine: settings of a file.

@@ -578,7 +578,7 @@ class ComparedPlan:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search over the plans of a model found.
+    """The result of a search over the plans of a model.
 
     id: the digest of what was asked. size: plans of the search. covered: whether every one was tried or ruled out, so
     that the first candidate is the best. left: a lower bound of the step of those that were not [ns]; None if there are

@@ -124,7 +124,7 @@ def run_report_parts(store: Store, info: RunInfo) -> PageParts:
 
 
 def _made(store: Store, info: RunInfo) -> dict[str, str]:
-    """Where a run comes from, as facts by name."""
+    """The tool, the import and the files of a run, as texts by name."""
     imported = [f"{row['name']} {row['digest']}" for row in team.origin(store, info.id) if row["input"] == "trace"]
     return {
         "run": info.id,

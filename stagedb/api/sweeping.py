@@ -176,7 +176,11 @@ def gains_on(store: Store, request: SweepRequest, progress: Watch | None = None)
 
 @dataclass(frozen=True)
 class _Outcomes:
-    """The outcomes of the points in their order, with the model; source: of the first point that is a plan."""
+    """The outcomes of the points of a sweep.
+
+    of: in the order of the points. source: the graph of the first point that is a plan; None if none is. model: its
+    name.
+    """
 
     of: Sequence[PointOutcome | Refusal]
     source: model_names.Source | None
@@ -236,7 +240,7 @@ def _prepared(
 
 
 def _kept(known: dict[str, T | Refusal], key: Mapping[str, Any], make: Callable[[], T]) -> T | Refusal:
-    """What `make` makes for a key, made once; or why it cannot be."""
+    """The result of `make` for a key, computed once; a Refusal if it raises UsageError. known: the results so far."""
     text = repr(key)
     if text not in known:
         try:
@@ -297,7 +301,7 @@ def _as_text(each: Variation) -> str:
 
 
 def _verdict(values: Sequence[Mapping[str, Any]], outcomes: Sequence[PointOutcome | Refusal]) -> str:
-    """How many points there are, and the best of those that fit."""
+    """A sentence: the number of points, and the best of those that fit."""
     tried = [(at, each) for at, each in enumerate(outcomes) if isinstance(each, PointOutcome)]
     text = f"{len(outcomes):,} points"
     if len(tried) < len(outcomes):
@@ -338,7 +342,7 @@ LEAST = 0.0005
 
 
 def _purchase(found: Sensitivity) -> str:
-    """What to buy, in a sentence."""
+    """A sentence: the numbers of the system whose improvement shortens the step most."""
     text = ""
     if found.room is not None and found.peak > found.room:
         more = (found.peak - found.room) / GB

@@ -128,7 +128,7 @@ def _check_stack(card: Card, trained: Trained) -> None:
 
 
 def _repeat(card: Card, kind: LayerKind) -> str:
-    """How many layers are of a kind. Without a pattern the layers of a kind are consecutive, and it is a symbol."""
+    """The number of layers of a kind, as a text of symbols: `L` if all layers are of it."""
     if len(set(card.sequence)) == 1:
         return "L"
     if card.pattern:
@@ -190,8 +190,12 @@ def _check_named(word: str, lacking: Sequence[str], known: Sequence[str]) -> Non
 def check_trained(
     card: Card, options: GraphOptions, layers: Iterable[LayerBlock], blocks: Sequence[LaidOut], tie: Tie | None
 ) -> None:
-    """Raise UsageError where nothing is trained, one end of a tied weight alone, or layers that are gathered have no
-    backward."""
+    """Raise UsageError for parts that cannot be frozen: all, or one end of a tied weight alone; under ZeRO-2 and 3 also
+    the first layers.
+
+    blocks: of the model, with the gradients that their backwards make. layers: the blocks that are layers. tie: None
+    without tied embeddings.
+    """
     if Trained.of(options).everything:
         return
     made = {name for block in blocks for name in block.gradients}

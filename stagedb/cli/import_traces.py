@@ -71,7 +71,7 @@ def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _renamed(run: "RunInfo") -> str:
-    """What a run is called that was there under another name."""
+    """A line for a run that was in the store already, under another name."""
     new = [name for name in run.names if name not in run.known_as]
     text = f"these files were imported before: the run is {', '.join(run.known_as)}, and now {', '.join(new)} too"
     spaces = {name.partition("/")[0] for name in new}

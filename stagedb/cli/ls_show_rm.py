@@ -177,7 +177,7 @@ def show(
 
 
 def _next(found: Any) -> str:
-    """What to ask about a thing."""
+    """Commands that ask more about a thing."""
     from stagedb import api
 
     id = found.id[:12]
@@ -233,7 +233,7 @@ def rm(
 
 
 def _removed(kind: str, info: Any) -> str:
-    """What became of a thing, with those whose it was."""
+    """A line about a thing or a name that was removed, with the users whose it was."""
     name = "" if info.name is None else f" {info.name}"
     holders = getattr(info, "holders", ())
     if holders:

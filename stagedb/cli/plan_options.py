@@ -58,9 +58,10 @@ class _Given:
         return None if named is None else read_settings(*named)
 
     def remarks(self, model: str | None) -> tuple[str, ...]:
-        """What the file has that no step has. model: the one of the command line, or an instance.
+        """Remarks about what an engine's file has and no step has.
 
-        Raises UsageError for settings that are not built for this model, and for those of an engine without a model.
+        model: the one of the command line, or an instance. Raises UsageError for settings that are not built for this
+        model, and for those of an engine without a model.
         """
         if self.engine is None:
             return ()

@@ -93,7 +93,7 @@ def report_requests(printing: Printing, room: "RequestRoom") -> bool:
 
 
 def _account(share: "MemoryShare") -> str:
-    """Where the bytes of the cache come from."""
+    """A line with the source of the bytes of the cache."""
     if share.given is not None:
         return f"{share.cache / GB:,.2f} GB are given for caches"
     of = f"{_gb(share.capacity)} less {_parts(share.reserve)}" if share.reserve else _gb(share.capacity)

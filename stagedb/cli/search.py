@@ -394,7 +394,7 @@ def _write_regions(found: "Searched", output: Output, best: Mapping[str, Any]) -
 
 
 def _worse(by: str, worth: float, best: float) -> float:
-    """How much worse a plan is than the best one by what the search makes best, in percent."""
+    """By how many percent a plan is worse than the best one, in what the search makes best."""
     share = worth / best - 1 if by in ("step", "memory", "bytes") else 1 - best / worth
     return round(100 * share, 1) + 0.0  # -0.0 is 0.0
 

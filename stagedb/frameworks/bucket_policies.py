@@ -153,11 +153,10 @@ def bucket_policy(name: str | None) -> BucketPolicy:
 
 @dataclass(frozen=True)
 class Bucketing:
-    """The policies of a framework, one for each use.
+    """How a framework forms buckets, for each use of them.
 
-    gradients: for whole gradients, which data-parallel ranks all-reduce.
-    optimizer: for gradients that are scattered to shards of the optimizer, and the parameters that it has updated.
-    units: for sharded gradients and parameters.
+    gradients: for whole gradients, which data-parallel ranks all-reduce. optimizer: for gradients that are scattered to
+    shards of the optimizer, and the parameters that it has updated. units: for sharded gradients and parameters.
     regathered: for sharded parameters that the backward gathers again.
     """
 

@@ -38,12 +38,13 @@ class Casts(StrEnum):
 
 @dataclass(frozen=True)
 class OpFacts:
-    """What an operator is.
+    """Facts of an operator that code asks for, so that nothing has to read names of operators.
 
     origin: the forward operator that it differentiates. part: the part of a layer that it is in. module: the module of
-    a layer whose call it is in; norms and sums between modules are in none. depth: that of the layer for
-    further tokens that it is in, from 1. ring: the operator whose turns around a ring it computes, or whose keys it
-    sends. packed: the format in which the weight of a matmul is stored in 4 bits. None: there is no such thing.
+    a layer whose call it is in; norms and sums between modules are in none. depth: of the layer for multi-token
+    prediction that it is in, from 1. experts: what it does in a layer's experts. casts: what it casts to a narrower
+    format. ring: the operator whose turns around a ring it computes, or whose keys it sends. packed: the format in
+    which the weight of a matmul is stored in 4 bits. None: not so.
     """
 
     origin: str | None = None
@@ -80,11 +81,11 @@ class OpFacts:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What a tensor is.
+    """Facts of a tensor that code asks for, so that nothing has to read names of tensors.
 
-    depth: that of the layer for further tokens that it is in, from 1. experts: it is in the module of a layer's
-    experts. joined: it is the weight of one matmul that makes queries, keys and values. owner: the weight whose state
-    of the optimizer it is. word: which state, such as `master`. None: there is no such thing.
+    depth: of the layer for multi-token prediction that it is in, from 1. experts: whether it is in the module of a
+    layer's experts. joined: whether it is the weight of one matmul that makes queries, keys and values. owner: the
+    weight whose state of the optimizer it is. word: which state, such as `master`. None: not so.
     """
 
     depth: int | None = None

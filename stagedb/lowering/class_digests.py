@@ -29,7 +29,7 @@ class ChunkWork:
 
     @property
     def ends(self) -> list[object]:
-        """What is beyond both ends, for a digest: whether there is something, and where.
+        """For the digest: whether chunks follow at either end, and on which stage.
 
         In a loop of stages, where means whether messages go around its ends.
         """

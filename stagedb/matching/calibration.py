@@ -163,7 +163,7 @@ def _blank(runs: Sequence[Observations]) -> System:
 
 
 def _sources(runs: Sequence[Observations], base: System | None, numbers: Iterable[FittedNumber]) -> tuple[str, ...]:
-    """Where the numbers of a calibrated system come from."""
+    """The sources of the numbers of a calibrated system, as its file names them."""
     own = f"fitted to {len(runs)} run{'' if len(runs) == 1 else 's'}: " + ", ".join(each.run for each in runs)
     found = (own[:_LONGEST], *map(str, numbers))
     if base is None:

@@ -107,7 +107,7 @@ def _of_class(expected: ClassMemory, ranks: tuple[int, ...], fullest: Sequence[S
 
 
 def _runs_at_peaks(expected: ClassMemory) -> Iterator[tuple[str, str]]:
-    """What runs at the peak of each phase, and at that of the step."""
+    """The operators that run at the peak of each phase, and at that of the step."""
     points = [("peak", expected.peak)]
     for phase in dict.fromkeys(kind.phase for kind in expected.kinds):
         kinds = [kind for kind in expected.kinds if kind.phase == phase]

@@ -184,7 +184,7 @@ class _Matching:
 
 
 class _Left:
-    """What is left of a gap: places in both lists."""
+    """A gap between matched ops: the places in both lists that have no partner."""
 
     def __init__(self, gap: Gap) -> None:
         self.planned = list(range(gap.first[0], gap.last[0]))

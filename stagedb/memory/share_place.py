@@ -9,7 +9,7 @@ from stagedb.plans import Plan, groups
 
 @dataclass(frozen=True)
 class SharePlace:
-    """Which part of sharded weights a rank has.
+    """The part of sharded weights that a rank has.
 
     dense: its place among the ranks that share weights. experts: among those that share experts which ranks divide.
     """

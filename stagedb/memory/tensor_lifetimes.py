@@ -147,7 +147,7 @@ def handed_over(chunk: Chunk, chunks: Sequence[Chunk]) -> Mapping[Key, tuple[Mom
 
 
 def _ends(chunk: Chunk, key: Key) -> tuple[Moment, ...]:
-    """Where the last operator that reads a tensor ends, or begins, if it hands the storage on.
+    """The moment at which the last operator that reads a tensor ends; at which it begins, if it hands the storage on.
 
     What a layer does not compute again lives until it has computed the rest again.
     """
@@ -177,7 +177,7 @@ def _value(
 
 
 def _becoming(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Life]:
-    """What a forward keeps of a weight's gradient, where the first one is the tensor that later ones are added to."""
+    """A weight's gradient that a forward makes and keeps: the first one is the tensor that later ones are added to."""
     name, layer, size, ends = key[0], chunk.layer(key), chunk.program.sizes[key[0]], _ends(chunk, key)
     for which, category in ((TaskSelector.FIRST, Category.GRADIENTS), (TaskSelector.LATER, Category.ACTIVATIONS)):
         selected = tuple(dataclasses.replace(end, which=which) for end in ends)

@@ -138,7 +138,7 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
 
 
 def _before(card: Architecture, style: Style, streams: Tensor, x: Tensor, normal: Tensor) -> Tensor:
-    """What the first layer for further tokens reads. x: before the last norm. normal: behind it."""
+    """The input of the first layer for multi-token prediction. x: before the last norm. normal: behind it."""
     if card.hyper_connections:
         return streams
     return x if style.further_reads == "stream" else normal
@@ -154,7 +154,7 @@ def _further(
     before: Tensor,
     tokens: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """What the next layer for further tokens reads of that of a depth, and its normalised result."""
+    """The input of the next layer for multi-token prediction, and the normalised result of the one before."""
 
     def inner(x: Tensor) -> Tensor:
         return layer(t, card, style, kind, x)

@@ -20,7 +20,7 @@ relay. The values are one more than the numbers, because symbols are above 0."""
 
 @dataclass(frozen=True)
 class Routing:
-    """Who gets the tokens of a rank.
+    """Which ranks get the tokens of a rank.
 
     tokens: those of one micro-batch. groups, chosen: as on a card (1 and 1: none). load: choices of each expert. table:
     the experts of tokens that a rank's tokens repeat; empty: unknown.

@@ -427,7 +427,7 @@ class Bounds:
         return self._graph(small.options, 2 * min(small.recompute_every, 2))
 
     def _layers_of(self, plan: Plan) -> object:
-        """What decides what layers compute in a micro-batch."""
+        """A key: plans with the same key have layers that compute the same in a micro-batch."""
         return (plan.options, plan.dtypes, _degrees(plan), plan.micro_batch_size, plan.recomputes_all)
 
     def floor(self, plan: Plan, batch: int, waits: bool) -> Fraction:
@@ -453,7 +453,7 @@ class Bounds:
 
 
 def _of_order(plan: Plan) -> object:
-    """What decides the order of a plan's tasks."""
+    """A key: plans with the same key run their tasks in the same order."""
     return (
         *(plan.schedule, plan.pp, plan.microbatches, plan.virtual_stages, plan.options.recipe, plan.overlap_experts),
         *(plan.chunk_placement, plan.task_order, plan.options.workflow),
@@ -477,7 +477,7 @@ class _Update:
     gathers: Mapping[str, int]
 
     def after(self, axes: frozenset[str]) -> int:
-        """What comes at least after the last of the tasks' collectives on the stream of these axes."""
+        """ns of the gathers that at least follow the last collective of the tasks, on the streams of these axes."""
         own = sum(self.gathers.get(axis, 0) for axis in axes)
         # Others than those of gradients may end when parameters are gathered: no update waits for them.
         return max(own, self.together) if axes & {*DATA_AXES} else own

@@ -24,7 +24,7 @@ LONG = 2_000
 
 
 class SetKind(IntEnum):
-    """What the words of a branch have chosen."""
+    """How much of a plan is chosen in a set of plans, from little to all."""
 
     ANY_MICRO_BATCH = 0
     """A group whose bound is that of its degrees, for any micro-batch."""

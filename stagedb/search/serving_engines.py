@@ -250,8 +250,8 @@ class EngineSteps:
     def last_peak(self, requests: int, chunk: int) -> int:
         """The bytes of the fullest rank while the last part of a prompt is computed.
 
-        Next to drafts the caches are those of a step without, and what layers that draft hold on top. requests: at
-        once. chunk: tokens of a prompt that a step computes at most.
+        With drafts: the bytes of such a step without drafts, and what the layers that draft hold in a decode. requests:
+        at once. chunk: tokens of a prompt that a step computes at most.
         """
         peak = self.peak(self.words.last_mixed(requests, chunk))
         if not self.words.traffic.drafted:

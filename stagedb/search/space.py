@@ -302,7 +302,7 @@ def _recomputing(space: Space, words: Words) -> Iterator[Words]:
 
 
 def _kinds_of(framework: FrameworkProfile) -> Iterator[Words]:
-    """What a framework can compute again, but in some layers alone, which a search has for each of its kinds."""
+    """The kinds of recomputation that a framework has, such as full layers, without the words that choose layers."""
     found: list[Words] = []
     for words in framework.recompute.values():
         kind = {word: value for word, value in words.items() if word not in CHOOSE_LAYERS}
@@ -336,7 +336,9 @@ def _orders(space: Space, words: Words) -> Iterator[Words]:
 
 
 def _which(space: Space, words: Words) -> Iterator[Words]:
-    """Which layers recompute, of fewer and fewer: every K-th, or the first ones where the framework has these alone."""
+    """The words that choose which layers recompute, from all to few: every K-th layer, or the first K of a stage where
+    the framework has only these.
+    """
     yield {}
     kind = words.get("recompute", "none")
     if kind == "none" or not all(space.is_open(word, "recompute") for word in CHOOSE_LAYERS):

@@ -128,10 +128,10 @@ def transfers(
 
 @dataclass(frozen=True)
 class _Rows:
-    """What maps need of the operators of a rank class, one entry a row.
+    """The operators of a rank class as `transfers` needs them, one entry a row.
 
-    wanted: whether the task runs it. before: by row, the operators whose results it reads. gathers: whether it gathers
-    parameters. handed: rows that are read by other chunks.
+    wanted: whether the task runs it. ns: its duration. types, chunks, orders: its columns. gathers: whether it gathers
+    parameters. before: by row, the operators whose results it reads. handed: rows that are read by other chunks.
     """
 
     columns: ClassColumns

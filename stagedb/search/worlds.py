@@ -151,17 +151,17 @@ _DEGREES = ("recipe", "tp", "cp", "cp_kind", "ulysses", "ep", "expert_tp", "disp
 
 
 def degrees_of(each: PlanSet) -> tuple[Any, ...]:
-    """What sets share whose layers are divided alike."""
+    """A key: sets with the same key divide layers alike."""
     return (each.place, *(_key(each.words.get(word)) for word in _DEGREES))
 
 
 def layers_of(each: PlanSet) -> tuple[Any, ...]:
-    """What sets share whose layers take the same time."""
+    """A key: sets with the same key have layers that take the same time."""
     return (*degrees_of(each), each.words["micro_batch_size"])
 
 
 def _group_of(each: PlanSet) -> tuple[Any, ...]:
-    """What the sets of a group share."""
+    """A key of the group that a set is a part of."""
     return (*layers_of(each), each.words["pp"], each.words["dp"])
 
 

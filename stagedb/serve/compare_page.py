@@ -145,7 +145,7 @@ def _chosen(words: Sequence[str], at: int, info: Thing) -> dict[str, Any]:
 
 
 def _hint(things: Sequence[Thing]) -> str:
-    """What the form asks for next."""
+    """The next step for somebody who fills in the form, as a text."""
     if not things:
         return "The first of 2 to 8 instances or profiles, or a run"
     kind = api.kind_of(things[0])
@@ -155,7 +155,7 @@ def _hint(things: Sequence[Thing]) -> str:
 
 
 def _offered(db: Stagedb, things: Sequence[Thing]) -> list[tuple[str, str]]:
-    """What goes with those that are chosen: ids, each with a description."""
+    """The things that can be compared with those that are chosen, as ids with descriptions."""
     kinds, found = {api.kind_of(each) for each in things}, list[tuple[str, str]]()
     if kinds <= {"instance", "run"}:
         found += [

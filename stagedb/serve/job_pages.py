@@ -46,7 +46,9 @@ def running_jobs(db: Stagedb) -> list[JobInfo]:
 
 
 def words_of(found: Sequence[JobInfo]) -> dict[str, Any]:
-    """The values of the templates of jobs. count: in them, a sentence that a screen reader gets when it changes."""
+    """What the templates of jobs need: `running` and `ended` jobs, and `count`, a sentence that a screen reader gets
+    when it changes.
+    """
     running = [shown_job(each) for each in found if each.state == "running"]
     count = "Nothing runs." if not running else f"{len(running):,} job{'' if len(running) == 1 else 's'} running."
     return {

@@ -51,7 +51,7 @@ class SeenQuery:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is drawn for a scene.
+    """All nodes and relationships that are drawn for a scene.
 
     found: its sub-graph. path: the shortest path that was asked for. queries: the Cypher of what is drawn. cut: an
     answer has more than is drawn.

@@ -486,7 +486,7 @@ RETURN n.id AS id, type(r) AS type, labels(m) AS labels, m.id AS other, properti
 
 
 def _check() -> Iterator[tuple[str, str]]:
-    """What belongs to nothing, found and removed."""
+    """The statements that find and remove nodes that belong to nothing, with their names."""
     for name, (label, end) in orphans().items():
         finished = " AND n.state = 'ready'" if label in OWNERS else ""
         values = {"label": label, "end": end, "finished": finished}

@@ -59,7 +59,7 @@ def checked_workspace(word: object, source: str) -> str:
 
 
 def _workspace(store: Store, environment: Mapping[str, str]) -> tuple[str, object]:
-    """What names the workspace, and the word; None if nothing does."""
+    """The place that sets the workspace of names, and its value there; None if nothing sets one."""
     if word := environment.get(WORKSPACE):
         return WORKSPACE, word
     project = current_project(environment)

@@ -15,9 +15,9 @@ from stagedb.workload.instance_columns import COLLECTIVE, SEND, ClassColumns, Wo
 
 
 def sent_by_member(kind: str, size: Fraction, members: int) -> Fraction:
-    """Bytes that a member of a group sends in a collective. size: what it passes in.
+    """Bytes that a member of a group sends in a collective.
 
-    kind: of the collective. size: in bytes. members: ranks of the group.
+    kind: of the collective. size: bytes that the member passes in. members: ranks of the group.
     """
     found = KINDS[kind]
     return found.messages(members) * found.message(size, members)

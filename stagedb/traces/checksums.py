@@ -117,7 +117,7 @@ def _powers(base: np.uint32, count: int) -> Crcs:
 
 
 def _byte_crcs() -> Crcs:
-    """What each value of a last byte adds to a CRC."""
+    """For each value of a byte, the CRC of that byte alone: the table of the usual byte-wise algorithm."""
     found = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         found = (found >> np.uint32(1)) ^ np.where(found & np.uint32(1), _POLYNOMIAL, np.uint32(0))

@@ -51,7 +51,7 @@ def own_files(directory: Path) -> OwnFiles | None:
 
 
 def others(directory: Path, own: OwnFiles) -> list[str]:
-    """What is in a set's directory and not its own, in alphabetical order. Raises OSError as the system does."""
+    """The names in a set's directory that are not its own, in alphabetical order. Raises OSError as the system does."""
     with os.scandir(directory) as entries:
         return sorted(each.name for each in entries if each.is_dir(follow_symlinks=False) or not own.has(each.name))
 

@@ -58,7 +58,9 @@ def _block(columns: ClassColumns, row: int) -> str:
 
 
 def _larger(block: str, axis: str) -> str:
-    """What makes a gathered part larger: parameters follow from the degree alone, activations from the sequence too."""
+    """What an error suggests to make a gathered part larger: the size of parameters depends on the degree alone, that
+    of activations on the sequence too.
+    """
     if block == BUCKET or "dp" in axis:
         return f"take a lower {Word('dp')}, {Word('zero', 0)}, or a larger model"
     return f"take longer sequences or a lower {axis}"

@@ -72,7 +72,7 @@ def fixing_rows() -> Mapping[Calibration, tuple[StepRow, ...]]:
 
 
 def _key(row: StepRow) -> Key:
-    """What a row is: its plan and its published time."""
+    """A key of a row: its plan and its published time."""
     return tuple(row.cells[name] for name in COLUMNS) + tuple(row.cells.get(name, "") for name in ("kernels",))
 
 

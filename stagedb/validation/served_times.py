@@ -108,7 +108,7 @@ class ServedTime:
 
     @property
     def error(self) -> float | None:
-        """How much longer it is than what was measured, as a share."""
+        """The predicted time over the measured one, less 1; None without a predicted time."""
         return None if self.ms is None else self.ms / self.row.measured - 1
 
 

@@ -93,7 +93,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class StepJob:
-    """What a row means: its card, the words of its plan, its framework, and the system as that uses it."""
+    """A row in our words: its card, the words of its plan, its framework, and the system as that uses it."""
 
     row: StepRow
     card: Card
@@ -124,7 +124,9 @@ def read_steps(path: Path) -> tuple[StepRow, ...]:
 
 
 def job_of(row: StepRow) -> StepJob:
-    """What a row means. Raises UsageError, with the reason, for one that no plan, card or preset can express."""
+    """The card, plan, framework and system that a row describes. Raises UsageError, with the reason, for one that no
+    plan, card or preset can express.
+    """
     given = {name: _number(row, name) for name in NUMBERS}
     given["dp"] = _copies(row, given)
     zero = given["zero"] or 0

@@ -81,7 +81,7 @@ class CacheSide(ServedStep):
 
 
 def _part(tensor: SymTensor, env: Mapping[str, int]) -> Part:
-    """What tp cuts of a cache."""
+    """The axes of a cache that tp cuts, in a form that can be sent. StagedbError for a layout that cannot."""
     cuts: dict[str, str] = {}
     for text in tensor.layout:
         match = _CUT.fullmatch(text)

@@ -104,10 +104,10 @@ def engine_pair(sender: CacheSide, receiver: CacheSide, windows: tuple[Workload,
 
 
 def pair_degrees(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """The degrees of the mesh of two engines' ranks together, innermost first.
+    """The degrees of one mesh that has the ranks of two engines, innermost first.
 
-    first, second: the degrees of each engine. The result is the same mesh twice, or else groups of as many ranks as
-    divide both engines.
+    first, second: the degrees of each engine. Equal engines: these degrees, and an axis of 2. Others: groups of the
+    greatest number of ranks that divides both engines, and the number of such groups.
     """
     if tuple(first) == tuple(second):
         return *first, 2

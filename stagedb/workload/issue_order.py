@@ -323,7 +323,7 @@ def _check_parts(columns: ClassColumns, parts: list[Ints]) -> None:
 
 
 def _communicate(types: Ints) -> npt.NDArray[np.bool_]:
-    """Which types are in the communication chain of a rank: collectives and sends."""
+    """Which operators are in the one chain of a rank's communication: collectives and sends, but not receives."""
     return np.isin(types, (COLLECTIVE, SEND))
 
 

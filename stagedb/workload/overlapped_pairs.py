@@ -163,7 +163,7 @@ def _like(columns: ClassColumns, inputs: Ints, places: Ints, weights: Ints) -> I
 
 
 def _last_part(place: int) -> int:
-    """The last part of a backward's layer; a place outside layers remains."""
+    """The place of the part that ends the same layer of a backward; a place outside layers stays as it is."""
     return place // _PARTS * _PARTS + _ATTENTION_BACK if _PARTS <= place < _END else place
 
 

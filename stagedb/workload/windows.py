@@ -78,7 +78,7 @@ def check_window(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 def _joined(number: int, parts: Sequence[ClassColumns]) -> ClassColumns:
-    """What a class runs in each step, one after another."""
+    """One class that runs the steps of `parts` one after another."""
     ops, edges, tasks = [], [], []
     pairs: list[tuple[int, int]] = []
     rows = chunks = microbatches = done = 0

@@ -134,7 +134,7 @@ def _fused_core(
     heads: HeadAxes,
     chosen: "tuple[Tensor, ...]",
 ) -> "Tensor":
-    """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
+    """Attention as one kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
     qkv = split(t, qkv, style.explicit_mask) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     rules = rules_of(card, values)

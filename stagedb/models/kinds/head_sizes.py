@@ -25,7 +25,7 @@ _SYMBOLS = {"heads": "A", "kv_heads": "KV", "head_dim": "D", "value_dim": "DV", 
 
 
 class KindOfLayer(Protocol):
-    """What is read of a layer kind."""
+    """The part of a layer kind that this module reads."""
 
     @property
     def name(self) -> str: ...

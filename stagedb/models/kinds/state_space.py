@@ -96,7 +96,7 @@ def convolved(t: "Tracer", style: "Style", values: Values, x: "Tensor", groups: 
 
 
 def cached(t: "Tracer", name: str, axes: tuple[str, ...], dtype: str) -> "Tensor":
-    """What requests keep of an operator from step to step.
+    """The tensor that requests keep of an operator from step to step.
 
     name: the operator's. axes: of the tensor. dtype: its class of formats.
     """

@@ -47,7 +47,7 @@ def mimo_v2_flash(config: Config, name: str) -> Card:
 
 
 def _mimo_types(config: Config, layers: int) -> list[str]:
-    """What each layer sees. A pattern of the checkpoint has 1 for a window."""
+    """The type of each layer: `full` or `window`. A pattern of the checkpoint has 1 for a window."""
     pattern = config.get("hybrid_layer_pattern")
     types = layer_types(config, layers, _TYPES)
     if types is not None:

@@ -61,7 +61,7 @@ def _words() -> Mapping[str, tuple[str, str]]:
 
 
 def _inner(config: Config) -> Mapping[str, Any]:
-    """What a publisher's file has on its linear attention. UsageError for a key that the class does not read."""
+    """The settings of linear attention in a publisher's file. UsageError for a key that the class does not read."""
     found = config.get("linear_attn_config", default={})
     if not isinstance(found, Mapping):
         raise UsageError(f"linear_attn_config must be a mapping, not {shown(found)}")

@@ -18,7 +18,7 @@ MIXER = "selective_scan"
 
 @dataclass(frozen=True)
 class SelectiveKeys:
-    """What a class calls the sizes of its scans. rank: of the latent of the steps; width: of the convolution."""
+    """The keys of a config for the sizes of scans. rank: of the latent of the steps; width: of the convolution."""
 
     state: str = "state_size"
     width: str = "conv_kernel"
@@ -114,7 +114,7 @@ def jamba(config: Config, name: str) -> Card:
 
 
 def _in_turn(config: Config, layers: int, of: str, period: int, offset: int) -> list[bool]:
-    """Which layers are the ones behind `offset` others of each `period`, from 0. period, offset: the defaults."""
+    """For each layer whether it comes after `offset` others in its `period`, from 0. period, offset: the defaults."""
     period = config.count(f"{of}_layer_period", default=period)
     offset = config.count(f"{of}_layer_offset", default=offset, least=0)
     if offset >= period:

@@ -28,7 +28,7 @@ TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ScanKeys:
-    """What a class calls the sizes of its scans. dim: the values of a head; width: of the convolution."""
+    """The keys of a config for the sizes of scans. dim: the values of a head; width: of the convolution."""
 
     heads: str = "mamba_n_heads"
     dim: str = "mamba_d_head"

@@ -94,7 +94,7 @@ def _fullest(store: Store, job: JobProfile) -> int:
 
 
 def _figures(job: JobProfile) -> Row:
-    """What `profile/figures` has of a profile that is equal to this one."""
+    """The row that `profile/figures` returns for a profile that is equal to this one."""
     dimensions = [each.name for each in job.system.dimensions]
     return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
 
