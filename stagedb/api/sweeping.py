@@ -272,7 +272,9 @@ def _check_number(systems: Sequence[System], path: str) -> None:
 
 
 def trials_of(store: Store, source: model_names.Source, inputs: ProfileInputs) -> Trials:
-    """What tries plans of a model. A graph without a card is read now: processes that try plans read no store."""
+    """The trials of a model's plans on a system. A graph without a card is read now: processes that try plans read no
+    store.
+    """
     stored = None if source.card is not None else graph_of(source, source.options, store)
 
     def of(options: GraphOptions) -> SymGraph:

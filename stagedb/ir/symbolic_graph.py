@@ -163,7 +163,7 @@ class MessageEnd:
 
     @property
     def comm_out_bytes(self) -> str:
-        """What arrives is what was sent."""
+        """Bytes that arrive, as an expression: as many as are sent."""
         return self.comm_bytes
 
 

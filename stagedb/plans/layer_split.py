@@ -33,7 +33,8 @@ def check_split(plan: PlanFields) -> None:
 
 
 def check_shared_layers(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for several stages or chunks of layers that read more than the stream.
+    """Raise UsageError for several stages or chunks, if layers read more than the residual stream, such as the embedded
+    tokens.
 
     sizes: the model's symbols; LS is the number of such layers.
     """

@@ -477,7 +477,9 @@ class _Update:
     gathers: Mapping[str, int]
 
     def after(self, axes: frozenset[str]) -> int:
-        """ns of the gathers that at least follow the last collective of the tasks, on the streams of these axes."""
+        """The least ns for which parameters are gathered after the last task's collectives, on the streams of these
+        axes.
+        """
         own = sum(self.gathers.get(axis, 0) for axis in axes)
         # Others than those of gradients may end when parameters are gathered: no update waits for them.
         return max(own, self.together) if axes & {*DATA_AXES} else own

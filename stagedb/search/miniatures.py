@@ -210,7 +210,7 @@ def _with_layers(graph: SymGraph, names: Sequence[str]) -> SymGraph:
     for block in graph.blocks:
         if _is_layer(block):
             numbers = tuple(at for at, name in enumerate(names) if name == block.name)
-            # With its numbers, a block that repeats once is a layer.
+            # Its numbers mark it as a layer, also where it is there once, as blocks outside layers are.
             block = replace(block, repeat=str(len(numbers)), layers=numbers)
         blocks.append(block)
     return replace(graph, blocks=tuple(blocks), sizes={**graph.sizes, "L": len(names)})

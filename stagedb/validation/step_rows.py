@@ -191,7 +191,9 @@ def _copies(row: StepRow, given: Mapping[str, int | None]) -> int | None:
 
 
 def _with_positions(card: Card, tokens: int) -> Card:
-    """A learned table of positions is as long as the sequences of its run."""
+    """The card with a table of learned positions that is as long as the sequences of the run; cards without one stay
+    the same.
+    """
     if card.positions != "learned" or tokens <= card.max_positions:
         return card
     return dataclasses.replace(card, max_positions=tokens, parameters=0)

@@ -127,7 +127,9 @@ def _backward_parts(columns: ClassColumns, rows: Ints) -> Ints:
 
 
 def _exchanges(columns: ClassColumns, rows: Ints) -> tuple[Ints, Ints]:
-    """The exchanges of a layer before its experts' matmuls, and those after. What it computes again has none."""
+    """The exchanges of tokens before a layer's matmuls of experts, and those after them. Operators that a backward
+    computes again do not count.
+    """
     ops = columns.ops
     again = np.array([ops.phase[row] == RECOMPUTE for row in rows.tolist()], bool)
     on_axis = np.array([ops.axis[row] in TOKEN_AXES for row in rows.tolist()], bool)

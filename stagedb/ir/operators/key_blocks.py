@@ -28,9 +28,10 @@ Gradients = Iterator[tuple[int, "Tensor"]]
 
 @dataclass(frozen=True)
 class KeyBlockIndex(Operator):
-    """The numbers of each query's blocks, in one kernel. FLOPs `2·b·s·s·h·d`: the products.
+    """The blocks of keys that an indexer chooses for each query, by their numbers, in one kernel.
 
-    block: the keys of a block. top: how many are chosen. local: blocks up to the query's own that are among them.
+    FLOPs `2·b·s·s·h·d`: the products of queries and keys. block: keys of a block. top: how many blocks are chosen.
+    local: how many of the last blocks, up to the query's own, are always among them.
     """
 
     block: int
@@ -96,7 +97,10 @@ class _OfBlocks:
 
 @dataclass(frozen=True)
 class KeyBlockAttention(_OfBlocks, Attention):
-    """A fused kernel. FLOPs: each query with `top·block` keys, or all if these are fewer."""
+    """Attention of each query to the chosen blocks of keys, in one fused kernel.
+
+    FLOPs: each query with `top·block` keys, or all if these are fewer.
+    """
 
     @property
     def _more(self) -> int:

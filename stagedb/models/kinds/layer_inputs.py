@@ -51,7 +51,9 @@ def layer_inputs(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -
 
 
 def with_layer_input(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "Tensor":
-    """The stream with what a layer makes of its input; the stream itself in models without."""
+    """The residual stream plus what the layer makes of its own input (`layer_inputs`); the stream alone in models
+    without such inputs.
+    """
     if t.layer_input is None:
         return x
     t.enter("between")
