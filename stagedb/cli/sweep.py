@@ -164,7 +164,7 @@ def _shown(found: "Swept") -> tuple[list[str], Sequence[Sequence[Any]]]:
 
 
 def _heads(varied: Sequence[str]) -> list[str]:
-    """Short heads of columns for what varies: the last two keys of a number's path, unless another column has them too."""
+    """Short heads of columns for what varies: the last two keys of a number's path, if no other column has them."""
     short = [".".join(name.split(".")[-2:]) for name in varied]
     return [each if short.count(each) == 1 else name for each, name in zip(short, varied, strict=True)]
 

@@ -304,7 +304,7 @@ def _joined(ours: Rows, theirs: Rows) -> Rows:
 
 
 def _two_halves(ours: Rows, theirs: Rows) -> Rows:
-    """Our matmuls with gate and up as two, where the recorded code has two matmuls of equal size and the graph has one."""
+    """Our matmuls, with gate and up as two where the recorded code has two of equal size and the graph has one."""
     made = Rows(ours)
     for row in ours:
         made = _halved(made, theirs, row)

@@ -109,7 +109,7 @@ class PositionEmbedding(Operator):
 
 @dataclass(frozen=True)
 class PositionEmbeddingGradient(Operator):
-    """The backward of `PositionEmbedding`: the gradient of the table of positions: this part's rows, zeros elsewhere."""
+    """The backward of `PositionEmbedding`: the gradient of its table: this part's rows, zeros elsewhere."""
 
     kind: ClassVar[str] = "embedding"
     linear: ClassVar[bool] = True

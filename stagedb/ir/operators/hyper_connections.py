@@ -138,7 +138,7 @@ class StreamWeights(Operator):
 
 @dataclass(frozen=True)
 class StreamWeightsGradient(Operator):
-    """The backward of `StreamWeights`: the gradients of the logits, the base and the scales. It runs the rounds again."""
+    """The backward of `StreamWeights`: the gradients of logits, base and scales. It runs the rounds again."""
 
     rounds: int
 
@@ -185,7 +185,7 @@ def _rounds(logits: Array, rounds: int) -> list[tuple[Array, Array, int]]:
 
 
 def _back(grad: Array, logits: Array, rounds: int) -> Array:
-    """The gradient of the logits, from that of the mixing matrix: softmax and rounds of Sinkhorn and Knopp, in reverse."""
+    """The gradient of the logits, from that of the mixing matrix: the rounds and the softmax in reverse."""
     (_, shares, _), *divisions = _rounds(logits, rounds)
     for total, result, axis in reversed(divisions):
         grad = (grad - (grad * result).sum(axis=axis, keepdims=True)) / total
