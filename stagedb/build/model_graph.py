@@ -159,7 +159,7 @@ def _with_copies(axes: Mapping[str, Expression]) -> dict[str, Expression]:
 def _own_sizes(card: Card, usual: Sizes, layers: Iterable[LayerBlock]) -> dict[str, Sizes]:
     """The sizes of axes in blocks whose heads differ from the card's, by the block's name. layers: those of layers."""
     found = {}
-    last = card.further
+    last = card.mtp_kind
     parts = {part.name: part.kind for part in layers}
     if card.stacked:
         return {}  # its axes of other sizes have names of their own
@@ -233,7 +233,7 @@ def _traced(card: Card, options: GraphOptions, kind: LayerKind) -> Tracer:
 def _block_plans(card: Card, options: GraphOptions, layers: Iterable[LayerBlock]) -> tuple[BlockPlan, ...]:
     """How each block of a model is traced, in the order of the forward."""
     framework, trained = options.framework, Trained.of(options)
-    style, last = _style(card, options, framework), card.further
+    style, last = _style(card, options, framework), card.mtp_kind
     return (
         BlockPlan(
             name="embedding",

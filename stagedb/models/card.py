@@ -167,7 +167,7 @@ class Card:
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {shown(self.name)}")
         self._check_lengths()
-        self._check_further()
+        self._check_multi_token_prediction()
         for part in PARTS:
             part.check(self)
         self._settle_layers()
@@ -197,7 +197,7 @@ class Card:
         if self.train_seq_len_source and not self.train_seq_len:
             raise UsageError(f"{self.name}: train_seq_len_source has no train_seq_len: set both, or neither")
 
-    def _check_further(self) -> None:
+    def _check_multi_token_prediction(self) -> None:
         if self.hyper_connection_rounds != 20 and not self.hyper_connections:
             raise UsageError(f"{self.name}: hyper_connection_rounds is for several streams, and hyper_connections is 0")
         if self.multi_token_prediction and (self.embedding_width or not self.final_norm):
@@ -263,13 +263,13 @@ class Card:
 
     @cached_property
     def kinds(self) -> Mapping[str, LayerKind]:
-        """The kinds of its layers by name, in the order of their first layers, those for further tokens last."""
+        """The kinds of its layers by name, in the order of their first layers; that of multi-token prediction last."""
         known = {**self._usual_kinds(), **{kind.name: kind for kind in self.layer_kinds}}
-        further = (self.further_kind,) if self.further_kind else ()
-        return {name: known[name] for name in dict.fromkeys((*self.sequence, *further))}
+        mtp_kind = (self.further_kind,) if self.further_kind else ()
+        return {name: known[name] for name in dict.fromkeys((*self.sequence, *mtp_kind))}
 
     @property
-    def further(self) -> LayerKind:
+    def mtp_kind(self) -> LayerKind:
         """The kind of layers for multi-token prediction: `further_kind`, else that of the last layer. Models without
         them have one too.
         """
@@ -299,7 +299,7 @@ class Card:
             if self.pattern and self.dense_layers:
                 raise UsageError(f"pattern names all layers: leave dense_layers={self.dense_layers} out, or pattern")
             sequence = read_pattern(given, self.layers)
-            named = self._with_further(sequence, {**usual, **named}, named)
+            named = self._with_mtp_kind(sequence, {**usual, **named}, named)
             check_known(sequence, {**usual, **named}, (name for name in named if name != self.further_kind))
         except UsageError as error:
             raise UsageError(f"{self.name}: {error}") from error
@@ -318,7 +318,7 @@ class Card:
             check_reads(self.name, kind)
         self._check_shared()
         self._check_stacked()
-        if self.multi_token_prediction and self.further.settings.get("hashed"):
+        if self.multi_token_prediction and self.mtp_kind.settings.get("hashed"):
             raise UsageError(
                 f"{self.name}: layers for further tokens would have experts that a table of tokens chooses: set "
                 "further_kind to a kind without hashed, or leave multi_token_prediction out"
@@ -335,16 +335,16 @@ class Card:
                 "residual `hyper_connections` and the number of streams, such as 4, go together, in all layers"
             )
 
-    def _with_further(
+    def _with_mtp_kind(
         self, sequence: tuple[str, ...], known: Mapping[str, LayerKind], named: dict[str, LayerKind]
     ) -> dict[str, LayerKind]:
-        """The named kinds, without that of layers for further tokens where there are none."""
-        further = self.further_kind
-        if further and further not in known:
-            raise UsageError(f"further_kind: {shown(further)} is no kind of layer_kinds: describe it there")
-        if further and not self.multi_token_prediction and further not in sequence:
-            named = {name: kind for name, kind in named.items() if name != further}
-        if not self.multi_token_prediction or further == sequence[-1]:
+        """The named kinds, without that of multi-token prediction where no layer predicts further tokens."""
+        mtp_kind = self.further_kind
+        if mtp_kind and mtp_kind not in known:
+            raise UsageError(f"further_kind: {shown(mtp_kind)} is no kind of layer_kinds: describe it there")
+        if mtp_kind and not self.multi_token_prediction and mtp_kind not in sequence:
+            named = {name: kind for name, kind in named.items() if name != mtp_kind}
+        if not self.multi_token_prediction or mtp_kind == sequence[-1]:
             object.__setattr__(self, "further_kind", "")
         return named
 
@@ -461,12 +461,12 @@ class Card:
         tables += 2 * width * self.hidden if self.embedding_width else 0
         norms = norm_parameters(self) * (self.embedding_norm + self.final_norm)
         around = norms + (self.vocab if self.head_bias else 0)
-        each = self._of_layer(self.further) + 2 * self.hidden**2 + 3 * norm_parameters(self) + of_head(self)
-        further = self.multi_token_prediction * each
+        of_depth = self._of_layer(self.mtp_kind) + 2 * self.hidden**2 + 3 * norm_parameters(self) + of_head(self)
+        of_mtp = self.multi_token_prediction * of_depth
         kinds = Counter(self.sequence)
         layers = sum(count * self._of_layer(self.kinds[name]) for name, count in kinds.items())
         own = self._of_shared_blocks() + layer_input_parameters(self)
-        return tables + layers + own + around + further + of_head(self)
+        return tables + layers + own + around + of_mtp + of_head(self)
 
     @property
     def position_rows(self) -> int:
@@ -475,8 +475,8 @@ class Card:
 
     def count_active(self) -> int:
         """The number of parameters that process one token: all but those of experts that it is not sent to."""
-        further = (self.further,) * self.multi_token_prediction
-        kinds = (*(self.kinds[name] for name in self.sequence), *further)
+        of_mtp = (self.mtp_kind,) * self.multi_token_prediction
+        kinds = (*(self.kinds[name] for name in self.sequence), *of_mtp)
         idle = (part.idle(self, kind.settings) for kind in kinds for part in kind.parts)
         return self.count_parameters() - sum(idle)
 

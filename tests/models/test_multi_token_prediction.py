@@ -74,7 +74,7 @@ def test_layers_of_deepseek_v4_have_a_window_and_two_matrices_and_merge_streams(
 def test_the_ratio_behind_all_layers_is_that_of_further_ones(ratios: list[int], kind: str) -> None:
     config = {**FLASH, "num_nextn_predict_layers": 1, "compress_ratios": ratios}
     model = from_hugging_face(config, name="v4")
-    assert model.further.name == kind
+    assert model.mtp_kind.name == kind
     assert {name for name in model.kinds if name not in model.sequence} == ({kind} - {"window"})
     with pytest.raises(UsageError, match="behind those of 43 layers"):
         from_hugging_face({**config, "compress_ratios": [0] * 43 + [5]}, name="v4")
