@@ -348,8 +348,8 @@ class _Filling:
             position, part = self.inner[position]
             return ((position, part.last[op.template.phase]),)
         name = next((place.block for place in self.stage.places if place.position == position), None)
-        found = self.last.get((name or "", op.template.phase))
-        return () if found is None else ((position, found),)
+        last_op = self.last.get((name or "", op.template.phase))
+        return () if last_op is None else ((position, last_op),)
 
     def issued(self, own: Sequence[Registered]) -> list[tuple[int, int]]:
         """Number and position of every op that makes one of the weights' gradients."""

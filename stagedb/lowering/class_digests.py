@@ -143,10 +143,10 @@ def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[
     works: what the ranks of each stage run. common: what every class's digest includes. Returns the classes in the
     order of their first stages.
     """
-    found: dict[str, list[StageWork]] = {}
+    works_of: dict[str, list[StageWork]] = {}
     for work in works:
-        found.setdefault(work_digest(work, common), []).append(work)
-    return tuple(_class(number, digest, members) for number, (digest, members) in enumerate(found.items()))
+        works_of.setdefault(work_digest(work, common), []).append(work)
+    return tuple(_class(number, digest, members) for number, (digest, members) in enumerate(works_of.items()))
 
 
 def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
@@ -163,16 +163,18 @@ def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
 
 def feeds(classes: Sequence[RankClass], placement: ChunkPlacement = LOOP) -> list[Feed]:
     """Which task waits for the message of which task, between classes. A class may feed itself."""
-    class_of = {place: each for each in classes for place in each.places}
+    class_of = {place: rank_class for rank_class in classes for place in rank_class.places}
     stages = 1 + max(stage for stage, _ in class_of)
-    indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}
-    receiving = {each.number: sending(each.work.tasks) for each in classes}
-    found: set[Feed] = set()
-    for (stage, member), each in class_of.items():
-        for index, task in enumerate(each.work.tasks):
-            to = receiver(task, stage, stages, len(each.work.chunks), placement)
+    indexes = {
+        rank_class.number: {task: index for index, task in enumerate(rank_class.work.tasks)} for rank_class in classes
+    }
+    receiving = {rank_class.number: sending(rank_class.work.tasks) for rank_class in classes}
+    fed: set[Feed] = set()
+    for (stage, member), rank_class in class_of.items():
+        for index, task in enumerate(rank_class.work.tasks):
+            to = receiver(task, stage, stages, len(rank_class.work.chunks), placement)
             if to is not None:
                 target = class_of[to[0], member].number
                 task_there = receiving[target][sent(to[1])]
-                found.add(Feed(each.number, index, target, indexes[target][task_there], to[0] - stage))
-    return sorted(found)
+                fed.add(Feed(rank_class.number, index, target, indexes[target][task_there], to[0] - stage))
+    return sorted(fed)

@@ -55,12 +55,12 @@ class IndexedGraph:
             edge_conditions=tuple(sorted({edge.present for edge in graph.edges if edge.present is not None})),
         )
         by_name = {row["name"]: {**dict.fromkeys(_NULLS), **row} for row in rows["ops"]}
-        found = defaultdict[str, list[Row]](list)
+        edges_of = defaultdict[str, list[Row]](list)
         for edge in graph.edges:
             source, target = by_name[edge.source], by_name[edge.target]
             row = {"x": source, "y": target, "hop": str(edge.hop), "kind": str(edge.kind), "present": edge.present}
-            found[target["block"]].append(row)
-        return cls(graph, stored, by_name, {block: tuple(edges) for block, edges in found.items()})
+            edges_of[target["block"]].append(row)
+        return cls(graph, stored, by_name, {block: tuple(edges) for block, edges in edges_of.items()})
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def rows_of(graph: IndexedGraph, plan: Plan, made: Prepared, chosen: Sequence[Ra
 
 def rows_by_class(rows: Iterable[Row]) -> Mapping[int, list[Row]]:
     """Rows grouped by their key `class`, a number. rows: with any other keys."""
-    found = defaultdict[int, list[Row]](list)
+    by_class = defaultdict[int, list[Row]](list)
     for row in rows:
-        found[row["class"]].append(row)
-    return found
+        by_class[row["class"]].append(row)
+    return by_class
 
 
 def _rows(columns: Sequence[str], rows: Sequence[Row]) -> list[Row]:

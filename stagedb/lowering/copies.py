@@ -38,14 +38,14 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     instance: its id, with which the ids of ops begin.
     """
     rows = []
-    for each, number, work in chunks_of(classes):
+    for rank_class, number, work in chunks_of(classes):
         stage = work.stage
-        single = {block: op_prefix(instance, each, number, at) for block, at in stage.single_blocks().items()}
-        neighbours = _neighbours(instance, each, number, stage)
+        single = {block: op_prefix(instance, rank_class, number, at) for block, at in stage.single_blocks().items()}
+        neighbours = _neighbours(instance, rank_class, number, stage)
         for place in stage.with_cuts():
             rows += [
                 {
-                    "class": each.number,
+                    "class": rank_class.number,
                     "chunk": number,
                     "variant": variant,
                     "step": step,
@@ -57,7 +57,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "layer": place.layer,
                     "end": place.end,
                     "peer": _peer(work, place.end),
-                    "here": op_prefix(instance, each, number, place.position),
+                    "here": op_prefix(instance, rank_class, number, place.position),
                     "before": neighbours[place.position - 1],
                     "after": neighbours[place.position + 1],
                     "single": single,
@@ -85,8 +85,8 @@ def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list
     """One row for each bucket's collective, with the weights that it carries. instance, graph: their ids."""
     return [
         {
-            "id": bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index),
-            "class": each.number,
+            "id": bucket_id(instance, rank_class, number, bucket.position, bucket.op, bucket.index),
+            "class": rank_class.number,
             "chunk": number,
             "op": bucket.op,
             "name": f"{bucket.op}.{bucket.index}",
@@ -104,7 +104,7 @@ def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list
                 for at, member in enumerate(bucket.members)
             ],
         }
-        for each, number, work in chunks_of(classes)
+        for rank_class, number, work in chunks_of(classes)
         for bucket in work.buckets
     ]
 
@@ -122,9 +122,9 @@ def with_copies(
     for op in graph.ops:
         by_block.setdefault(op["block"], []).append(op)
     by_name = {op["name"]: op for op in by_block.get(BUCKET, ())}
-    runs = {each.number: _runs(each) for each in classes}
-    works = {(each.number, number): work for each, number, work in chunks_of(classes)}
-    numbered: dict[int, list[tuple[tuple[int, int, int], Row]]] = {each.number: [] for each in classes}
+    runs = {rank_class.number: _runs(rank_class) for rank_class in classes}
+    works = {(rank_class.number, number): work for rank_class, number, work in chunks_of(classes)}
+    numbered: dict[int, list[tuple[tuple[int, int, int], Row]]] = {rank_class.number: [] for rank_class in classes}
 
     def number(row: Row, op: Mapping[str, Any], order: int) -> Row:
         copy = {"order": order, "runs": runs[row["class"]].get((op["template"], op["when"], row["chunk"]), 0)}
@@ -157,24 +157,24 @@ def count_ops(placed: Sequence[Row], dealt: Sequence[Row]) -> dict[int, int]:
 
 def chunks_of(classes: Sequence[RankClass]) -> Iterator[tuple[RankClass, int, ChunkWork]]:
     """Every chunk of every class, with its number on the stage."""
-    return ((each, number, work) for each in classes for number, work in enumerate(each.work.chunks))
+    return ((rank_class, number, work) for rank_class in classes for number, work in enumerate(rank_class.work.chunks))
 
 
-def op_prefix(instance: str, each: RankClass, chunk: int, position: int) -> str:
+def op_prefix(instance: str, rank_class: RankClass, chunk: int, position: int) -> str:
     """The beginning of the ids of the ops at a position of a chunk of a class.
 
     instance: its id. chunk: its number on the stage. position: of the block on the stage.
     """
-    return f"{instance}/{each.number}/{chunk}/{position}/"
+    return f"{instance}/{rank_class.number}/{chunk}/{position}/"
 
 
-def bucket_id(instance: str, each: RankClass, chunk: int, position: int, op: str, index: int) -> str:
+def bucket_id(instance: str, rank_class: RankClass, chunk: int, position: int, op: str, index: int) -> str:
     """The id of the collective of one bucket.
 
     instance: its id. chunk: its number on the stage. position: of the block that ends the bucket. op: the name of the
     rule. index: of the bucket among those of the rule.
     """
-    return f"{op_prefix(instance, each, chunk, position)}{op}.{index}"
+    return f"{op_prefix(instance, rank_class, chunk, position)}{op}.{index}"
 
 
 _CODES = {name: code for code, name in enumerate(TEMPLATES)}

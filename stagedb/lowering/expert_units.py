@@ -24,13 +24,13 @@ class ExpertSpan:
 
 def spans(ops: Iterable[Mapping[str, Any]]) -> dict[str, ExpertSpan]:
     """The experts of each block that has some, from the rows of a graph's ops."""
-    found: dict[str, dict[str, list[int]]] = {}
+    orders_of: dict[str, dict[str, list[int]]] = {}
     for op in ops:
         if op["block"] != BUCKET and op["experts"] is not None:
-            found.setdefault(op["block"], {}).setdefault(op["phase"], []).append(int(op["order"]))
+            orders_of.setdefault(op["block"], {}).setdefault(op["phase"], []).append(int(op["order"]))
     return {
-        block: ExpertSpan(*({phase: pick(orders) for phase, orders in each.items()} for pick in (min, max)))
-        for block, each in found.items()
+        block: ExpertSpan(*({phase: pick(orders) for phase, orders in by_phase.items()} for pick in (min, max)))
+        for block, by_phase in orders_of.items()
     }
 
 

@@ -181,12 +181,12 @@ def _variants(
 def of_experts(graph: GraphRows) -> frozenset[str]:
     """The buckets that only weights pass whose parts are shared by the ranks with the same experts."""
     axes = {op["name"]: op["axis"] for op in graph.ops if op["block"] == BUCKET}
-    found: dict[str, bool] = {}
+    all_apart: dict[str, bool] = {}
     for row in graph.weights:
         names = (*(row["buckets"] or ()), *(row["gathers"] or ()))
         apart = any(axes.get(name) == "edp" for name in names)
-        found |= {name: found.get(name, True) and apart for name in names}
-    return frozenset(name for name, apart in found.items() if apart)
+        all_apart |= {name: all_apart.get(name, True) and apart for name in names}
+    return frozenset(name for name, apart in all_apart.items() if apart)
 
 
 def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: frozenset[str]) -> BucketOp:

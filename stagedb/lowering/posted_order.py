@@ -39,11 +39,11 @@ def issued(plan: Plan, columns: ClassColumns, stage: int) -> Issued:
     stage: its number in the pipeline.
     """
     nodes = sequence(columns)
-    found = _in_tasks(nodes)
+    in_program = _in_tasks(nodes)
     if not plan.posts_ahead:
-        return found
-    order = _as_posted(plan, columns, stage, nodes, found)
-    return Issued(found.node[order], found.op[order], found.task[order])
+        return in_program
+    order = _as_posted(plan, columns, stage, nodes, in_program)
+    return Issued(in_program.node[order], in_program.op[order], in_program.task[order])
 
 
 def _in_tasks(nodes: Sequence) -> Issued:

@@ -141,9 +141,9 @@ def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[Ran
             # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
             # chunks.
             again = [
-                each.position
-                for each in number.places
-                if each.layer is not None and plan.recomputes(each.layer, each.layer - number.counted)
+                place.position
+                for place in number.places
+                if place.layer is not None and plan.recomputes(place.layer, place.layer - number.counted)
             ]
             buckets, order = fill(
                 number,

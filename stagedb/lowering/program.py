@@ -61,10 +61,10 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
     words: dict[str, Any] = json.loads(plan.to_json())
     made = prepare(graph.stored, plan)  # checked, its expressions evaluated, stages dealt to classes, groups
     like = _alike(made.classes)
-    rows = rows_of(graph, plan, made, [each for each in made.classes if like[each.number] == each.number])
+    rows = rows_of(graph, plan, made, [one for one in made.classes if like[one.number] == one.number])
     classes: Sequence[ClassColumns] = _columns(graph.graph, plan, rows, like)
-    classes = [placed(each, words) for each in classes]  # where its messages lead
-    classes = [joined_tasks(each, words) for each in classes]  # tasks that run operator by operator together
+    classes = [placed(columns, words) for columns in classes]  # where its messages lead
+    classes = [joined_tasks(columns, words) for columns in classes]  # tasks that run operator by operator together
     classes = with_calls(classes)  # calls of ranks with unequal loads
     workload = Workload(
         instance=made.id,
@@ -84,7 +84,7 @@ def lower(graph: IndexedGraph, plan: Plan) -> Program:
 def _alike(classes: Sequence[RankClass]) -> dict[int, int]:
     """For each class the first one with the same operators: it differs in the order of its tasks alone."""
     first: dict[str, int] = {}
-    return {each.number: first.setdefault(operators_digest(each.work), each.number) for each in classes}
+    return {one.number: first.setdefault(operators_digest(one.work), one.number) for one in classes}
 
 
 def _columns(graph: SymGraph, plan: Plan, rows: CopiedRows, like: Mapping[int, int]) -> list[ClassColumns]:

@@ -18,18 +18,18 @@ def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int])
         ranks[number] += of_members[member]
     return [
         {
-            "class": each.number,
-            "digest": each.digest,
-            "stages": list(each.stages),
-            "first_layers": list(each.first_layers),
-            "layers": each.work.layers,
-            "cp": each.work.member[0],
-            "ep": each.work.member[1],
-            "ranks": ranks[each.number],
-            "ops": ops[each.number],
-            "tasks": len(each.work.tasks),
+            "class": rank_class.number,
+            "digest": rank_class.digest,
+            "stages": list(rank_class.stages),
+            "first_layers": list(rank_class.first_layers),
+            "layers": rank_class.work.layers,
+            "cp": rank_class.work.member[0],
+            "ep": rank_class.work.member[1],
+            "ranks": ranks[rank_class.number],
+            "ops": ops[rank_class.number],
+            "tasks": len(rank_class.work.tasks),
         }
-        for each in classes
+        for rank_class in classes
     ]
 
 
@@ -43,18 +43,20 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
     """
     edges: dict[tuple[str, str, str], None] = {}
     readers: dict[tuple[str, str], None] = {}
-    for each, number, work in chunks_of(classes):
+    for rank_class, number, work in chunks_of(classes):
         passed: dict[tuple[int, str], dict[int, str]] = {}
         gradients: dict[tuple[int, str], list[str]] = {}
         for bucket in work.buckets:
-            own = bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index)
-            limits = [op_prefix(instance, each, number, position) + op for position, op in bucket.after]
+            own = bucket_id(instance, rank_class, number, bucket.position, bucket.op, bucket.index)
+            limits = [op_prefix(instance, rank_class, number, position) + op for position, op in bucket.after]
             edges |= dict.fromkeys((source, own, "limit") for source in limits)
             for member in bucket.members:
                 key = (member.position, member.weight)
-                sources = [op_prefix(instance, each, number, position) + op for position, op in member.gradients]
+                sources = [op_prefix(instance, rank_class, number, position) + op for position, op in member.gradients]
                 if bucket.gathers:
-                    reading = [op_prefix(instance, each, number, position) + op for position, op in member.readers]
+                    reading = [
+                        op_prefix(instance, rank_class, number, position) + op for position, op in member.readers
+                    ]
                     edges |= dict.fromkeys((source, own, "data") for source in sources)
                     edges |= dict.fromkeys((own, reader, "data") for reader in reading)
                 else:
@@ -73,11 +75,11 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
 
 def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
     """One row a task of each class, in the order in which it runs them. instance: its id."""
-    for each in classes:
-        for index, (task, mark) in enumerate(zip(each.work.tasks, marks(each.work.tasks), strict=True)):
+    for rank_class in classes:
+        for index, (task, mark) in enumerate(zip(rank_class.work.tasks, marks(rank_class.work.tasks), strict=True)):
             yield {
-                "id": _task(instance, each.number, index),
-                "class": each.number,
+                "id": _task(instance, rank_class.number, index),
+                "class": rank_class.number,
                 "index": index,
                 "kind": str(task.kind),
                 "microbatch": task.microbatch,
@@ -90,9 +92,9 @@ def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
 def task_order_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
     """One row a task and the one after it. instance: its id. Each row has the ids `source` and `target`."""
     return [
-        {"source": _task(instance, each.number, index), "target": _task(instance, each.number, index + 1)}
-        for each in classes
-        for index in range(len(each.work.tasks) - 1)
+        {"source": _task(instance, rank_class.number, index), "target": _task(instance, rank_class.number, index + 1)}
+        for rank_class in classes
+        for index in range(len(rank_class.work.tasks) - 1)
     ]
 
 
@@ -113,7 +115,7 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: Chunk
 
 def rank_layout(classes: Sequence[RankClass], plan: Plan, groups: Sequence[AxisGroups]) -> RankLayout:
     """The numbers from which all ranks and groups of an instance follow."""
-    number = {place: each.number for each in classes for place in each.places}
+    number = {place: rank_class.number for rank_class in classes for place in rank_class.places}
     cps, eps = (size if any(member[at] for _, member in number) else 1 for at, size in ((0, plan.cp), (1, plan.ep)))
     table = [number.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(cps) for ep in range(eps)]
     return RankLayout(plan, tuple(table), cps, eps, tuple(groups))
@@ -121,7 +123,7 @@ def rank_layout(classes: Sequence[RankClass], plan: Plan, groups: Sequence[AxisG
 
 def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, Member], int]:
     """The number of the rank class of each stage and member (coordinates on cp and ep)."""
-    number = {place: each.number for each in classes for place in each.places}
+    number = {place: rank_class.number for rank_class in classes for place in rank_class.places}
     of_cp, of_ep = (any(member[axis] for _, member in number) for axis in (0, 1))
     return {
         (stage, (cp, ep)): number[stage, (cp if of_cp else 0, ep if of_ep else 0)]
