@@ -1,8 +1,8 @@
 """The pages of `stagedb serve` over a store of many instances and profiles: how long a reader waits for each.
 
-Each page is asked for by the first reader of a server that started some seconds ago and has made its first pages (cold),
-then again (warm, the median), then by many readers at once, each of whom reads all of them. With a browser, a drawing of
-nodes is moved and zoomed, and its frames are timed.
+Each page is asked for by the first reader of a server that started some seconds ago and has made its first pages
+(cold), then again (warm, the median), then by many readers at once, each of whom reads all of them. With a browser, a
+drawing of nodes is moved and zoomed, and its frames are timed.
 """
 
 import argparse
