@@ -33,7 +33,7 @@ class PackedFormat:
         return numbers * self._group_bits / (8 * self.group) + self.matrix_bytes * matrices
 
     def spared(self, numbers: int, matrices: int) -> int:
-        """The bytes that a weight of whole groups has less than one in 16 bits."""
+        """The bytes that a weight of whole groups has less than one in 16 bits. numbers, matrices: as in `bytes`."""
         return 2 * numbers - numbers * self._group_bits // (8 * self.group) - self.matrix_bytes * matrices
 
     @property
