@@ -12,11 +12,12 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import typer.testing
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -24,6 +25,10 @@ from stagedb.cli.application import application
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS
 
 APP = application()
+TREE: Any = get_command(APP)
+
+# Else the runner makes all commands anew for each call, which takes a third of a second.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 WIDTH = 100
 """Columns of the help texts, for any terminal."""
@@ -31,29 +36,28 @@ WIDTH = 100
 
 def command_names() -> list[str]:
     """Every command that does something. Groups are spelled out: `store up`."""
-    tree: Any = get_command(APP)
     names = []
-    for name, command in sorted(tree.commands.items()):
+    for name, command in sorted(TREE.commands.items()):
         names += [f"{name} {sub}" for sub in sorted(getattr(command, "commands", {}))] or [name]
     return names
 
 
 def help_of(name: str) -> str:
     """The output of `stagedb NAME --help`."""
-    env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    result = CliRunner().invoke(APP, [*name.split(), "--help"], prog_name="stagedb", env=env)
-    if result.exit_code:
-        raise RuntimeError(f"stagedb {name} --help failed: {result.output}")
-    return result.output.strip()
+    return _printed(*name.split(), "--help")
 
 
 def _printed(*words: str) -> str:
     """The output of a command that reads no store."""
-    env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    result = CliRunner().invoke(APP, words, prog_name="stagedb", env=env)
+    return str(_invoked(words, {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}).output).strip()
+
+
+def _invoked(words: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """What a command has written. Raises RuntimeError, with that, if it fails."""
+    result = CliRunner().invoke(APP, words, prog_name="stagedb", env=environment)
     if result.exit_code:
-        raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output}")
-    return result.output.strip()
+        raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output} {result.exception}")
+    return result
 
 
 def cli_reference() -> str:
@@ -194,12 +198,8 @@ def block_operators() -> str:
 
 def own_card() -> str:
     """The layers and the own block of `docs/thin-8b.yaml`, as the command draws them."""
-    result = CliRunner().invoke(
-        application(), ["models", "docs/thin-8b.yaml"], prog_name="stagedb", env={"NO_COLOR": "1"}
-    )
-    if result.exit_code:
-        raise RuntimeError(f"stagedb models docs/thin-8b.yaml failed: {result.output}")
-    return "$ stagedb models thin-8b.yaml\n" + result.output[result.output.index("layers, from") :].strip()
+    output: str = _invoked(["models", "docs/thin-8b.yaml"], {"NO_COLOR": "1"}).output
+    return "$ stagedb models thin-8b.yaml\n" + output[output.index("layers, from") :].strip()
 
 
 def keys_without_effect() -> str:
@@ -666,10 +666,8 @@ def _study_store() -> dict[str, str]:
 
 
 def _print(environment: dict[str, str], *words: str, notes: bool = False) -> str:
-    result = CliRunner().invoke(APP, words, prog_name="stagedb", env={**environment, "COLUMNS": "200"})
-    if result.exit_code:
-        raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output} {result.exception}")
-    return result.output if notes else result.stdout
+    result = _invoked(words, {**environment, "COLUMNS": "200"})
+    return str(result.output if notes else result.stdout)
 
 
 def example(*words: str, most: int | None = None, script: str = "stagedb") -> str:

@@ -8,9 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from typer.main import get_command
 
-from stagedb.cli.application import application
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.systems import load_system
 from stagedb.traces.simulators import DEFAULT, SimulatedJob, simulator_named
@@ -102,9 +100,9 @@ def test_every_command_is_documented(command: str) -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     several = text.partition("## Options of several commands\n")[2].partition("\n## ")[0]
     section = text.partition(f"## stagedb {command}\n")[2].partition("\n## ")[0]
-    found = get_command(application())
+    found = generate.TREE
     for word in command.split():
-        found = found.commands[word]  # type: ignore[attr-defined]
+        found = found.commands[word]
     plan = {word.option for word in PLAN_WORDS.values()}
     flags = {flag for each in found.params for flag in each.opts if flag.startswith("--")} - plan
     for flag in flags:
