@@ -36,7 +36,7 @@ class Work:
     kind: such as matmul. dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`. flops: 2 for a
     multiply-add. bytes: that it reads and writes. The other fields serve systems with tables
     (`stagedb.systems.tables.operator_times.Shaped`). dims: sizes of a matmul or an attention; empty: unknown. spared:
-    bytes that a weight in fewer bits has less than one in the format of the others.
+    bytes that a weight in fewer bits has less than one in the format of the others. stored: the weight's format then.
     """
 
     kind: str
@@ -48,6 +48,7 @@ class Work:
     weights: bool = False
     causal: bool = True
     spared: int = 0
+    stored: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class Costs:
                 weights=each.weights,
                 causal=each.causal,
                 spared=each.spared,
+                stored=each.stored,
             )
             for each in new
         ]

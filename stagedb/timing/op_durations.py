@@ -240,6 +240,7 @@ def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
         weights=bool(_WEIGHTS[ops.template[op]]),
         causal=not (rings and kind.startswith("attention") and not _own_turn(ops, op)),
         spared=_spared(ops.facts[op].packed, dims),
+        stored=ops.facts[op].packed or "",
     )
 
 

@@ -104,6 +104,8 @@ def test_a_table_gives_its_own_rows_and_grows_beyond_them() -> None:
             table_of(*wrong, {"m": m, "n": n, "k": k}, ns)
     with pytest.raises(UsageError, match="k is missing"):
         table_of("matmul", "bf16", {"m": m, "n": n}, ns)
+    with pytest.raises(UsageError, match="no table of matmul in mxfp4: those of weights in 4 bits are of experts"):
+        table_of("matmul", "mxfp4", {"m": m, "n": n, "k": k}, ns)
 
 
 SYSTEM = """\
@@ -313,6 +315,41 @@ def test_experts_take_the_time_of_grouped_matmuls() -> None:
     assert costs.work(work(2048, 7168, 256, weights=True)).ns == pytest.approx(forward.ns, rel=0.01)
     packed_gate = costs.work(work(256, 4096, 7168))
     assert packed_gate.ns == pytest.approx(2 * forward.ns, rel=0.01)
+
+
+# Of vLLM 0.24.0 on an H100 (aiconfigurator-core 0.12.0): tokens, us of gate, up and down of all experts. The measured
+# kernels of few tokens wait for the weights, those of 128 experts of gpt-oss and of 384 of Kimi K2.
+PACKED_EXPERTS = [
+    ("mxfp4", (2880, 2880, 128, 4), ((32, 687.0), (64, 689.1), (256, 701.5), (512, 715.5))),
+    ("int4_symmetric", (7168, 2048, 384, 8), ((64, 3242.4), (256, 3354.7), (512, 3468.6), (1024, 4479.8))),
+]
+
+
+@pytest.mark.parametrize(("stored", "sizes", "measured"), PACKED_EXPERTS, ids=lambda each: str(each)[:6])
+def test_experts_with_weights_of_4_bits_take_the_time_that_was_measured(
+    stored: str, sizes: tuple[int, ...], measured: tuple[tuple[int, float], ...]
+) -> None:
+    """Those of other sizes take the scaled time of kernels in 16 bits."""
+    costs, spared = Costs(load_system("h100"), 8), {"mxfp4": 2 - 17 / 32, "int4_symmetric": 2 - 33 / 64}[stored]
+
+    def took(stored: str, hidden: int, ffn: int, experts: int, tokens: int) -> int:
+        found = 0
+        for n, k in ((2 * ffn, hidden), (hidden, ffn)):
+            less = int(spared * experts * n * k)
+            moved = 2 * experts * (tokens * k + n * k + tokens * n) - less
+            dims = (experts, tokens, n, k)
+            flops = 2 * experts * tokens * n * k
+            found += costs.work(Work("matmul", "bf16", flops, moved, dims, True, spared=less, stored=stored)).ns
+        return found
+
+    hidden, ffn, experts, top_k = sizes
+    for tokens, us in measured:
+        each = -(-tokens * top_k // experts)
+        assert took(stored, hidden, ffn, experts, each) == pytest.approx(1000 * us, rel=0.03)
+        assert took("", hidden, ffn, experts, each) < 0.92 * 1000 * us, "as much less as the bytes is too little"
+    assert took(stored, 512, 256, 4, 8) == took("", 512, 256, 4, 8)
+    if stored == "int4_symmetric":
+        assert took("int4", hidden, ffn, experts, 4) == took(stored, hidden, ffn, experts, 4)
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("a100-80gb", 256), ("a100-80gb", 4096), ("h100", 4096)])

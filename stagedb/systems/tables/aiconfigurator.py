@@ -14,7 +14,12 @@ from stagedb.systems.tables.shapes import COLLECTIVES, UNBOUNDED, Columns
 WHEEL = "aiconfigurator-core"
 VERSION = "0.12.0"
 
-DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp8": "fp8"}
+DTYPES: Mapping[str, str] = {
+    "bf16": "bfloat16",
+    "fp8": "fp8",
+    "int4_symmetric": "int4_wo",
+    "mxfp4": "w4a16_mxfp4",
+}
 """The wheel's words for formats."""
 
 
@@ -48,7 +53,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class _Runs:
-    """The measurements of an accelerator that are taken: folders of the wheel by operator, and words of its experts."""
+    """The measurements of an accelerator that are taken: folders of the wheel by operator, and words of its experts.
+
+    packed: the kernels of experts whose weights have 4 bits, by format.
+    """
 
     matmul: str
     attention: str
@@ -57,9 +65,16 @@ class _Runs:
     formats: tuple[str, ...] = ("bf16", "fp8")
     load: Mapping[str, str] = field(default_factory=lambda: {"distribution": "balanced"})
     kernel: str = "moe_torch_flow_cutlass"
+    packed: Mapping[str, str] = field(default_factory=dict)
 
 
 _TRTLLM = "trtllm/1.3.0rc20"
+_VLLM = "vllm/0.24.0"
+# The kernels that vLLM chooses on Hopper for gpt-oss, and for weights of symmetric groups (those of Kimi K2).
+_HOPPER = {
+    "int4_symmetric": "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
+    "mxfp4": "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",
+}
 _RUNS: Mapping[str, _Runs] = {
     # The experts of an A100 were measured with uneven loads only, and its kernels have no fp8.
     "a100_sxm": _Runs(
@@ -71,8 +86,8 @@ _RUNS: Mapping[str, _Runs] = {
         {"distribution": "power_law_1.01"},
         "vllm_fused_moe",
     ),
-    "h100_sxm": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.27.3"),
-    "h200_sxm": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.29.2"),
+    "h100_sxm": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.27.3", packed=_HOPPER),
+    "h200_sxm": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.29.2", packed=_HOPPER),
     "b200_sxm": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
     "gb200": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
     "b300_sxm": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
@@ -87,7 +102,8 @@ GPUS = tuple(_RUNS)
 def chosen(gpu: str) -> tuple[Chosen, ...]:
     """The tables of an accelerator: one of each operator and format.
 
-    Matmuls are those of torch's own kernels (cuBLAS), experts grouped matmuls of CUTLASS with equal loads. Attention is
+    Matmuls are those of torch's own kernels (cuBLAS), experts grouped matmuls of CUTLASS with equal loads, those with
+    weights of 4 bits vLLM's. Attention is
     FlashAttention 3 on Hopper. gpu: the accelerator's name in AIConfigurator, such as `h100_sxm`.
     """
     runs = _RUNS[gpu]
@@ -101,6 +117,9 @@ def chosen(gpu: str) -> tuple[Chosen, ...]:
     found.append(Chosen("experts", "bf16", moe, {"moe_dtype": "bfloat16", "kernel_source": runs.kernel, **runs.load}))
     if "fp8" in runs.formats and gpu not in _NO_BLOCKS:
         found.append(Chosen("experts", "fp8", moe, {"moe_dtype": "fp8", "kernel_source": runs.kernel, **runs.load}))
+    for dtype, kernel in runs.packed.items():
+        where = {"moe_dtype": DTYPES[dtype], "kernel_source": kernel, **runs.load}
+        found.append(Chosen("experts", dtype, f"{gpu}/moe/{_VLLM}/moe_perf.parquet", where))
     found.append(Chosen("collective", "bf16", f"{gpu}/comm/{runs.collective}/nccl_perf.parquet"))
     return tuple(found)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.systems.system import System
-from stagedb.systems.tables.measured_table import MeasuredTable
+from stagedb.systems.tables.measured_table import WIDTHS, MeasuredTable
 from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.systems.tables.shapes import COLLECTIVES
 
@@ -40,7 +40,8 @@ def curves(system: System) -> Iterator[CurvePoint]:
 
 
 def _flops(system: System, operator: str, dtype: str, size: str, flops: float, ns: float) -> CurvePoint:
-    peak = float(system.accelerator.peak.get(dtype, 0)) or float("inf")
+    computed = "bf16" if WIDTHS[dtype] < 1 else dtype  # weights of 4 bits are multiplied in 16
+    peak = float(system.accelerator.peak.get(computed, 0)) or float("inf")
     rate = flops / ns / 1000
     return CurvePoint(operator, dtype, size, ns, rate, "TFLOP/s", rate / peak)
 

@@ -15,7 +15,7 @@ from stagedb.errors import UsageError
 from stagedb.systems.tables.grids import Floats, Grid, filled, gridded
 from stagedb.systems.tables.shapes import EXPERTS, SHAPES, Columns, Shape, expert_sizes
 
-WIDTHS: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
+WIDTHS: Mapping[str, float] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "int4_symmetric": 33 / 64, "mxfp4": 17 / 32}
 """Bytes an element of the formats that tables are for."""
 
 _FASTEST = 98.0
@@ -40,7 +40,7 @@ class MeasuredTable:
     """
 
     shape: Shape
-    wide: int
+    wide: float
     floor: float
     rate: float
     bandwidth: float
@@ -171,6 +171,8 @@ def table_of(operator: str, dtype: str, rows: Columns, ns: Floats) -> MeasuredTa
             f"no table of {operator} in {dtype}: operators are {', '.join(SHAPES)}, formats {', '.join(WIDTHS)}"
         )
     shape, wide = SHAPES[operator], WIDTHS[dtype]
+    if wide < 1 and shape is not EXPERTS:
+        raise UsageError(f"no table of {operator} in {dtype}: those of weights in 4 bits are of experts")
     rows = complete(shape, rows)
     if len(ns) == 0:
         raise UsageError(f"a table of {operator} has no rows")

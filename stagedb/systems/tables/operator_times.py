@@ -35,8 +35,9 @@ _TILE = 128
 _SAME_HEAD, _NEAR_WINDOW = 0.01, 0.8
 """Differences of logarithms up to which a head is the same, and a window about as large: by a factor of two."""
 
-_LIKE: Mapping[str, str] = {"fp16": "bf16"}
-"""Formats whose kernels have the speed of another one's: tensor cores compute both at the same rate."""
+_LIKE: Mapping[str, str] = {"fp16": "bf16", "int4": "int4_symmetric"}
+"""Formats whose kernels have the speed of another one's: tensor cores compute both at the same rate, or weights have
+about as many bytes."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Shaped:
     queries, keys, head, and the size of a value if it is another. grouped: the batch of a matmul are experts. weights:
     it makes a gradient of weights, so that its k are tokens. causal: an attention leaves out what its mask hides.
     moved: the bytes that it reads and writes. spared: those that its weight in fewer bits has less than a measured one.
+    stored: the format of that weight; empty: that of the other operand.
     """
 
     kind: str
@@ -58,6 +60,7 @@ class Shaped:
     weights: bool = False
     causal: bool = True
     spared: int = 0
+    stored: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,20 @@ class OperatorTimes:
             chosen = [replace(operators[place], moved=_wide(operators[place])) for place in places]
             for place, took in zip(places, self._times(operator, dtype, chosen), strict=True):
                 found[place] = None if took is None else self._narrower(operators[place], took)
+        return self._with_packed_experts(operators, found)
+
+    def _with_packed_experts(self, operators: Sequence[Shaped], ns: list[float | None]) -> list[float | None]:
+        """The times `ns` of operators, with those of experts whose weights were measured in their own format."""
+        found, rows = list(ns), defaultdict[str, list[int]](list)
+        for place, each in enumerate(operators):
+            if each.stored and ns[place] is not None and self._operator(each) == "experts":
+                rows[each.stored].append(place)
+        for stored, places in rows.items():
+            table, chosen = self.table("experts", stored), [operators[place] for place in places]
+            if table is not None:
+                taken, near = expert_ns(table, chosen)
+                for place, took, known in zip(places, self._kept(taken, chosen), near, strict=True):
+                    found[place] = took if known else found[place]
         return found
 
     def _narrower(self, each: Shaped, took: float) -> float:

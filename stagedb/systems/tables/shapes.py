@@ -30,12 +30,12 @@ class Shape:
     name: str
     columns: tuple[str, ...]
     points: Callable[[Columns], Floats]
-    work: Callable[[Columns, int], tuple[Floats, Floats]]
+    work: Callable[[Columns, float], tuple[Floats, Floats]]
     optional: Mapping[str, float] = field(default_factory=dict)
     families: tuple[str, ...] = ()
 
 
-def matmul_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
+def matmul_work(rows: Columns, wide: float) -> tuple[Floats, Floats]:
     """FLOPs and bytes of matmuls: two operands with `wide` bytes an element, and a result with two. rows: by column."""
     m, n, k = (rows[name] for name in ("m", "n", "k"))
     return 2 * m * n * k, wide * (m * k + n * k) + 2 * m * n
@@ -51,7 +51,7 @@ def seen_pairs(queries: Floats, keys: Floats) -> Floats:
     return pairs
 
 
-def attention_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
+def attention_work(rows: Columns, wide: float) -> tuple[Floats, Floats]:
     """FLOPs and bytes of attentions: two matmuls over the pairs that causality and the window leave.
 
     rows: by column. wide: bytes of an element.
@@ -61,10 +61,10 @@ def attention_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
     return 4 * batch * heads * pairs * head, wide * 2 * batch * seq * head * (heads + kv)
 
 
-def experts_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
+def experts_work(rows: Columns, wide: float) -> tuple[Floats, Floats]:
     """FLOPs and bytes of the gate, up and down matmul of this rank's experts. Weights without a token are not read.
 
-    rows: by column. wide: bytes of an element.
+    rows: by column. wide: bytes of an element of a weight.
     """
     tokens, hidden, ffn, experts = expert_sizes(rows)
     weights = 3 * np.minimum(experts, tokens) * hidden * ffn
@@ -81,7 +81,7 @@ def expert_sizes(rows: Columns) -> tuple[Floats, Floats, Floats, Floats]:
     )
 
 
-def collective_work(rows: Columns, wide: int) -> tuple[Floats, Floats]:
+def collective_work(rows: Columns, wide: float) -> tuple[Floats, Floats]:
     """No FLOPs, and the bytes that a rank sends in a ring.
 
     rows: by column; `bytes` is the whole buffer. wide: not used.

@@ -179,4 +179,4 @@ def unpacked(data: bytes) -> MeasuredTable:
     width = max(len(shape.families), 1)
     floor, rate, bandwidth = (float(each) for each in head["base"])
     kinds = np.frombuffer(families, "<f8").reshape(-1, width)
-    return MeasuredTable(shape, int(head["wide"]), floor, rate, bandwidth, grid, kinds)
+    return MeasuredTable(shape, float(head["wide"]), floor, rate, bandwidth, grid, kinds)
