@@ -111,7 +111,7 @@ _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "convolution",
         ),
         (
-            r"(?<!fb)gemm|\bb?mm_|\bgemv|cutlass|cublas|nvjet|\bcijk_|matmul|xmma|splitkreduce|tensile|wmma|mfma|"
+            r"(?<!fb)gemm|\bb?mm_|\bgemv|cutlass|cublas|nvjet|\bcijk_|matmul|xmma|splitkreduce|tensile|wmma|mfma|marlin|"
             r"\b(?:add|badd)?b?mm(?:backward\d*)?\b|\blinear(?:backward\d*)?\b",
             "matmul",
         ),

@@ -366,6 +366,12 @@ def test_a_name_of_any_length_is_read_by_its_beginning() -> None:
         ("ampere_sgemm_128x64_nn", "", "matmul"),
         ("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", "", "matmul"),
         ("Cijk_Ailk_Bljk_BBS_BH_MT128x128x64", "", "matmul"),
+        (
+            "void marlin_moe_wna16::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, false>(int4 const*)",
+            "",
+            "matmul",
+        ),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu", "", "matmul"),
         ("void pytorch_flash::flash_fwd_kernel<x>(y)", "", "attention"),
         (
             "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::lambda>",
