@@ -468,6 +468,10 @@ def _check(request: SearchRequest) -> None:
         raise UsageError(f"top is {request.top}: {Word('top')} takes 1 or more")
     if request.where:
         Condition.parse(request.where)
+    if "weight_dtype" in request.words:
+        # No plan of training has weights of 4 bits, so that one refusal is that of all plans.
+        own = {word: request.words[word] for word in ("workflow", "weight_dtype") if word in request.words}
+        GraphOptions(**own)
     needed = {
         Objective.TOKENS_PER_DOLLAR: (request.prices, "price", "what an accelerator costs an hour"),
         Objective.TOKENS_PER_JOULE: (request.watts, "watts", "the power that an accelerator takes"),

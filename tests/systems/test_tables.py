@@ -317,8 +317,8 @@ def test_experts_take_the_time_of_grouped_matmuls() -> None:
     assert packed_gate.ns == pytest.approx(2 * forward.ns, rel=0.01)
 
 
-# Of vLLM 0.24.0 on an H100 (aiconfigurator-core 0.12.0): tokens, us of gate, up and down of all experts. The measured
-# kernels of few tokens wait for the weights, those of 128 experts of gpt-oss and of 384 of Kimi K2.
+# Measured with vLLM 0.24.0 on an H100 (aiconfigurator-core 0.12.0): tokens, us of gate, up and down of all experts. The
+# kernels wait for the weights of 128 experts of gpt-oss, and of 384 of Kimi K2.
 PACKED_EXPERTS = [
     ("mxfp4", (2880, 2880, 128, 4), ((32, 687.0), (64, 689.1), (256, 701.5), (512, 715.5))),
     ("int4_symmetric", (7168, 2048, 384, 8), ((64, 3242.4), (256, 3354.7), (512, 3468.6), (1024, 4479.8))),

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stagedb.api.searching import search
+from stagedb.api.serving_search import search_serving
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate, number
@@ -226,6 +228,20 @@ def test_training_has_no_weights_of_4_bits(workflow: str) -> None:
         UsageError, match=r"after training, for serving.* needs --workflow prefill .* --matmul-dtype fp8"
     ):
         lowered.program("llama3-8b", workflow=workflow, weight_dtype="int4")
+
+
+def test_a_search_of_training_is_refused_before_it_begins() -> None:
+    with pytest.raises(UsageError, match=r"after training, for serving.* needs workflow=.prefill"):
+        search("llama3-8b", [8], words={"global_batch_size": 16, "weight_dtype": "int4"})
+
+
+def test_a_search_of_engines_has_them_in_all() -> None:
+    """A rank of an H100 has no room for gpt-oss-120b in 16 bits."""
+    found = {
+        stored: search_serving("gpt-oss-120b", [1], input_len=64, output_len=8, top=1, words={"weight_dtype": stored})
+        for stored in ("same", "mxfp4")
+    }
+    assert not found["same"].plans.rows and found["mxfp4"].plans.rows
 
 
 SERVED: list[dict[str, Any]] = [
