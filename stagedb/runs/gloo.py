@@ -8,8 +8,10 @@ call is work of the program, and a wait is none: what runs after it waits for th
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
+
+import msgspec
 
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.kernel_names import collective_kind
@@ -24,26 +26,32 @@ WAIT = "_c10d_functional::wait_tensor"
 """The operator that returns when a collective has ended."""
 
 
-@dataclass(frozen=True)
-class HostCall:
+class HostCall(msgspec.Struct, frozen=True, gc=False):
     """An event of gloo, or a call of c10d that asks for one.
 
-    times: start and end in ns. thread: that it is on. number: its `Record function id`, -1 if it has none.
+    begin, end: in ns. thread: place of the one that it is on. number: its `Record function id`, -1 if it has none.
     """
 
     name: str
-    times: tuple[int, int]
-    thread: Hashable
+    begin: int
+    end: int
+    thread: int
     number: int
 
 
-def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
-    """What gloo ran, by begin. calls: all events of gloo and calls of c10d of a rank."""
-    events = sorted((each for each in calls if each.name.startswith(EVENT)), key=attrgetter("times"))
+def background_ops(calls: Sequence[HostCall], threads: Sequence[Hashable]) -> list[BackgroundOp]:
+    """What gloo ran, by begin.
+
+    calls: all events of gloo and calls of c10d of a rank. threads: their keys, by place. The threads of what is
+    returned are places, too.
+    """
+    events = sorted((each for each in calls if each.name.startswith(EVENT)), key=attrgetter("begin", "end"))
     asked = sorted((each for each in calls if each.name.startswith(CALL)), key=attrgetter("number"))
     numbers = [each.number for each in asked]
     # Threads are numbered as they are made, and each belongs to one group.
-    workers = {thread: place for place, thread in enumerate(sorted({each.thread for each in events}, key=_by_number))}
+    by_number = sorted({each.thread for each in events}, key=lambda place: _by_number(threads[place]))
+    workers = {thread: place for place, thread in enumerate(by_number)}
+    streams: dict[tuple[int, str], tuple[int, str]] = {}
     found = []
     for event in events:
         before = bisect_left(numbers, event.number) - 1
@@ -51,11 +59,12 @@ def background_ops(calls: Sequence[HostCall]) -> list[BackgroundOp]:
         kind = kind_of_call(call.name) or kind_of_call(event.name) or event.name.removeprefix(EVENT)
         message = kind in MESSAGES
         recorded = RecordedCollective(kind, node=call.number, worker=None if message else workers[event.thread])
-        stream, worker = (event.thread, kind if message else ""), None if message else event.thread
+        key = event.thread, kind if message else ""
         # A message may be there before its event begins, but not before it was asked for.
-        begin = min(event.times[0], call.times[0]) if message else event.times[0]
-        times = begin, event.times[1]
-        found.append(BackgroundOp(event.name, times, stream, call.times[0], call.thread, worker, recorded))
+        begin = min(event.begin, call.begin) if message else event.begin
+        worker = None if message else event.thread
+        stream = streams.setdefault(key, key)
+        found.append(BackgroundOp(event.name, begin, event.end, stream, call.begin, call.thread, worker, recorded))
     return found
 
 
@@ -65,6 +74,7 @@ def _by_number(thread: Hashable) -> tuple[int, str]:
     return (number, "") if isinstance(number, int) else (0, str(number))
 
 
+@lru_cache(maxsize=1 << 12)
 def kind_of_call(name: str) -> str | None:
     """The kind of collective or message that a call of c10d asks for, or an event of gloo is; None for others."""
     word = name.removeprefix(CALL).removeprefix(EVENT)

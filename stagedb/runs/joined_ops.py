@@ -83,7 +83,7 @@ def host_ops(rank: RankSpans) -> DeviceOps:
         wrapper[up] = True
         up = spans.above[up]
     parent = _taken(wrapper, spans.above, True)
-    workers = [rank.threads[each.worker] for each in rank.background if each.worker is not None]
+    workers = [each.worker for each in rank.background if each.worker is not None]
     whole = parent & ~wrapper & (spans.end > spans.start) & ~np.isin(host.column("place"), workers)
     chosen = np.flatnonzero(whole)
     device = SpanColumns()
@@ -103,20 +103,20 @@ def host_ops(rank: RankSpans) -> DeviceOps:
 
 def _with_background(rank: RankSpans, device: SpanColumns) -> tuple[Integers, Places]:
     """Add the work of other threads to operators of the program. Returns when and where each op was launched."""
-    asked = np.array([each.moment for each in rank.background], np.int64)
+    background = rank.background
+    asked = np.array([each.moment for each in background], np.int64)
     moments = np.concatenate((device.column("start"), asked))
-    callers = np.array([rank.threads[each.thread] for each in rank.background], np.int32)
+    callers = np.array([each.thread for each in background], np.int32)
     threads = np.concatenate((device.column("place"), callers))
-    for each in rank.background:
-        device.add(
-            start=each.times[0],
-            end=each.times[1],
-            place=len(rank.threads) + rank.streams[0, each.stream],
-            name=rank.table[each.name],
-            category=_BACKGROUND,
-            bytes=NONE,
-            collective=rank.place(each.collective),
-        )
+    device.extend(
+        start=np.array([each.start for each in background], np.int64),
+        end=np.array([each.end for each in background], np.int64),
+        place=np.array([len(rank.threads) + rank.streams[0, each.stream] for each in background], np.int64),
+        name=np.array([rank.table[each.name] for each in background], np.int64),
+        category=np.full(len(background), _BACKGROUND),
+        bytes=np.full(len(background), NONE),
+        collective=np.array([rank.place(each.collective) for each in background], np.int64),
+    )
     return moments, threads
 
 
@@ -148,7 +148,7 @@ class _LaunchedOps:
         inside = self.host.inherited(np.where(engine == 1, engine, NONE), np.arange(len(self.host.start))) != NONE
         module = ModulePaths(rank, self.host, inside).around(self.moments, self.threads, inner)
         operator = _taken(rank.host.column("number"), inner, NONE)
-        kinds = {each.name: _kind_of_annotation(each.name) for each in rank.annotations}
+        kinds = {name: _kind_of_annotation(name) for name in {each.name for each in rank.annotations}}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
         numbers = step_numbers(rank.annotations)
         in_step = self._annotations(list(numbers))

@@ -134,6 +134,7 @@ _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
+@lru_cache(maxsize=1 << 16)
 def collective_kind(name: str) -> str | None:
     """The kind of collective of a name in a record or an annotation, such as `_allgather_base`; None for others.
 

@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
     CALLS,
+    COLLECTIVE_VALUES,
     KNOWN_DECIMAL_EVENTS,
     KNOWN_FLOAT_EVENTS,
     NO_SHAPES,
@@ -43,7 +44,7 @@ from stagedb.runs.kineto_events import (
 from stagedb.runs.memory_events import MemoryEvents, is_memory
 from stagedb.runs.module_paths import PREFIX
 from stagedb.runs.process_groups import process_groups
-from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, RankTrace
+from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, Places, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 
 _ON_MTIA = "mtia_ccp_events"
@@ -79,6 +80,9 @@ _MOVES = "dma"
 
 _NOTHING = Arguments()
 _MOST_SHOWN = 5
+
+Chosen = npt.NDArray[np.bool_]
+"""Which of some events."""
 
 Progress = Callable[[int], None]
 """Called with the bytes of the file that were read."""
@@ -119,15 +123,19 @@ def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None)
 class _Reading:
     """What was read of a file.
 
-    events: by category, how many. asked: calls that ask gloo for work, and its events. shapes: places of those that
-    were read, by how the file writes them. numbered: whether operators have the numbers of execution traces; files of
-    before have the profiler's own, which may be the same. memory: what its allocators did.
+    events: by category, how many. asked: calls that ask gloo for work, and its events. asking: places of their names,
+    among as many names as were `looked_at`. recorded: places of collectives, by what events record. shapes: places of
+    those that were read, by how the file writes them. numbered: whether operators have the numbers of execution traces;
+    files of before have the profiler's own, which may be the same. memory: what its allocators did.
     """
 
     rank: RecordedRank = field(default_factory=RecordedRank)
     events: Counter[str | None] = field(default_factory=Counter)
     streams: dict[tuple[Scalar, ...], int] = field(default_factory=dict)
     asked: list[HostCall] = field(default_factory=list)
+    asking: set[int] = field(default_factory=set)
+    looked_at: int = 0
+    recorded: dict[tuple[Hashable, ...], int] = field(default_factory=dict)
     shapes: dict[bytes, int] = field(default_factory=dict)
     numbered: bool = True
     memory: MemoryEvents = field(default_factory=MemoryEvents)
@@ -136,16 +144,22 @@ class _Reading:
         """Keep the events that count; False, and none is kept, if `in_ns` returns None for their times."""
         spans = [event for event in events if event is not None and event.ph == "X"]
         categories = [event.cat for event in spans]
-        wanted = [*map(_KEPT.get, categories)]
-        if _PYTHON in wanted or _ON_MTIA in categories:
+        wanted: list[int | None] = [*map(_KEPT.get, categories)]
+        if _PYTHON in wanted:
             # Few of Python's calls are of modules, most of which have the same names: a call for each takes longer.
-            names = {span.name for span in spans if span.cat == _CALLS_OF_PYTHON}
-            one_by_one = _ON_MTIA in categories or any(map(_is_module, names))
-            wanted = [*map(_kind, spans)] if one_by_one else [*map(_KEPT_WITHOUT_PYTHON.get, categories)]
+            modules = {*filter(_is_module, {span.name for span in spans if span.cat == _CALLS_OF_PYTHON})}
+            wanted = [
+                None if kind == _PYTHON and span.name not in modules else kind
+                for kind, span in zip(wanted, spans, strict=True)
+            ]
+        if _ON_MTIA in categories:
+            wanted = [*map(_kind, spans)]
         kept: list[Any] = [*compress(spans, wanted)]
         start = in_ns([event.ts for event in kept])
         length = in_ns([0 if event.dur is None else event.dur for event in kept])
-        if start is None or length is None or (length < 0).any() or not self.memory.take(events, in_ns):
+        if start is None or length is None or (length < 0).any():
+            return False
+        if len(spans) < len(events) and not self.memory.take(events, in_ns):
             return False
         self.events.update(categories)
         self._keep(kept, [*filter(None, wanted)], start, start + length)
@@ -179,38 +193,48 @@ class _Reading:
 
     def _keep(self, kept: Sequence[Event], kinds: Sequence[int], start: Integers, end: Integers) -> None:
         """Add events to the columns of their categories. kinds: those of `_KEPT`. start, end: in ns."""
-        args = [event.args or _NOTHING for event in kept]
         kind = np.fromiter(kinds, np.int8, len(kinds))
-        columns: dict[str, npt.NDArray[Any]] = {"start": start, "end": end, **self._places(kept, kinds)}
-        columns["collective"] = np.full(len(kept), NONE, np.int32)
-        for place in [place for place, each in enumerate(args) if each.collective is not None]:
-            if kinds[place] not in (_CALL, _ANNOTATION, _PYTHON):
-                columns["collective"][place] = self.rank.place(recorded(args[place]))
-        ops, calls, operators = kind < _CALL, kind == _CALL, kind == _OPERATOR
+        ops, calls, operators, modules = kind < _CALL, kind == _CALL, kind == _OPERATOR, kind == _PYTHON
+        columns = {"start": start, "end": end, "name": self._names(kept), "place": self._threads(kept, ~ops)}
+        columns["collective"] = self._collectives(kept, ops | operators)
+        launching = ops | calls
         columns["correlation"] = np.full(len(kept), NONE, np.int64)
-        launching = kind <= _CALL
-        columns["correlation"][launching] = integers([each.correlation for each in compress(args, launching.tolist())])
-        self._keep_ops(kept, {"category": kind - 1, **columns}, np.flatnonzero(ops))
-        for spans, which, left, more in (
-            (self.rank.calls, calls, "collective", {}),
-            (self.rank.host, operators, "correlation", self._of_operators([*compress(args, operators.tolist())])),
+        columns["correlation"][launching] = integers([each.correlation for each in _arguments(kept, launching)])
+        self._keep_ops(kept, {"category": kind - 1, **columns}, ops)
+        for spans, which, names, more in (
+            (self.rank.calls, calls, ("start", "end", "place", "name", "correlation"), {}),
+            (
+                self.rank.host,
+                operators,
+                ("start", "end", "place", "name", "collective"),
+                self._of_operators(_arguments(kept, operators)),
+            ),
+            (self.rank.modules, modules, ("start", "end", "place", "name"), {}),
         ):
-            spans.extend(**{name: column[which] for name, column in columns.items() if name != left}, **more)
-        modules = kind == _PYTHON
-        if modules.any():
-            self.rank.modules.extend(**{name: columns[name][modules] for name in ("start", "end", "place", "name")})
-        for place in np.flatnonzero(kind == _ANNOTATION).tolist():
-            times, thread = (int(start[place]), int(end[place])), int(columns["place"][place])
-            self.rank.annotations.append(Annotation(_text(kept[place].name), *times, thread))
+            spans.extend(**{name: columns[name][which] for name in names}, **more)
+        self._keep_annotations(kept, columns, kind == _ANNOTATION)
         self._keep_asked(kept, columns)
+
+    def _keep_annotations(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Chosen) -> None:
+        names = [_text(event.name) for event in compress(kept, which.tolist())]
+        places = (columns[name][which].tolist() for name in ("start", "end", "place"))
+        self.rank.annotations += map(Annotation, names, *places)
 
     def _keep_asked(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]") -> None:
         """Add calls that ask gloo for work, and its events."""
-        names = [place for name, place in self.rank.table.items() if name.startswith((EVENT, CALL))]
-        for place in np.flatnonzero(np.isin(columns["name"], names)).tolist():
-            event, times = kept[place], (int(columns["start"][place]), int(columns["end"][place]))
-            number = NONE if event.args is None else integer(event.args.number, NONE)
-            self.asked.append(HostCall(_text(event.name), times, (event.pid, event.tid), number))
+        table = self.rank.table
+        for name in islice(table, self.looked_at, None):
+            if name.startswith((EVENT, CALL)):
+                self.asking.add(table[name])
+        self.looked_at = len(table)
+        if not self.asking:
+            return
+        # What a device executes asks for nothing.
+        which = np.isin(columns["name"], [*self.asking]) & (columns["place"] != NONE)
+        names = [_text(event.name) for event in compress(kept, which.tolist())]
+        places = (columns[name][which].tolist() for name in ("start", "end", "place"))
+        numbers = integers([each.number for each in _arguments(kept, which)]).tolist()
+        self.asked += map(HostCall, names, *places, numbers)
 
     def _of_operators(self, args: list[Arguments]) -> "dict[str, npt.NDArray[Any]]":
         """Places of the shapes of operators' inputs, and the operators' numbers."""
@@ -230,32 +254,58 @@ class _Reading:
             "sequence": integers([each.order for each in args]),
         }
 
-    def _places(self, kept: Sequence[Event], kinds: Sequence[int]) -> "dict[str, npt.NDArray[Any]]":
-        """Places of names and threads, which are in the order of the file."""
-        threads, table = self.rank.threads, self.rank.table
+    def _names(self, kept: Sequence[Event]) -> Places:
+        """Places of names, which are in the order of the file."""
         # Most names are texts, and a call for each takes as long as the rest.
-        names = [table[event.name if type(event.name) is str else _text(event.name)] for event in kept]
-        places = [
-            NONE if kind < _CALL else threads[event.pid, event.tid] for event, kind in zip(kept, kinds, strict=True)
-        ]
-        return {
-            "name": np.fromiter(names, np.int32, len(names)),
-            "place": np.fromiter(places, np.int32, len(places)),
-        }
+        names = [name if type(name := event.name) is str else _text(name) for event in kept]
+        return np.fromiter(map(self.rank.table.__getitem__, names), np.int32, len(names))
 
-    def _keep_ops(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Integers) -> None:
-        """Add the ops of devices at some places."""
+    def _threads(self, kept: Sequence[Event], which: Chosen) -> Places:
+        """Places of the threads of the events of a host, which are in the order of the file, too."""
+        found = np.full(len(kept), NONE, np.int32)
+        events = [*compress(kept, which.tolist())]
+        # A list of tuples would take the collector of garbage as long as all the rest.
+        keys = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+        found[which] = np.fromiter(map(self.rank.threads.__getitem__, keys), np.int32, len(events))
+        return found
+
+    def _collectives(self, kept: Sequence[Event], which: Chosen) -> Places:
+        """Places of what some events record of a collective."""
+        found = np.full(len(kept), NONE, np.int32)
+        events = compress(kept, which.tolist())
+        places = np.flatnonzero(which).tolist()
+        for place, args in zip(places, [event.args for event in events], strict=True):
+            if args is not None and args.collective is not None:
+                found[place] = self._place(args)
+        return found
+
+    def _place(self, args: Arguments) -> int:
+        """The place of what arguments record of a collective."""
+        if args.sequence is not None or type(args.ranks) is list:
+            return self.rank.place(recorded(args))
+        values = COLLECTIVE_VALUES(args)
+        # Equal numbers of different types are written differently.
+        key = (*values, *map(type, values))
+        place = self.recorded.get(key)
+        if place is None:
+            place = self.recorded[key] = self.rank.place(recorded(args))
+        return place
+
+    def _keep_ops(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Chosen) -> None:
+        """Add the ops of devices, which are some of the events."""
         found = {name: column[which] for name, column in columns.items()}
-        events = [kept[place] for place in which.tolist()]
-        args = [event.args or _NOTHING for event in events]
-        keys = [(each.device, each.stream, event.pid, event.tid) for each, event in zip(args, events, strict=True)]
+        events, args = [*compress(kept, which.tolist())], _arguments(kept, which)
+        keys = (
+            *([each.device for each in args], [each.stream for each in args]),
+            *([event.pid for event in events], [event.tid for event in events]),
+        )
         streams = self.streams
-        for device, stream, process, thread in dict.fromkeys(keys):
+        for device, stream, process, thread in dict.fromkeys(zip(*keys, strict=True)):
             key = device, stream, process, thread
             if key not in streams:
                 number = integer(device, integer(process, 0))
                 streams[key] = self.rank.streams[number, thread if stream is None else stream]
-        found["place"] = np.fromiter(map(streams.__getitem__, keys), np.int32, len(keys))
+        found["place"] = np.fromiter(map(streams.__getitem__, zip(*keys, strict=True)), np.int32, len(events))
         self.rank.device.extend(**found, bytes=integers([each.bytes for each in args]))
 
     def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
@@ -269,7 +319,7 @@ class _Reading:
             left_out.append("characters and numbers that JSON does not have were replaced")
         left_out += self.memory.failures()
         rank, world = integer(job.get("rank"), NONE), integer(job.get("world_size"), NONE)
-        self.rank.background = background_ops(self.asked)
+        self.rank.background = background_ops(self.asked, [*self.rank.threads])
         if self.rank.background:
             self.rank.asking, self.rank.waiting = (CALL,), (WAIT,)
         memory = self.memory.over(self.rank)
@@ -302,6 +352,11 @@ def _kind(event: Event) -> int | None:
         return None
     moves = event.cat == _ON_MTIA and type(event.name) is str and event.name.startswith(_MOVES)
     return _KEPT["gpu_memcpy"] if moves else kind
+
+
+def _arguments(events: Sequence[Event], which: Chosen) -> list[Arguments]:
+    """What is read of the arguments of some events."""
+    return [_NOTHING if (args := event.args) is None else args for event in compress(events, which.tolist())]
 
 
 def _is_module(name: Scalar) -> bool:

@@ -4,8 +4,11 @@ Times are decimal numbers of microseconds, some since 1970. Most files have them
 and are read a column at a time; events of the others have decimal numbers.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import lru_cache
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Union, cast
 
@@ -90,29 +93,45 @@ class DecimalEvent(Event, gc=False):
     dur: Decimal | None = None
 
 
-CallArguments = msgspec.defstruct(
-    "CallArguments",
-    [("correlation", Scalar, None)],
-    namespace={
-        name: default
-        for name, default in zip(Arguments.__struct_fields__, Arguments.__struct_defaults__, strict=True)
-        if name != "correlation"
-    },
-    gc=False,
-)
-"""Arguments of a call that launches ops: it has no others that are read."""
+def _arguments(name: str, *fields: str) -> Any:
+    """A form of arguments of which no other fields than these are read; the others have their defaults."""
+    every = {each.name: each for each in msgspec.structs.fields(Arguments)}
+    defaults = dict(zip(Arguments.__struct_fields__, Arguments.__struct_defaults__, strict=True))
+    forms = {each: msgspec.field(name=every[each].encode_name, default=defaults[each]) for each in fields}
+    return msgspec.defstruct(
+        name,
+        [(each, every[each].type, form) for each, form in forms.items()],
+        namespace={each: default for each, default in defaults.items() if each not in fields},
+        gc=False,
+    )
 
-_WITH_ARGUMENTS = (
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "mtia_ccp_events",
-    "cpu_op",
-    "user_annotation",
-    "cpu_instant_event",
+
+_OF_COLLECTIVES = (
+    *("collective", "dtype", "sent", "received", "first", "stride", "size", "group", "description", "ranks"),
+    *("sequence", "source", "target"),
 )
+COLLECTIVE_VALUES = attrgetter(*_OF_COLLECTIVES)
+"""Gets what arguments record of a collective."""
+
+_OpArguments = _arguments("OpArguments", "device", "stream", "correlation", "bytes", *_OF_COLLECTIVES)
+_OperatorArguments = _arguments("OperatorArguments", "external", "number", "order", "shapes", *_OF_COLLECTIVES)
+_CallArguments = _arguments("CallArguments", "correlation")
+_AnnotationArguments = _arguments("AnnotationArguments", "number")
+_MemoryArguments = _arguments(
+    "MemoryArguments", "size_changed", "total_allocated", "total_reserved", "device_type", "device_id"
+)
+
 CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
 """Categories of the calls that launch what a device executes."""
+
+_ARGUMENTS = {
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events"), _OpArguments),
+    **dict.fromkeys(CALLS, _CallArguments),
+    "cpu_op": _OperatorArguments,
+    "user_annotation": _AnnotationArguments,
+    "cpu_instant_event": _MemoryArguments,
+}
+"""Arguments that are read of events of known categories."""
 
 _LEFT_OUT = (
     "ac2g",
@@ -134,12 +153,11 @@ def _known_events(number: Any) -> Any:
     """
     times = [("name", Scalar, None), ("pid", Scalar, None), ("tid", Scalar, None)]
     times += [(name, number, None) for name in ("ts", "dur")]
-    parts: tuple[tuple[tuple[str, ...], list[Any], dict[str, Any]], ...] = (
-        (_WITH_ARGUMENTS, [*times, ("args", Arguments | None, None)], {}),
-        (CALLS, [*times, ("args", CallArguments | None, None)], {}),
+    parts: list[tuple[tuple[str, ...], list[Any], dict[str, Any]]] = [
         (("python_function",), times, {"args": None}),
         (_LEFT_OUT, [], {"name": None, "args": None}),
-    )
+    ]
+    parts += [((category,), [*times, ("args", form | None, None)], {}) for category, form in _ARGUMENTS.items()]
     return Union[  # noqa: UP007  # of forms that are made here: `|` joins those that a reader sees
         tuple(
             msgspec.defstruct(
@@ -249,12 +267,21 @@ def _count(value: Scalar) -> int | None:
 
 def _ranks(args: Arguments) -> tuple[int, ...]:
     """The ranks of a group: from the list, unless it is cut, else from the first one, the stride and the size."""
-    size, text = _count(args.size), args.ranks
-    words = text if isinstance(text, list) else str(text or "").strip("[]() ").split(",")
-    ranks = tuple(integer(each.strip() if isinstance(each, str) else each, NONE) for each in words)
+    size = _count(args.size)
+    ranks = _listed(args.ranks) if isinstance(args.ranks, list) else _written(str(args.ranks or ""))
     if NONE not in ranks and (size is None or len(ranks) == size):
         return ranks
     first, stride = _count(args.first), _count(args.stride)
     if first is None or stride is None or size is None or not 0 < size <= 1 << 20:
         return ()
     return tuple(first + stride * each for each in range(size))
+
+
+@lru_cache(maxsize=1 << 12)
+def _written(text: str) -> tuple[int, ...]:
+    """The numbers of a list that is written as a text."""
+    return _listed(text.strip("[]() ").split(","))
+
+
+def _listed(words: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(integer(each.strip() if isinstance(each, str) else each, NONE) for each in words)

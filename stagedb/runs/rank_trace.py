@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -82,25 +83,24 @@ class ProcessGroup:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class BackgroundOp:
-    """Work that a thread of the host does while the program goes on. times: start and end in ns.
+class BackgroundOp(msgspec.Struct, frozen=True, gc=False):
+    """Work that a thread of the host does while the program goes on. start, end: in ns.
 
     stream: what runs such work in order. moment, thread: when and on which thread the program asked for it. worker: the
-    thread that does it, whose operators are part of it; None: the program's.
+    thread that does it, whose operators are part of it; None: the program's. Threads are places.
     """
 
     name: str
-    times: tuple[int, int]
+    start: int
+    end: int
     stream: Hashable
     moment: int
-    thread: Hashable
-    worker: Hashable | None
+    thread: int
+    worker: int | None
     collective: RecordedCollective
 
 
-@dataclass(frozen=True, slots=True)
-class Annotation:
+class Annotation(msgspec.Struct, frozen=True, gc=False):
     """A range that a program named. start, end: ns since 1970 by the rank's clock. thread: place of its thread."""
 
     name: str
