@@ -8,13 +8,15 @@ valid JSON with a bracket at each end, and otherwise ends at an earlier one.
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from stagedb.copied_processes import Copies
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
@@ -30,6 +32,9 @@ ENDS = 64
 
 MOST_UNKNOWN = 4
 """Pieces with an event of none of the known forms, beyond those without one, after which these are tried no longer."""
+
+MOST_NOT_PLAIN = 4
+"""Pieces that are not as most are, after which other processes get no more of them."""
 
 _GZIP = b"\x1f\x8b"
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -57,6 +62,52 @@ class _Ended(Exception):
         self.value, self.rest = text[:at], text[at:]
 
 
+class _Held:
+    """A file of which a part was read ahead of its turn. held: this part, in its order."""
+
+    def __init__(self, text: Any) -> None:
+        self.text = text
+        self.held: deque[bytes] = deque()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, fewer than `size` only at the end of the file."""
+        parts = []
+        while size and self.held:
+            part = self.held.popleft()
+            if len(part) > size:
+                self.held.appendleft(part[size:])
+            parts.append(part[:size])
+            size -= len(parts[-1])
+        return b"".join((*parts, self.text.read(size))) if size else b"".join(parts)
+
+
+Question = tuple[int, bytes, Any]
+"""A number, which is another one each time, a piece, and the form of its events."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Other processes that read plain pieces. take: gets what they return of each but its number of events, in order.
+
+    copies: get a `Question`, and return the number of events and what `take` gets, or None for a piece that is not
+    plain: this process then reads it.
+    """
+
+    copies: Copies
+    take: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A piece that another process reads. left: bytes that were left before `fresh` was read. used: how many are gone
+    with the piece, which has the comma that follows it."""
+
+    number: int
+    left: bytes
+    fresh: bytes
+    used: int
+
+
 @dataclass
 class EventStream(Generic[EventT]):
     """The events of one file.
@@ -64,7 +115,8 @@ class EventStream(Generic[EventT]):
     path: of the file. kind: a `msgspec.Struct`, the form of an event. known: forms of most events, as a union: they are
     tried first, and have what is used of that form. top: the values next to the list, complete after the last event.
     left_out: events that do not have this form: the number of each in the list, from 0, and what is wrong. repaired:
-    whether characters were replaced that JSON does not have. done: bytes of the file that were read.
+    whether characters were replaced that JSON does not have. done: bytes of the file that were read. number: events
+    before the last piece. elsewhere: reads the pieces that follow, but for those with something that is not usual.
     """
 
     path: Path
@@ -74,8 +126,10 @@ class EventStream(Generic[EventT]):
     left_out: list[tuple[int, str]] = field(default_factory=list)
     repaired: bool = False
     done: int = 0
+    number: int = 0
+    elsewhere: Elsewhere | None = None
     _offset: int = 0
-    _number: int = 0
+    _not_plain: int = 0
     _piece: bytes = b""
     _unknown: int = 0
 
@@ -88,7 +142,7 @@ class EventStream(Generic[EventT]):
             with open_regular(self.path) as raw:
                 compressed = raw.read(2) == _GZIP
                 raw.seek(0)
-                text: Any = gzip.GzipFile(fileobj=raw) if compressed else raw
+                text = _Held(gzip.GzipFile(fileobj=raw) if compressed else raw)
                 for piece in self._pieces(text):
                     self.done = raw.tell()
                     yield piece
@@ -97,16 +151,27 @@ class EventStream(Generic[EventT]):
         except OSError as error:
             raise UsageError(f"cannot read the trace {path_text(self.path)}: {error.strerror or error}") from None
 
+    @property
+    def offset(self) -> int:
+        """Bytes of the text of the file before the last piece."""
+        return self._offset
+
     def again(self, kind: type[EventT], known: Any = None) -> Sequence[EventT | None]:
         """The events of the last piece in other forms, which all later pieces have, too."""
-        self.kind, self.known, self._unknown = kind, known, 0
-        self.left_out = [each for each in self.left_out if each[0] < self._number]
+        self.change(kind, known)
+        self.left_out = [each for each in self.left_out if each[0] < self.number]
         return self._decode(self._piece)
 
-    def _pieces(self, text: Any) -> Iterator[Sequence[EventT | None]]:
+    def change(self, kind: type[EventT], known: Any = None) -> None:
+        """Read what follows in other forms."""
+        self.kind, self.known, self._unknown = kind, known, 0
+
+    def _pieces(self, text: _Held) -> Iterator[Sequence[EventT | None]]:
         buffer, alone = self._head(text)
         more = True
         while more:
+            if self.elsewhere is not None and self._not_plain < MOST_NOT_PLAIN:
+                buffer = self._read_elsewhere(text, buffer, self.elsewhere)
             fresh = text.read(PIECE)
             more = bool(fresh)
             buffer += fresh
@@ -127,7 +192,7 @@ class EventStream(Generic[EventT]):
                     self._tail(text, over.rest[:-1] + buffer[end:] if more else over.rest, alone)
                     return
                 yield found
-                self._number += len(found)
+                self.number += len(found)
                 if not more:
                     # If the whole file is a list, nothing follows its bracket.
                     self._tail(text, b"", alone)
@@ -140,6 +205,50 @@ class EventStream(Generic[EventT]):
                 if len(buffer) > LONGEST:
                     raise self._error(f"what begins at byte {self._offset} is larger than {LONGEST >> 20} MiB")
         raise self._error(f"it ends in its list of events, at byte {self._offset + len(buffer)}: the file is cut")
+
+    def _read_elsewhere(self, text: _Held, buffer: bytes, elsewhere: Elsewhere) -> bytes:
+        """Have plain pieces read. They end where `_pieces` would have ended them: at the last place where one may.
+
+        buffer: bytes before those that `text` has. Returns those before the first piece that is not plain.
+        """
+        copies = elsewhere.copies
+        asked: deque[_Asked] = deque()
+        answers: dict[int, Any] = {}
+        count, plain = 0, True
+        while plain or copies.busy:
+            while plain and copies.idle:
+                fresh = text.read(PIECE)
+                both = buffer + fresh
+                ends = self._ends(both) if fresh else []
+                if not ends:
+                    text.held.appendleft(fresh)
+                    plain = False
+                    break
+                used = ends[0] + both[ends[0] :].index(b",") + 1
+                asked.append(_Asked(count, buffer, fresh, used))
+                copies.ask((count, b"[" + both[: ends[0]] + b"]", self.kind))
+                buffer, count = both[used:], count + 1
+            for question, answer in copies.answers():
+                answers[question[0]] = answer
+            while asked and asked[0].number in answers:
+                answer = answers.pop(asked[0].number)
+                if answer is None:
+                    self._not_plain += 1
+                    return self._given_back(text, asked, copies)
+                piece = asked.popleft()
+                self._offset += piece.used
+                self.number += answer[0]
+                elsewhere.take(answer[1])
+        return buffer
+
+    @staticmethod
+    def _given_back(text: _Held, asked: Sequence[_Asked], copies: Copies) -> bytes:
+        """Give back what was read of the pieces from the first one on, and wait for the answers about them."""
+        while copies.busy:
+            for _ in copies.answers():
+                pass
+        text.held.extendleft(each.fresh for each in reversed(asked))
+        return asked[0].left
 
     def _ends(self, buffer: bytes) -> list[int]:
         """Where a piece may end, the last place first."""
@@ -155,6 +264,21 @@ class EventStream(Generic[EventT]):
         Raises _Cut or _Ended if it ends before or after the text, and TraceFileError.
         """
         self._piece = piece
+        events = self.whole(piece)
+        if events is not None:
+            return events
+        raws = self._checked(piece, list[msgspec.Raw])
+        found: list[EventT | None] = []
+        for number, raw in enumerate(raws, self.number):
+            try:
+                found.append(msgspec.json.decode(self._mended(bytes(raw)), type=self.kind))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                found.append(None)
+                self.left_out.append((number, str(error)))
+        return found
+
+    def whole(self, piece: bytes) -> Sequence[EventT] | None:
+        """The events of a list; None if it is no JSON, or one of them does not have the form."""
         if self.known is not None:
             try:
                 events: Sequence[EventT] = msgspec.json.decode(piece, type=list[self.known])  # type: ignore[name-defined]
@@ -167,16 +291,9 @@ class EventStream(Generic[EventT]):
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
         try:
-            return msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
+            found: Sequence[EventT] = msgspec.json.decode(piece, type=list[self.kind])  # type: ignore[name-defined]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raws = self._checked(piece, list[msgspec.Raw])
-        found: list[EventT | None] = []
-        for number, raw in enumerate(raws, self._number):
-            try:
-                found.append(msgspec.json.decode(self._mended(bytes(raw)), type=self.kind))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                found.append(None)
-                self.left_out.append((number, str(error)))
+            return None
         return found
 
     def _checked(self, text: bytes, kind: Any) -> Any:

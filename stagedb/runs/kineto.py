@@ -8,7 +8,9 @@ the call, or else from names.
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.copied_processes import copies
+from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
-from stagedb.runs.event_stream import EventStream, TraceFileError
+from stagedb.runs.event_stream import Elsewhere, EventStream, Question, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes
 from stagedb.runs.kineto_events import (
@@ -46,6 +50,7 @@ from stagedb.runs.module_paths import PREFIX
 from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, Places, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
+from stagedb.shared_work import LOST
 
 _ON_MTIA = "mtia_ccp_events"
 _DEVICE: Mapping[str | None, int] = {
@@ -81,6 +86,12 @@ _MOVES = "dma"
 _NOTHING = Arguments()
 _MOST_SHOWN = 5
 
+LARGE_TEXT = 64 << 20
+"""Bytes of a file's text after which the rest is read on several cores: less takes as long as their start."""
+
+MOST_PROCESSES = 8
+"""The process that cuts the text into pieces has enough to do for as many."""
+
 Chosen = npt.NDArray[np.bool_]
 """Which of some events."""
 
@@ -100,23 +111,42 @@ def file_digest(path: Path) -> str:
         raise UsageError(f"cannot read the trace {path_text(path)}: {error.strerror or error}") from None
 
 
-def read_kineto(path: Path, digest: str, progress: Progress = lambda done: None) -> RankTrace:
+def read_kineto(
+    path: Path, digest: str, progress: Progress = lambda done: None, processes: int | None = None
+) -> RankTrace:
     """A trace of PyTorch's profiler: JSON, as it is or compressed with gzip.
 
-    digest: of the file. Raises TraceFileError for what is no such trace, is damaged, or has nothing that took time.
+    digest: of the file. processes: those that read a large file; None for one on each core, up to `MOST_PROCESSES`.
+    Raises TraceFileError for what is no such trace, is damaged, or has nothing that took time.
     """
     stream: EventStream[Event] = EventStream(path, FloatEvent, KNOWN_FLOAT_EVENTS)
     reading = _Reading()
-    before = 0
-    for piece in stream.pieces():
-        if stream.kind is FloatEvent and not reading.take(piece, nanoseconds):
-            # The rest of such a file has such times, too.
-            piece = stream.again(DecimalEvent, KNOWN_DECIMAL_EVENTS)
-        if stream.kind is DecimalEvent and not reading.take(piece, decimal_nanoseconds):
-            stream.left_out += reading.take_one_by_one(piece, before)
-        before += len(piece)
-        progress(stream.done)
+    count = min(usable_cores(), MOST_PROCESSES) if processes is None else processes
+    with ExitStack() as others:
+        for piece in stream.pieces():
+            if stream.kind is FloatEvent and not reading.take(piece, nanoseconds):
+                # The rest of such a file has such times, too.
+                piece = stream.again(DecimalEvent, KNOWN_DECIMAL_EVENTS)
+            if stream.kind is DecimalEvent and not reading.take(piece, decimal_nanoseconds):
+                stream.left_out += reading.take_one_by_one(piece, stream.number)
+            progress(stream.done)
+            if count > 1 and stream.elsewhere is None and stream.offset >= LARGE_TEXT:
+                found = others.enter_context(copies(partial(_plain, stream), count, lambda _: path_text(path), LOST))
+                stream.elsewhere = Elsewhere(found, reading.add) if found.channels else None
+                count = len(found.channels)
+    progress(stream.done)
     return reading.trace(path, digest, stream)
+
+
+def _plain(stream: EventStream[Event], question: Question) -> "tuple[int, _Reading] | None":
+    """What is read of a piece in a copy of this process; None if a part of it is not as in most files."""
+    _, piece, kind = question
+    if stream.kind is not kind:
+        stream.change(kind, KNOWN_DECIMAL_EVENTS)
+    events = stream.whole(piece)
+    found = _Reading()
+    in_ns = nanoseconds if kind is FloatEvent else decimal_nanoseconds
+    return (len(events), found) if events is not None and found.take(events, in_ns) else None
 
 
 @dataclass
@@ -307,6 +337,30 @@ class _Reading:
                 streams[key] = self.rank.streams[number, thread if stream is None else stream]
         found["place"] = np.fromiter(map(streams.__getitem__, zip(*keys, strict=True)), np.int32, len(events))
         self.rank.device.extend(**found, bytes=integers([each.bytes for each in args]))
+
+    def add(self, more: "_Reading") -> None:
+        """Add what was read of the piece that follows, as if it was read here."""
+        rank, other = self.rank, more.rank
+        names, threads = rank.table.of(other.table), rank.threads.of(other.threads)
+        columns = {
+            "name": names,
+            "place": threads,
+            "collective": rank.numbers.of(other.numbers),
+            "shapes": rank.shapes.of(other.shapes),
+        }
+        rank.device.add_all(other.device, {**columns, "place": rank.streams.of(other.streams)})
+        for mine, theirs in ((rank.calls, other.calls), (rank.host, other.host), (rank.modules, other.modules)):
+            mine.add_all(theirs, columns)
+        thread = threads.tolist()
+        rank.annotations += [
+            Annotation(each.name, each.start, each.end, thread[each.thread]) for each in other.annotations
+        ]
+        self.asked += [
+            HostCall(each.name, each.begin, each.end, thread[each.thread], each.number) for each in more.asked
+        ]
+        self.events.update(more.events)
+        self.numbered = self.numbered and more.numbered
+        self.memory.add(more.memory)
 
     def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
         """What was read, joined."""

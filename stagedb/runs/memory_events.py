@@ -59,14 +59,14 @@ class MemoryEvents:
         # One comprehension in place of a call for each event: such calls would take as long as all the rest.
         found = [each for each in events if each is not None and each.ph == "i" and each.name in _NAMES]
         kept: list[Any] = [each for each in found if each.name == NAME]
+        times = in_ns([event.ts for event in kept])
+        if times is None:
+            return False
         for each in found:
             if each.name == FAILED and each.args is not None:
                 self._fail(each.args)
         if not kept:
             return True
-        times = in_ns([event.ts for event in kept])
-        if times is None:
-            return False
         args = [event.args or _NOTHING for event in kept]
         known = {each: self._place(*each) for each in {(each.device_type, each.device_id) for each in args}}
         places = np.array([known[each.device_type, each.device_id] for each in args], np.int64)
@@ -83,6 +83,17 @@ class MemoryEvents:
         for name, column in columns.items():
             self.columns[name].frombytes(column[counts].astype(np.int64, copy=False).tobytes())
         return True
+
+    def add(self, more: "MemoryEvents") -> None:
+        """Add events that follow these."""
+        places = {"thread": self.threads.of(more.threads), "place": self.places.of(more.places)}
+        for name, column in more.columns.items():
+            values = np.frombuffer(column, np.int64) if column else np.empty(0, np.int64)
+            values = places[name][values].astype(np.int64) if name in places else values
+            self.columns[name].frombytes(values.tobytes())
+        for place, (count, most) in more.failed.items():
+            before, size = self.failed.get(place, (0, 0))
+            self.failed[place] = before + count, max(most, size)
 
     def _place(self, kind: Scalar, number: Scalar) -> int:
         """The place of a kind of devices, by PyTorch's number of it, and a device's number; `NONE` without a kind."""

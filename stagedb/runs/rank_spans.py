@@ -1,7 +1,7 @@
 """Spans that a recording has of one rank, as they are read, in any order: a column for each of their properties."""
 
 from array import array
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -35,6 +35,10 @@ class Numbering(dict[KeyT, int]):
         place = self[key] = len(self)
         return place
 
+    def of(self, others: "Numbering[KeyT]") -> "npt.NDArray[np.int32]":
+        """The places of others, by their places there; the last entry is `NONE`, which is at that place, too."""
+        return np.array([*(self[key] for key in others), NONE], np.int32)
+
 
 @dataclass
 class SpanColumns:
@@ -56,6 +60,12 @@ class SpanColumns:
         """Add spans, with their values of each column."""
         for name, column in values.items():
             self.columns[name].frombytes(column.astype(np.dtype(_TYPES[name]), copy=False).tobytes())
+
+    def add_all(self, others: "SpanColumns", places: "Mapping[str, npt.NDArray[Any]]") -> None:
+        """Add other spans. places: of columns that have places, the new place of each."""
+        for name in self.columns:
+            column = others.column(name)
+            self.extend(**{name: places[name][column] if name in places else column})
 
     def column(self, name: str) -> "npt.NDArray[Any]":
         """A column, which must not be added to as long as this is in use."""

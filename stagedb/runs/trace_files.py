@@ -40,7 +40,12 @@ def read_traces(profiles: Mapping[str, Path], progress: Callable[[int], None] = 
             traces += read_trace(path, digest, partial(_report, progress, before))
         return traces
     found: dict[int, list[RankTrace]] = {}
-    for at, ranks in shared(lambda at: read_trace(paths[at], digests[at]), [*map(path_text, paths)], processes):
+    for at, ranks in shared(
+        # A copy of this process makes none of its own.
+        lambda at: read_trace(paths[at], digests[at], processes=1),
+        [*map(path_text, paths)],
+        processes,
+    ):
         found[at] = ranks
         progress(sum(sizes[place] for place in found))
     return [*chain.from_iterable(found[at] for at in range(len(paths)))]
@@ -50,11 +55,13 @@ def _report(progress: Callable[[int], None], before: int, done: int) -> None:
     progress(before + done)
 
 
-def read_trace(path: Path, digest: str, progress: Callable[[int], None] = lambda done: None) -> list[RankTrace]:
+def read_trace(
+    path: Path, digest: str, progress: Callable[[int], None] = lambda done: None, processes: int | None = None
+) -> list[RankTrace]:
     """The ranks of a trace file, by the format of its content.
 
-    digest: of the file. progress: called with the bytes that were read. Raises TraceFileError for a file of no known
-    format or a damaged one, and UsageError for one that cannot be read.
+    digest: of the file. progress: called with the bytes that were read. processes: as of `read_kineto`. Raises
+    TraceFileError for a file of no known format or a damaged one, and UsageError for one that cannot be read.
     """
     try:
         with open_regular(path) as file:
@@ -63,4 +70,4 @@ def read_trace(path: Path, digest: str, progress: Callable[[int], None] = lambda
         raise UsageError(f"cannot read the trace {path_text(path)}: {error.strerror or error}") from None
     if begin == MAGIC:
         return read_nsight(path, digest, progress)
-    return [read_kineto(path, digest, progress)]
+    return [read_kineto(path, digest, progress, processes)]
