@@ -9,8 +9,10 @@ from stagedb.api.results import RunInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory, is_there
 from stagedb.outputs import path_text
+from stagedb.places import embedded_home
+from stagedb.runs.kept_ranks import KeptRanks
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.trace_files import ENDINGS
+from stagedb.runs.trace_files import ENDINGS, TraceReading
 from stagedb.store import Store, current_user
 from stagedb.store.contents.runs import has_run, known_ranks, record_run
 from stagedb.store.naming import set_name, wanted_name
@@ -22,15 +24,23 @@ Progress = Callable[[int, int, str], None]
 
 
 def import_run(
-    store: Store, paths: Sequence[Path], name: str | None, keep_names: bool, progress: Progress | None = None
+    store: Store,
+    paths: Sequence[Path],
+    name: str | None,
+    keep_names: bool,
+    progress: Progress | None = None,
+    notes: Callable[[str], None] = lambda text: None,
 ) -> RunInfo:
     """Import the run of these traces, or find it by its files. See `Stagedb.import_run`."""
     files = RunFiles.of(trace_files(paths))
     wanted = None if name is None else wanted_name(store, name)
     found = known_ranks(store, list(files.profiles))
     new = False
+    kept = KeptRanks(embedded_home() / "imports")
     if found is None or not has_run(store, found):
-        run = files.read(lambda done, of: _report(progress, done, of, "reading"))
+        of = files.size
+        reading = TraceReading(lambda done: _report(progress, done, of, "reading"), kept, notes)
+        run = files.read(reading)
         names = {rank: files.profiles[trace.digest].name if keep_names else None for rank, trace in run.ranks.items()}
         new = record_run(
             store,
@@ -40,6 +50,7 @@ def import_run(
             lambda done, of: _report(progress, done, of, "writing"),
         )
         found = run.id
+    kept.remove(files.profiles)
     known_as = () if new else lookup.made_run(store, found).names
     if wanted is not None:
         set_name(store, "Run", found, wanted)

@@ -38,6 +38,7 @@ class RunVerbs:
         name: str | None = None,
         keep_names: bool = False,
         progress: "Callable[[int, int, str], None] | None" = None,
+        notes: Callable[[str], None] = lambda text: None,
     ) -> RunInfo:
         """Import a run that a profiler recorded: its trace files, or directories with them.
 
@@ -45,13 +46,14 @@ class RunVerbs:
         of Nsight Systems, which have a rank for each process with a device; all of one recording of one job. A run that
         the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
         keep the names of the files, which may contain host names and user names. progress: called with what is done, of
-        how much, and of what. Raises UsageError for a file that is no such trace, and for files of different jobs.
+        how much, and of what. notes: called with what is not read because an import that was interrupted had read it.
+        Raises UsageError for a file that is no such trace, and for files of different jobs.
         """
         from stagedb.api import importing, jobs
 
         with jobs.shown(self.store, "import", "a run" if name is None else name, "bytes") as job:
             watched = jobs.watched(job, progress, {"writing": "rows"})
-            run = importing.import_run(self.store, paths, name, keep_names, watched)
+            run = importing.import_run(self.store, paths, name, keep_names, watched, notes)
             job.about("run", run.id)
             return run
 

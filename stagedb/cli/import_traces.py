@@ -35,7 +35,7 @@ def import_(
     as it is or compressed with gzip; or SQLite exports of Nsight Systems, with a rank for each process that ran
     kernels; or a set of Chakra's execution traces. They are of one recording of one job. Collectives are matched over
     the ranks, and their clocks are aligned by them. A run that the store has is found by its files, and is not read
-    again.
+    again. After an import of several files that was interrupted, only those are read that it had not read.
 
     `stagedb query hotspots --run NAME` and other queries about the time of a profile answer for a run, too.
     """
@@ -45,7 +45,7 @@ def import_(
             if report is not None:
                 report(done, of)
 
-        run = db.import_run(*paths, name=name, keep_names=keep_names, progress=report_on)
+        run = db.import_run(*paths, name=name, keep_names=keep_names, progress=report_on, notes=common.note)
         clocks = list(db.query("clocks", run=run.id))
     for line in summary(run, clocks):
         common.line(line)

@@ -1,7 +1,7 @@
 """The files of a run: its profiles, and the execution traces next to them."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from stagedb.runs.execution_trace import is_execution_trace, read_execution_trac
 from stagedb.runs.gloo_groups import with_groups
 from stagedb.runs.kineto import file_digest
 from stagedb.runs.measured_run import MeasuredRun, measured_run
-from stagedb.runs.trace_files import read_traces
+from stagedb.runs.trace_files import TraceReading, read_traces
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,18 @@ class RunFiles:
             profiles = {hashlib.sha256((each + others).encode()).hexdigest(): path for each, path in profiles.items()}
         return cls(profiles, tuple(execution.values()))
 
-    def read(self, progress: Callable[[int, int], None] = lambda done, of: None) -> MeasuredRun:
-        """The run. progress: called with the bytes of the profiles that were read, and with all of them."""
+    def read(self, reading: TraceReading | None = None) -> MeasuredRun:
+        """The run. reading: how, as of `read_traces`; traces of Chakra are read at once, and none is kept."""
         if self.is_chakra:
             return measured_run(read_chakra(self.profiles))
-        of = sum(path.stat().st_size for path in self.profiles.values())
-        traces = read_traces(self.profiles, lambda done: progress(done, of))
+        traces = read_traces(self.profiles, reading)
         found = [read_execution_trace(path) for path in self.execution]
         return measured_run(with_groups(with_execution_traces(traces, found)))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the profiles."""
+        return sum(path.stat().st_size for path in self.profiles.values())
 
 
 def _of_one_set(chakra: Mapping[str, Path], every: Mapping[str, Path]) -> Mapping[str, Path]:

@@ -1,6 +1,7 @@
 """Files of profilers, by what is in them: the reader of each format."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -9,6 +10,7 @@ from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
+from stagedb.runs.kept_ranks import KeptRanks
 from stagedb.runs.kineto import read_kineto
 from stagedb.runs.nsight import MAGIC, read_nsight
 from stagedb.runs.rank_trace import RankTrace
@@ -24,31 +26,67 @@ MOST_PROCESSES = 8
 """Each holds a piece of a file and what it has read of it."""
 
 
-def read_traces(profiles: Mapping[str, Path], progress: Callable[[int], None] = lambda done: None) -> list[RankTrace]:
+@dataclass(frozen=True)
+class TraceReading:
+    """How the traces of a run are read. progress: called with the bytes that were read of all files.
+
+    kept: where ranks of several files are kept until the run is in the store; None: nowhere. notes: gets what is not
+    read, as sentences.
+    """
+
+    progress: Callable[[int], None] = lambda done: None
+    kept: KeptRanks | None = None
+    notes: Callable[[str], None] = lambda text: None
+
+
+def read_traces(profiles: Mapping[str, Path], reading: TraceReading | None = None) -> list[RankTrace]:
     """The ranks of several trace files, in the order of the files; large ones are read on several cores.
 
-    profiles: files by the digest of what each is read from. progress: called with the bytes that were read of all.
-    Raises what `read_trace` raises, and StagedbError if a process that reads a file is ended.
+    profiles: files by the digest of what each is read from. reading: without it there is no report, and nothing is
+    kept. Raises what `read_trace` raises, and StagedbError if a process that reads a file is ended.
     """
+    how = TraceReading() if reading is None else reading
+    kept = how.kept if len(profiles) > 1 else None
+    sizes = {digest: path.stat().st_size for digest, path in profiles.items()}
+    found: dict[str, list[RankTrace]] = {}
+    if kept is not None:
+        known = ((digest, kept.ranks(digest)) for digest in profiles)
+        found = {digest: ranks for digest, ranks in known if ranks is not None}
+        if found:
+            how.notes(
+                f"{len(found):,} of {len(profiles):,} files were read by an import that did not end, and are not read "
+                "again"
+            )
+            how.progress(sum(sizes[digest] for digest in found))
+    left = {digest: path for digest, path in profiles.items() if digest not in found}
+    before = sum(sizes[digest] for digest in found)
+    for digest, ranks in _read(left, sizes, lambda done: how.progress(before + done)):
+        found[digest] = ranks
+        if kept is not None:
+            kept.keep(digest, ranks)
+    return [*chain.from_iterable(found[digest] for digest in profiles)]
+
+
+def _read(
+    profiles: Mapping[str, Path], sizes: Mapping[str, int], progress: Callable[[int], None]
+) -> Iterator[tuple[str, list[RankTrace]]]:
+    """The ranks of each file, with its digest, as soon as they are there."""
     digests, paths = [*profiles], [*profiles.values()]
-    sizes = [path.stat().st_size for path in paths]
-    processes = min(usable_cores(), len(paths), MOST_PROCESSES) if sum(sizes) >= LARGE else 1
-    if processes == 1:
-        traces = []
-        for at, (digest, path) in enumerate(profiles.items()):
-            before = sum(sizes[:at])
-            traces += read_trace(path, digest, partial(_report, progress, before))
-        return traces
-    found: dict[int, list[RankTrace]] = {}
+    of = sum(sizes[digest] for digest in digests)
+    processes = min(usable_cores(), len(paths), MOST_PROCESSES) if of >= LARGE else 1
+    done = 0
+    if processes < 2:
+        for digest, path in profiles.items():
+            yield digest, read_trace(path, digest, partial(_report, progress, done))
+            done += sizes[digest]
+        return
+    # A copy of this process makes none of its own.
     for at, ranks in shared(
-        # A copy of this process makes none of its own.
-        lambda at: read_trace(paths[at], digests[at], processes=1),
-        [*map(path_text, paths)],
-        processes,
+        lambda at: read_trace(paths[at], digests[at], processes=1), [*map(path_text, paths)], processes
     ):
-        found[at] = ranks
-        progress(sum(sizes[place] for place in found))
-    return [*chain.from_iterable(found[at] for at in range(len(paths)))]
+        yield digests[at], ranks
+        done += sizes[digests[at]]
+        progress(done)
 
 
 def _report(progress: Callable[[int], None], before: int, done: int) -> None:

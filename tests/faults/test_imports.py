@@ -1,13 +1,17 @@
 """Imports of the same files at once, and imports that are killed: a run is there whole and once, or not at all."""
 
 import json
+import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stagedb.api import Stagedb, checking
 from stagedb.errors import UsageError
+from stagedb.places import embedded_home
+from stagedb.runs import RankTrace, trace_files
 from stagedb.store import Store, current_user
 from tests.faults.meanwhile import resumed, stagedb, stopped_at
 from tests.runs.recordings import training_step
@@ -62,6 +66,37 @@ def test_a_killed_import_shows_nothing_and_the_next_one_completes(
     assert done.returncode == 0, done.stderr
     assert "whole: 4 ranks" in done.stdout and "there already" not in done.stdout
     assert [run.names for run in db.runs()] == [(f"{current_user()}/whole",)]
+    whole_run(store, traces)
+
+
+@pytest.mark.parametrize(("point", "files"), (("import.kept:kill:2", 2), ("wrote.dump/make_runop:kill", 4)))
+def test_an_import_goes_on_with_the_files_that_a_killed_one_had_not_read(
+    store: Store,
+    store_environment: dict[str, str],
+    traces: str,
+    tmp_path: Path,
+    point: str,
+    files: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STAGEDB_HOME", store_environment.get("STAGEDB_HOME", str(tmp_path)))
+    environment = {**store_environment, "STAGEDB_HOME": os.environ["STAGEDB_HOME"]}
+    killed = stagedb(environment, "import", traces, fault=point)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kept = embedded_home() / "imports"
+    assert len([*kept.iterdir()]) == files and kept.stat().st_mode & 0o077 == 0
+    read, real = list[str](), trace_files.read_trace
+
+    def read_trace(path: Path, *more: Any) -> list[RankTrace]:
+        read.append(path.name)
+        return real(path, *more)
+
+    monkeypatch.setattr(trace_files, "read_trace", read_trace)
+    notes = list[str]()
+    run = Stagedb(store).import_run(Path(traces), notes=notes.append)
+    assert read == [f"rank{rank}.json" for rank in range(files, 4)]
+    assert notes == [f"{files} of 4 files were read by an import that did not end, and are not read again"]
+    assert run.new and not kept.exists()
     whole_run(store, traces)
 
 

@@ -16,7 +16,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.runs import RankTrace, event_stream, kineto, trace_files
 from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.kineto import file_digest, read_kineto
-from stagedb.runs.trace_files import read_trace, read_traces
+from stagedb.runs.trace_files import TraceReading, read_trace, read_traces
 from tests.runs.recordings import Recording, training_step
 
 FOLDER = Path(__file__).parent / "gloo" / "fsdp"
@@ -50,7 +50,7 @@ def test_several_processes_read_what_one_reads(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(trace_files, "read_trace", elsewhere)
     monkeypatch.setattr(trace_files, "LARGE", 0)
     monkeypatch.setattr(trace_files, "usable_cores", lambda: 2)
-    found = read_traces(profiles(TRACES), reported.append)
+    found = read_traces(profiles(TRACES), TraceReading(reported.append))
     monkeypatch.undo()
     assert [*map(columns, found)] == [*map(columns, read_traces(profiles(TRACES)))]
     assert len(found) == len(TRACES) > 2
@@ -104,10 +104,12 @@ def long_recording() -> Recording:
         found.allocated(at, 4_096, 4_096 * (number + 1))
         found.allocated(at + 3, 512, None, None, thread=number % 4)
         found.span("mtia_ccp_events", "dma x" if number % 3 else "pe", at, 400, (0, 3), correlation=str(number))
-        words: dict[str, Any] = {"Collective name": "allreduce", "Seq": number, "Process Group Ranks": [0, "1"], "Group size": 2}
-        more: dict[str, Any] = {"Input Dims": [[number % 7, 2], []], "Sequence number": number, "Record function id": 2 * number}
-        found.span("cpu_op", "record_param_comms", at, 200, (1, number % 3), **words, **more)
         asked: dict[str, Any] = {"Record function id": 2 * number}
+        group: dict[str, Any] = {"Seq": number, "Process Group Ranks": [0, "1"], "Group size": 2}
+        more: dict[str, Any] = {"Input Dims": [[number % 7, 2], []], "Sequence number": number, **asked}
+        found.span(
+            "cpu_op", "record_param_comms", at, 200, (1, number % 3), **{"Collective name": "send"}, **group, **more
+        )
         found.span("cpu_op", "c10d::allreduce_", at, 300, **asked)
         found.span("user_annotation", "gloo:all_reduce", at + 500, 900, (1, 9), **asked)
     return found

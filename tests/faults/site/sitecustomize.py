@@ -6,6 +6,7 @@ second time. The points are:
 
 - `read.NAME` before a statement that reads, `write.NAME` after one that writes, in its open transaction, and
   `wrote.NAME` once its rows are committed;
+- `import.kept` after the ranks of each trace file of an import were kept;
 - `export.file` after each file of traces, `export.STAGE` at the end of a stage, `export.rename` before a set or a
   packed file gets its name.
 """
@@ -105,6 +106,7 @@ SEAMS: dict[str, Callable[[Any], None]] = {
     "stagedb.store.transactions": lambda module: wrap(
         module, "written", lambda _, statement, *__: f"write.{statement.name}"
     ),
+    "stagedb.runs.kept_ranks": lambda module: wrap(module.KeptRanks, "keep", lambda *_: "import.kept"),
     "stagedb.traces.set_output": of_stages,
     "stagedb.traces.staging": of_names,
     "stagedb.traces.encoded_class": of_files,
