@@ -1,12 +1,14 @@
 """The benchmark behind `scripts/bench import`: a large trace of PyTorch's profiler, read in how much time and memory.
 
 A trace is repeated with shifted times until it is as large as asked for: the one that `--trace` names, or one that is
-made up, with as many other events for each kernel as a trace with stacks has. Then a process decodes its events and
-does nothing else, and another one does what an import does before the store writes: it reads the trace, makes the run,
-and makes its rows with their digest. `--store` adds a whole import into an embedded store of its own.
+made up, with as many other events for each kernel as a trace with stacks has (`--dense`: none of these, so that all its
+events are used). Then a process decodes its events and does nothing else, and others do what an import does before the
+store writes: they read the trace into a rank, first with one process and then with one on each core, and the last one
+makes the run, and its rows with their digest. `--store` adds a whole import into an embedded store of its own.
 
-Seconds are those of the processor, since other work on the machine does not count. Memory is the largest resident set
-of the process so far, which Linux counts. The file and the store are removed afterwards.
+`CPU s` are seconds of the processor, of all processes together, which other work on the machine hardly changes. `s` is
+how long it takes. Memory is the largest resident set so far, of the process and of one that it started, which Linux
+counts. The file and the store are removed afterwards.
 """
 
 import argparse
@@ -39,6 +41,13 @@ done("start", 0)
 done("parser alone", sum(len(piece) for piece in EventStream(Path(sys.argv[1]), FloatEvent).pieces()))
 """
 
+ONE_PROCESS = """
+from pathlib import Path
+from stagedb.runs import read_kineto
+done("start", 0)
+done("reading, one process", len(read_kineto(Path(sys.argv[1]), "0" * 64, processes=1).ops))
+"""
+
 WHOLE = """
 from pathlib import Path
 from stagedb.runs import measured_run, read_trace, run_digest, run_rows
@@ -60,26 +69,31 @@ with stagedb.connect() as db:
 """
 
 STAGES = """
-import json, sys, time
+import json, os, resource, sys, time
 from pathlib import Path
-last = [time.process_time(), time.perf_counter()]
+def used():
+    return [sum(os.times()[:4]), time.perf_counter()]
+last = used()
 def done(stage, count):
-    now = [time.process_time(), time.perf_counter()]
-    # What getrusage returns counts the process that started this one, too.
+    now = used()
+    # What getrusage returns of this process counts the one that started it, too.
     peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) << 10
-    print(json.dumps([stage, now[0] - last[0], now[1] - last[1], peak, count]), flush=True)
-    last[:] = [time.process_time(), time.perf_counter()]
+    copies = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+    print(json.dumps([stage, now[0] - last[0], now[1] - last[1], peak, copies, count]), flush=True)
+    last[:] = used()
 """
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the work. cpu, wall: its seconds. peak: bytes of the process until its end. count: what it found."""
+    """A part of the work. cpu, wall: its seconds. peak, copies: bytes of the process, and of the largest that it
+    started, until its end. count: what it found."""
 
     name: str
     cpu: float
     wall: float
     peak: int
+    copies: int
     count: int
 
 
@@ -89,15 +103,19 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         path = Path(scratch) / ("trace.json.gz" if asked.gzip else "trace.json")
-        times = write_repeated(_events(asked.trace), path, int(asked.gigabytes * 1e9))
+        times = write_repeated(_events(asked), path, int(asked.gigabytes * 1e9))
         print(f"a trace of {asked.trace or 'a made-up step'}, {times:,} times: {path.stat().st_size / 1e9:.2f} GB")
-        stages = [*_stages(PARSER, path), *_stages(WHOLE, path)]
-        alone, rest = stages[0], stages[1:]
-        print("                 CPU s   of the parser   peak MiB")
-        for stage in (alone, *rest, _sum(rest)):
-            print(f"{stage.name:14} {stage.cpu:7.1f}   {stage.cpu / alone.cpu:13.2f}   {stage.peak / MEBI:8,.0f}")
-        found = {stage.name: stage.count for stage in stages}
+        alone, one, *rest = (*_stages(PARSER, path), *_stages(ONE_PROCESS, path), *_stages(WHOLE, path))
+        print("                        CPU s   of the parser       s   of the parser   peak MiB   of a copy")
+        for each in (alone, one, *rest, _sum(rest)):
+            print(
+                f"{each.name:20} {each.cpu:8.1f}   {each.cpu / alone.cpu:13.2f} {each.wall:7.1f}   "
+                f"{each.wall / alone.wall:13.2f}   {each.peak / MEBI:8,.0f}   {each.copies / MEBI:9,.0f}"
+            )
+        found = {stage.name: stage.count for stage in (alone, *rest)}
         print(f"{found['parser alone']:,} events, {found['reading']:,} ops, {found['rows']:,} rows")
+        load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+        print(f"{os.cpu_count()} cores, load of the last 1, 5 and 15 minutes {load}")
         if asked.store:
             _print_stored(path, Path(scratch) / "store")
 
@@ -106,26 +124,29 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench import", description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the file, before it is compressed")
     parser.add_argument("--trace", type=Path, help="a trace of PyTorch's profiler that is repeated")
+    parser.add_argument("--dense", action="store_true", help="make up a trace without stacks, shapes and flows")
     parser.add_argument("--gzip", action="store_true", help="compress the file")
     parser.add_argument("--store", action="store_true", help="import it into an embedded store, too")
     parser.add_argument("--scratch", type=Path, help="a directory with enough space")
     return parser.parse_args()
 
 
-def _events(trace: Path | None) -> dict[str, Any]:
-    """The document of a trace."""
-    if trace is None:
-        return made_up()
-    text = trace.read_bytes()
+def _events(asked: argparse.Namespace) -> dict[str, Any]:
+    """The document of the trace that is repeated."""
+    if asked.trace is None:
+        return made_up(asked.dense)
+    text = asked.trace.read_bytes()
     document = json.loads(gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text)
     return document if isinstance(document, dict) else {"traceEvents": document}
 
 
-def made_up() -> dict[str, Any]:
-    """A step of training, with functions of Python and with flows around what was launched."""
+def made_up(dense: bool = False) -> dict[str, Any]:
+    """A step of training, with functions of Python and with flows around what was launched. dense: without these."""
     from tests.runs.recordings import training_step
 
     document: dict[str, Any] = json.loads(training_step(0).text())
+    if dense:
+        return document
     more: list[dict[str, Any]] = []
     for event in document["traceEvents"]:
         if event["ph"] != "X":
@@ -192,6 +213,7 @@ def _sum(stages: list[Stage]) -> Stage:
         sum(each.cpu for each in stages),
         sum(each.wall for each in stages),
         max(each.peak for each in stages),
+        max(each.copies for each in stages),
         stages[-1].count,
     )
 
