@@ -24,11 +24,11 @@ from stagedb.workflows import RECOMPUTE, TaskKind
 
 def loss_of(program: ChunkProgram) -> tuple[str, int] | None:
     """Name and forward item of the loss, where the stage has it: the last loss without axes."""
-    found = None
+    loss = None
     for index, item in enumerate(program.items[program.forward]):
         if item.op.kind == "loss" and item.op.writes and not program.tensors[item.op.writes[0]].axes:
-            found = item.op.writes[0], index
-    return found
+            loss = item.op.writes[0], index
+    return loss
 
 
 def means_of(program: ChunkProgram) -> tuple[tuple[str, int], ...]:
@@ -135,11 +135,11 @@ class Chunk:
     @cached_property
     def shared_buffer(self) -> tuple[int, int] | None:
         """Elements of the buffer of gradients that are scattered for the optimizer, whole and a part, or None."""
-        found = self._shared_buckets
-        if not found:
+        buckets = self._shared_buckets
+        if not buckets:
             return None
         width = self.width("reduce")
-        return sum(each.bytes_in for each in found) // width, sum(each.bytes_out for each in found) // width
+        return sum(bucket.bytes_in for bucket in buckets) // width, sum(bucket.bytes_out for bucket in buckets) // width
 
     @cached_property
     def buffered(self) -> Mapping[Key, Fraction]:
@@ -200,34 +200,36 @@ class Chunk:
     @cached_property
     def begins(self) -> Mapping[Key, tuple[TaskKind, int, Item]]:
         """For each storage, the item that makes it: kind of task, index, item."""
-        found: dict[Key, tuple[TaskKind, int, Item]] = {}
+        makers: dict[Key, tuple[TaskKind, int, Item]] = {}
         for kind, index, item in self.running:
             for key in item.writes:
-                found.setdefault(key, (kind, index, item))
-        return found
+                makers.setdefault(key, (kind, index, item))
+        return makers
 
     @cached_property
     def reads(self) -> Mapping[Key, tuple[TaskKind, int]]:
         """The last item that uses each storage. What a layer computes again from is held until its backward ends."""
-        found = {key: (kind, index) for kind, index, item in self.running for key in (*item.reads, *item.writes)}
+        last_read = {key: (kind, index) for kind, index, item in self.running for key in (*item.reads, *item.writes)}
         for kind, index, item in self.running:
             for key in item.reads:
                 made = self.begins.get(key)
                 if made is None or not kind.differentiates:
                     continue
                 if item.op.phase == RECOMPUTE and made[2].position != item.position:
-                    found[key] = max(found[key], (kind, self.over(kind, Unit(item.position)) - 1), key=self._moment)
+                    last_read[key] = max(
+                        last_read[key], (kind, self.over(kind, Unit(item.position)) - 1), key=self._moment
+                    )
                 elif item.op.kind == HandOver.kind:
                     continue  # a handover: the chunk that gets the tensor has it under another name
-                elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
-                    found[key] = kind, self.released[kind].get(forward_of(item), index)
+                elif made[2].op.phase != item.op.phase and last_read[key] == (kind, index):
+                    last_read[key] = kind, self.released[kind].get(forward_of(item), index)
         if self.held.holds_arguments:
             for key, place in held_arguments(self.program, self.begins):
-                found[key] = max(found[key], place, key=self._moment)
+                last_read[key] = max(last_read[key], place, key=self._moment)
         if self.graph is not None:
             for key, over in self.graph.held({key: kind for key, (kind, *_) in self.begins.items()}):
-                found[key] = max(found[key], over, key=self._moment)
-        return found
+                last_read[key] = max(last_read[key], over, key=self._moment)
+        return last_read
 
     @cached_property
     def handed(self) -> Mapping[Key, tuple[TaskKind, int]]:
@@ -263,12 +265,12 @@ class Chunk:
 
         Until then the call holds what the forward has saved for it. Empty where each gradient is a call of its own.
         """
-        whole = self.plan.options.framework.whole_backward
+        whole_backward = self.plan.options.framework.whole_backward
         return {
             kind: {
                 forward_of(item): index
                 for index, item in enumerate(self.program.items[kind])
-                if whole and item.op.type is OpType.COMPUTE and item.facts.origin is not None
+                if whole_backward and item.op.type is OpType.COMPUTE and item.facts.origin is not None
             }
             for kind in self.kinds
         }
@@ -281,7 +283,7 @@ class Chunk:
         if self._expert(item) and self.plan.tp > 1 and self.plan.options.routes_whole:
             # The weights of experts, which are parts of distributed tensors, become plain tensors where the call of the
             # experts begins.
-            return max(at for at, each in enumerate(self.program.items[kind]) if self._expert(each, item.position))
+            return max(at for at, one in enumerate(self.program.items[kind]) if self._expert(one, item.position))
         return self.released[kind].get(forward_of(item), index)
 
     def _expert(self, item: Item, position: int | None = None) -> bool:
@@ -320,22 +322,22 @@ class Chunk:
         if not self.held.keeps_sent or self.plan.pp == 1 or not self.program.backwards:
             return {}
         over = self.backward_over()
-        found: dict[Key, tuple[Moment, ...]] = {}
+        freed: dict[Key, tuple[Moment, ...]] = {}
         for _, _, item in self.running:
             if item.op.axis != "pp":
                 continue
             if item.op.type is OpType.SEND and item.op.template.upward:
                 # A split backward keeps the stage's result for its second half (`backward_state`).
-                found[item.reads[0]] = (Moment(self.weights_task, len(self.weights_items)),)
+                freed[item.reads[0]] = (Moment(self.weights_task, len(self.weights_items)),)
             elif item.op.type is OpType.SEND and self.split:
-                found[item.reads[0]] = ()  # the gradient is the `grad` of an input, which the next step clears
+                freed[item.reads[0]] = ()  # the gradient is the `grad` of an input, which the next step clears
             elif item.op.type is OpType.SEND and self._keeps_gradients:
-                found[item.reads[0]] = (self.backward_over(TaskSelector.LATER), self.backward_over(TaskSelector.LAST))
+                freed[item.reads[0]] = (self.backward_over(TaskSelector.LATER), self.backward_over(TaskSelector.LAST))
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast, or the head's input.
             items = self.program.items[self.program.forward]
-            found[items[self.modelled].reads[0]] = (over,)
-        return found
+            freed[items[self.modelled].reads[0]] = (over,)
+        return freed
 
     @cached_property
     def scatters(self) -> Mapping[Key, tuple[int, Item]]:
@@ -353,7 +355,7 @@ class Chunk:
 
         Both are the same tensor unless the gradient is cut: then a whole one is summed up until the reduction.
         """
-        found: dict[Key, Key] = {}
+        sources: dict[Key, Key] = {}
         for key in self.first_gradients:
             scatter = self.scatters.get(self.program.gradients[key])
             if scatter is None or scatter[1].op.when == "every":
@@ -361,8 +363,8 @@ class Chunk:
             source = key
             while self.begins[source][2].op.kind == "slice":
                 source = self.begins[source][2].reads[0]
-            found[key] = source
-        return found
+            sources[key] = source
+        return sources
 
     @cached_property
     def tied(self) -> Mapping[Key, tuple[Moment, Moment]]:
@@ -370,13 +372,15 @@ class Chunk:
 
         The sum is made when the second one's operator is over. One that is cut is a view of the whole until then.
         """
-        found: dict[Key, tuple[Moment, Moment]] = {}
+        lifetimes: dict[Key, tuple[Moment, Moment]] = {}
         for key in self._second_gradients:
             kind, index, item = self.begins[key]
             over = Moment(kind, index + 1, prepared=True)
             cut = item.op.kind == "slice"
-            found[self.program.gradients[key]] = (Moment(kind, index), Moment(kind, index + 1)) if cut else (over, over)
-        return found
+            lifetimes[self.program.gradients[key]] = (
+                (Moment(kind, index), Moment(kind, index + 1)) if cut else (over, over)
+            )
+        return lifetimes
 
     @cached_property
     def whole_ties(self) -> frozenset[Key]:
@@ -429,11 +433,11 @@ class Chunk:
     def first_gradients(self) -> frozenset[Key]:
         """The gradients that the backward makes first of each weight. Only a tied weight has a second one, at its other
         end."""
-        found: dict[Key, Key] = {}
+        first_by_gradient: dict[Key, Key] = {}
         for key in self.begins:
             if key in self.program.gradients:
-                found.setdefault(self.program.gradients[key], key)
-        return frozenset(found.values())
+                first_by_gradient.setdefault(self.program.gradients[key], key)
+        return frozenset(first_by_gradient.values())
 
     @cached_property
     def regathered(self) -> frozenset[Unit | None]:
@@ -459,12 +463,12 @@ class Chunk:
     @cached_property
     def by_position(self) -> Mapping[TaskKind, Mapping[int, list[tuple[int, Item]]]]:
         """The items of each kind of task by position, with their places."""
-        found: dict[TaskKind, defaultdict[int, list[tuple[int, Item]]]] = {}
+        items_of: dict[TaskKind, defaultdict[int, list[tuple[int, Item]]]] = {}
         for kind, items in self.program.items.items():
-            found[kind] = defaultdict(list)
+            items_of[kind] = defaultdict(list)
             for index, item in enumerate(items):
-                found[kind][item.position].append((index, item))
-        return found
+                items_of[kind][item.position].append((index, item))
+        return items_of
 
     @cached_property
     def scattering(self) -> Mapping[TaskKind, list[tuple[int, frozenset[PlacedWeight], Item]]]:

@@ -45,8 +45,8 @@ class ClassMemory:
     @property
     def kinds(self) -> tuple[TaskKind, ...]:
         """The kinds of tasks of all chunks: one may split its backward and another not."""
-        found = {kind for program in self.programs for kind in program.items}
-        return tuple(kind for kind in TASK_KINDS.values() if kind in found)
+        used = {kind for program in self.programs for kind in program.items}
+        return tuple(kind for kind in TASK_KINDS.values() if kind in used)
 
     def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category before the step, and after the last task of each phase; `host`: in its host's memory."""
@@ -62,8 +62,8 @@ class ClassMemory:
         """Bytes by category at the peak of each phase, and at the peak of the step."""
         for phase in dict.fromkeys(kind.phase for kind in self.kinds):
             kinds = [kind for kind in self.kinds if kind.phase == phase]
-            found = self.usage.at(self.usage.peak(kinds))
-            yield f"{phase}_peak", {str(category): size for category, size in found.items()}
+            by_category = self.usage.at(self.usage.peak(kinds))
+            yield f"{phase}_peak", {str(category): size for category, size in by_category.items()}
         yield "peak", {str(category): size for category, size in self.usage.at(self.peak).items()}
 
     def saved(self, chunk: int = 0) -> dict[int, dict[str, int]]:
@@ -75,8 +75,10 @@ class ClassMemory:
 
     def alive(self) -> list[Alive]:
         """The tensors that live at the peak, the biggest first."""
-        found = self.usage.alive(self.peak)
-        return sorted(found, key=lambda each: (-each.bytes, each.name, -1 if each.layer is None else each.layer))
+        tensors = self.usage.alive(self.peak)
+        return sorted(
+            tensors, key=lambda tensor: (-tensor.bytes, tensor.name, -1 if tensor.layer is None else tensor.layer)
+        )
 
     def at(self, point: Point) -> tuple[Task, int | None, str]:
         """The task of a point, and the place in the class and the name of the op that runs then.
@@ -93,7 +95,7 @@ class ClassMemory:
     def items(self, task: Task) -> list[tuple[int, Item]]:
         """The items of a task, each with its chunk: a step runs those of all chunks."""
         chosen = self.programs if task.kind.once else self.programs[task.chunk : task.chunk + 1]
-        return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
+        return [(program.chunk, item) for program in chosen for item in program.items[task.kind]]
 
 
 def memory_of(program: Program, place: SharePlace = FIRST) -> tuple[ClassMemory, ...]:
@@ -101,7 +103,7 @@ def memory_of(program: Program, place: SharePlace = FIRST) -> tuple[ClassMemory,
 
     place: of the rank among those that share weights. The first one has the most of weights whose rows do not divide.
     """
-    classes = [(each, program.carried.get(each.number, {})) for each in program.workload.classes]
+    classes = [(columns, program.carried.get(columns.number, {})) for columns in program.workload.classes]
     return memory_of_classes(program.graph, program.plan, classes, place)
 
 
@@ -113,11 +115,11 @@ def memory_of_classes(
     classes: the columns of each class, and the weights of its buckets. place: as in `memory_of`.
     """
     shared: Shared = {}
-    found = []
+    of_classes = []
     for columns, weights in classes:
-        carried = {op: tuple(PlacedWeight(*each) for each in of) for op, of in weights.items()}
-        found.append(class_memory(graph, plan, columns, carried, place, shared))
-    return tuple(found)
+        carried = {op: tuple(PlacedWeight(*weight) for weight in of) for op, of in weights.items()}
+        of_classes.append(class_memory(graph, plan, columns, carried, place, shared))
+    return tuple(of_classes)
 
 
 def peak_of(memory: Sequence[ClassMemory]) -> int:
@@ -125,7 +127,7 @@ def peak_of(memory: Sequence[ClassMemory]) -> int:
 
     memory: that of every rank class.
     """
-    return max(sum(each.usage.at(each.peak).values()) for each in memory)
+    return max(sum(of_class.usage.at(of_class.peak).values()) for of_class in memory)
 
 
 Shared = dict[object, tuple[tuple[ChunkProgram, ...], Lives]]

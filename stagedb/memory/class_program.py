@@ -124,10 +124,10 @@ class ChunkProgram:
     @cached_property
     def by_block(self) -> Mapping[str, list[SymTensor]]:
         """The tensors of each block of the model."""
-        found: dict[str, list[SymTensor]] = {}
+        tensors_of: dict[str, list[SymTensor]] = {}
         for tensor in self.tensors.values():
-            found.setdefault(tensor.block, []).append(tensor)
-        return found
+            tensors_of.setdefault(tensor.block, []).append(tensor)
+        return tensors_of
 
     def port(self, name: str) -> Key:
         """The storage of a message's tensor: `recv_forward` and `send_backward` are at the first end.
@@ -365,9 +365,9 @@ class _Making:
             padded, width = self.value(parameter.shard), self.widths[tensor.dtype]
             sizes = [self.value(text) for text in owner.local]
             rows, row = math.prod(sizes[: parameter.rows]), math.prod(sizes[parameter.rows :])
-            each, columns = divmod(padded, row)
+            share, columns = divmod(padded, row)
             # Columns are cut into equal parts, rows into whole ones, so that the last ranks may have fewer.
-            own = padded if columns else min(each, max(rows - self.place.of(owner, self.plan) * each, 0)) * row
+            own = padded if columns else min(share, max(rows - self.place.of(owner, self.plan) * share, 0)) * row
             yield name, padded * width, own * width, bool(columns)
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:

@@ -28,8 +28,8 @@ def held_arguments(
             if key not in begins or (_of_experts(item) and _of_experts(begins[key][2])):
                 continue
             entering = _part(begins[key][2]) != part
-            whole = entering or item.op.kind == "attention"
-            over = kind, last[item.position, part if whole else _call(item)]
+            whole_call = entering or item.op.kind == "attention"
+            over = kind, last[item.position, part if whole_call else _call(item)]
             yield key, over
             for held in sources.get(key, ()) if entering else ():
                 yield held, over

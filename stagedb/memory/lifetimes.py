@@ -168,14 +168,14 @@ class Lives:
     @cached_property
     def changes(self) -> Mapping[tuple[TaskKind, int, TaskSelector], Changes]:
         """The bytes that begin and end to be held, by kind of task, chunk and selector of tasks."""
-        found: dict[tuple[TaskKind, int, TaskSelector], list[tuple[int, Moment, bool, int]]] = {}
+        moments: dict[tuple[TaskKind, int, TaskSelector], list[tuple[int, Moment, bool, int]]] = {}
         rows = {category: row for row, category in enumerate(Category)}
         for life in self.lives:
             row, begin = rows[life.category], life.begin
-            found.setdefault((begin.kind, begin.chunk, begin.which), []).append((row, begin, True, life.bytes))
+            moments.setdefault((begin.kind, begin.chunk, begin.which), []).append((row, begin, True, life.bytes))
             for end in life.ends:
-                found.setdefault((end.kind, end.chunk, end.which), []).append((row, end, False, -life.bytes))
-        return {key: _changes(each) for key, each in found.items()}
+                moments.setdefault((end.kind, end.chunk, end.which), []).append((row, end, False, -life.bytes))
+        return {key: _changes(of_tasks) for key, of_tasks in moments.items()}
 
 
 def _changes(found: Sequence[tuple[int, Moment, bool, int]]) -> Changes:

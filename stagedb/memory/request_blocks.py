@@ -50,8 +50,8 @@ class MemoryShare:
         if self.given is not None:
             return self.given
         held = sum(self.held.values())
-        found = self.taken - {"total": self.weights + held, "weights": self.weights, "free": 0}[self.of]
-        return found if self.most is None else min(found, self.most)
+        left = self.taken - {"total": self.weights + held, "weights": self.weights, "free": 0}[self.of]
+        return left if self.most is None else min(left, self.most)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class RequestFit:
     @property
     def blocks(self) -> int:
         """Whole blocks that the cache has room for."""
-        found = max(self.cache, 0) // self.block
-        return found if self.limit is None else min(found, self.limit)
+        fitting = max(self.cache, 0) // self.block
+        return fitting if self.limit is None else min(fitting, self.limit)
 
     @property
     def each(self) -> int:

@@ -40,15 +40,20 @@ def offloaded(found: Iterable[State], plan: Plan) -> tuple[tuple[State, ...], tu
     """
     if plan.options.offload != "optimizer":
         return tuple(found), ()
-    here, host = list[State](), list[State]()
+    on_rank, on_host = list[State](), list[State]()
     for state in found:
-        (host if state.category in (Category.OPTIMIZER, Category.MASTER) else here).append(state)
-    copies = (each for each in host if each.category is Category.MASTER)
+        (on_host if state.category in (Category.OPTIMIZER, Category.MASTER) else on_rank).append(state)
+    copies = (master for master in on_host if master.category is Category.MASTER)
     gradients = [
-        State(f"{each.name.removesuffix('master')}host_gradient", each.layer, each.bytes, Category.GRADIENTS)
-        for each in copies
+        State(
+            f"{master.name.removesuffix('master')}host_gradient",
+            master.layer,
+            master.bytes,
+            Category.GRADIENTS,
+        )
+        for master in copies
     ]
-    return tuple(here), (*host, *gradients)
+    return tuple(on_rank), (*on_host, *gradients)
 
 
 def _tables(chunk: Chunk) -> Iterator[State]:

@@ -20,8 +20,8 @@ class SharePlace:
     @classmethod
     def of_rank(cls, plan: Plan, rank: int) -> "SharePlace":
         """The place of a rank of a plan."""
-        found = {each.axis: rank // each.stride % each.size for each in groups(plan, 1, ("dp", "edp"))}
-        return cls(found.get("dp", 0), found.get("edp", 0))
+        place_on = {group.axis: rank // group.stride % group.size for group in groups(plan, 1, ("dp", "edp"))}
+        return cls(place_on.get("dp", 0), place_on.get("edp", 0))
 
     def of(self, weight: SymTensor, plan: Plan) -> int:
         """The place among those that share this weight."""

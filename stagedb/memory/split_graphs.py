@@ -43,13 +43,13 @@ class SplitGraph:
         first, second = self.program.backwards
         order = {(item.op.name, item.position): i for i, item in enumerate(self.program.items[self.program.forward])}
         places = [(index, order.get(forward_of(item), -1)) for index, item in self._differentiating(second)]
-        found: dict[Forward, tuple[int, Item]] = {}
+        run_again: dict[Forward, tuple[int, Item]] = {}
         for _, item in self._differentiating(first):
             if any(key in self.program.gradients for key in item.writes):
                 own = order.get(forward_of(item), -1)
                 after = (index for index, other in places if other > own)
-                found[forward_of(item)] = next(after, len(self.program.items[second])), item
-        return found
+                run_again[forward_of(item)] = next(after, len(self.program.items[second])), item
+        return run_again
 
     def _branch(self, forward: Forward) -> int | None:
         """The item of the second half after which an operator's part is released; None if it has no weights."""
@@ -64,10 +64,10 @@ class SplitGraph:
         than the first half. An operator that runs again needs the gradient of its result too.
         """
         first, second = self.program.backwards
-        found = [(index, item, self._branch(forward_of(item))) for index, item in self._differentiating(first)]
-        top = min((index for index, _, branch in found if branch is not None), default=None)
+        operators = [(index, item, self._branch(forward_of(item))) for index, item in self._differentiating(first)]
+        top = min((index for index, _, branch in operators if branch is not None), default=None)
         ends = {kind: len(self.program.items[kind]) - 1 for kind in (first, second)}
-        for index, item, branch in found:
+        for index, item, branch in operators:
             if branch is not None:
                 over = second, branch
             elif top is not None and index > top:
@@ -88,5 +88,5 @@ class SplitGraph:
         over = branches.get(forward_of(item), index)
         if any(place == over + 1 for place, _ in self.again.values()):
             return over
-        later = sorted(each for each in branches.values() if each > over)
+        later = sorted(item_at for item_at in branches.values() if item_at > over)
         return later[0] if later else len(self.program.items[self.program.backwards[-1]]) - 1

@@ -26,24 +26,24 @@ def saved(program: ChunkProgram) -> dict[int, dict[str, int]]:
     made |= set() if program.given is None else {program.port("recv_forward")}
     backward = [item for kind in program.backwards for item in program.items[kind]]
     readers = {key: item for item in backward for key in item.reads if key in made}
-    found: dict[int, dict[str, int]] = {position: {} for position, _ in program.places}
+    by_position: dict[int, dict[str, int]] = {position: {} for position, _ in program.places}
     for (name, position), item in readers.items():
-        tensors = found[item.position]
+        tensors = by_position[item.position]
         label = name if position == item.position else f"{name} of {position}"
         tensors[label] = program.sizes[name]
     for name, index in means_of(program) if program.backwards else ():
         if in_parts(program, index):
             continue  # a part of the loss, whose gradients the forward has made
-        found[program.items[program.forward][index].position][f"{name}.tokens"] = SCALAR
-    return found
+        by_position[program.items[program.forward][index].position][f"{name}.tokens"] = SCALAR
+    return by_position
 
 
 def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
     """The states and lives of a rank class under a plan, whose chunks have these programs."""
     held = plan.options.framework.memory
     resident: list[State] = []
-    found: list[Life] = []
-    there: list[Life] = []
+    lives_of_rank: list[Life] = []
+    lives_of_host: list[Life] = []
     total, before = sum(1 for program in programs for _ in program.once_a_step()), 0
     chunks = [Chunk(program, plan, held) for program in programs]
     for chunk in chunks:
@@ -60,13 +60,16 @@ def lives(programs: Sequence[ChunkProgram], plan: Plan) -> Lives:
             index = total if moment.index == own else before + moment.index
             return Moment(moment.kind, index, moment.which, 0, moment.prepared)
 
-        for lived, lives in ((found, _lives_of(chunk, handed_over(chunk, chunks))), (there, _on_host(chunk))):
+        for lived, lives in (
+            (lives_of_rank, _lives_of(chunk, handed_over(chunk, chunks))),
+            (lives_of_host, _on_host(chunk)),
+        ):
             for life in lives:
                 ends = tuple(map(on_stage, life.ends))
                 lived.append(Life(life.name, life.layer, life.bytes, life.category, on_stage(life.begin), ends))
         before += own
-    here, host = offloaded(resident, plan)
-    return Lives(here, tuple(found), host, tuple(there))
+    on_rank, host = offloaded(resident, plan)
+    return Lives(on_rank, tuple(lives_of_rank), host, tuple(lives_of_host))
 
 
 def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterator[Life]:
@@ -130,7 +133,7 @@ def handed_over(chunk: Chunk, chunks: Sequence[Chunk]) -> Mapping[Key, tuple[Mom
     With receive buffers it takes the place of one when its task ends (torch's `set_local_fwd_input`). Without them it
     lives until the other chunk has read it.
     """
-    program, found = chunk.program, dict[Key, tuple[Moment, ...]]()
+    program, moments = chunk.program, dict[Key, tuple[Moment, ...]]()
     ways = [(program.gives, "send_forward", "recv_forward", program.forward)]
     if program.backwards:
         ways.append((program.given, "send_backward", "recv_backward", chunk.inputs_task))
@@ -139,11 +142,11 @@ def handed_over(chunk: Chunk, chunks: Sequence[Chunk]) -> Mapping[Key, tuple[Mom
             continue
         key, reader = program.port(out), chunks[other]
         if chunk.held.receive_buffers:
-            found[key] = (Moment(kind, len(program.items[kind])),)
+            moments[key] = (Moment(kind, len(program.items[kind])),)
         elif not (key in chunk.reads and kind.keeps and chunk.reads[key][0].differentiates):
             theirs = _ends(reader, reader.program.port(into))
-            found[key] = tuple(dataclasses.replace(each, chunk=other) for each in theirs)
-    return found
+            moments[key] = tuple(dataclasses.replace(moment, chunk=other) for moment in theirs)
+    return moments
 
 
 def _ends(chunk: Chunk, key: Key) -> tuple[Moment, ...]:

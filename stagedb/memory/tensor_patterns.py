@@ -25,5 +25,5 @@ def tensor_patterns(alive: Iterable[tuple[str, str, int, int]]) -> list[TensorPa
         sums = taken.setdefault((name, category), [0, 0, 0])
         for at, value in enumerate((1, count, size)):
             sums[at] += value
-    found = [TensorPattern(*key, *sums) for key, sums in taken.items()]
-    return sorted(found, key=lambda each: (-each.bytes, each.name, each.category))
+    patterns = [TensorPattern(*key, *sums) for key, sums in taken.items()]
+    return sorted(patterns, key=lambda pattern: (-pattern.bytes, pattern.name, pattern.category))

@@ -187,10 +187,10 @@ class Usage:
 
     def levels(self, task: int) -> Levels:
         """Bytes by category while each item of a task runs, or before it if more is held then, and at its end."""
-        found, number, items = self._places(task)
+        levels_at, number, items = self._places(task)
         ends = range(len(items.at[number]) + 1)
-        before = found[:, [items.held(number, index, True) for index in ends]]
-        while_ = found[:, [items.held(number, index, False) for index in ends]]
+        before = levels_at[:, [items.held(number, index, True) for index in ends]]
+        while_ = levels_at[:, [items.held(number, index, False) for index in ends]]
         return np.where(before.sum(axis=0) > while_.sum(axis=0), before, while_)
 
     def _places(self, task: int) -> tuple[Levels, int, JointOrder]:
@@ -211,13 +211,13 @@ class Usage:
 
     def after(self, task: int) -> dict[Category, int]:
         """Bytes by category when a task is over."""
-        found, number, items = self._places(task)
-        return _by_category(found[:, items.held(number, len(items.at[number]), False)])
+        levels_at, number, items = self._places(task)
+        return _by_category(levels_at[:, items.held(number, len(items.at[number]), False)])
 
     def at(self, point: Point) -> dict[Category, int]:
         """Bytes by category at a point."""
-        found, number, items = self._places(point.task)
-        return _by_category(found[:, items.held(number, point.index, point.prepared)])
+        levels_at, number, items = self._places(point.task)
+        return _by_category(levels_at[:, items.held(number, point.index, point.prepared)])
 
     def fuller(self, task: int, index: int) -> Point:
         """The fuller of two points: while item `index` of a task runs, or just before it."""
