@@ -76,18 +76,18 @@ class Path:
 
     def parts(self, by: str) -> Mapping[str, int]:
         """Nanoseconds of the path by one of `PARTS`, the most first. Compute has no axis and is a part of its own."""
-        found: dict[str, int] = {}
+        by_name: dict[str, int] = {}
         for lane, columns in zip(self.network.lanes, self.network.columns, strict=True):
-            here = self.lane == lane.number
-            took = np.bincount(self.op[here], self.length[here], len(columns.ops)).astype(np.int64)
+            on_lane = self.lane == lane.number
+            took = np.bincount(self.op[on_lane], self.length[on_lane], len(columns.ops)).astype(np.int64)
             names = {
                 "kind": columns.ops.kind,
                 "axis": tuple(axis or "compute" for axis in columns.ops.axis),
                 "phase": columns.ops.phase,
             }.get(by) or (str(lane.stage if by == "stage" else lane.rank_class),) * len(columns.ops)
             for op in np.flatnonzero(took).tolist():
-                found[names[op]] = found.get(names[op], 0) + int(took[op])
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
+                by_name[names[op]] = by_name.get(names[op], 0) + int(took[op])
+        return dict(sorted(by_name.items(), key=lambda each: -each[1]))
 
 
 def slack(found: Timeline) -> Ints:
@@ -100,9 +100,9 @@ def slack(found: Timeline) -> Ints:
     late = [found.step] * len(took)
     for event in reversed(order.events.tolist()):
         begin = late[event] - took[event]
-        for each in before[starts[event] : starts[event + 1]]:
-            if late[each] > begin:
-                late[each] = begin
+        for earlier in before[starts[event] : starts[event + 1]]:
+            if late[earlier] > begin:
+                late[earlier] = begin
     return np.array(late, np.int64) - found.finish
 
 

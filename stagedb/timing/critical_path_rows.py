@@ -34,7 +34,7 @@ def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]])
     op, length = path.op, path.length
     reasons = path.reason[legs.first].tolist()
     segments: dict[tuple[int, bytes, bytes], int] = {}
-    made, found = [], []
+    made, places = [], []
     for number, (first, end) in enumerate(zip(legs.first, np.append(legs.first[1:], len(path)), strict=True)):
         at, ops, took = int(legs.lane[number]), op[first:end], length[first:end]
         key = (at, ops.tobytes(), took.tobytes())
@@ -43,7 +43,7 @@ def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]])
             made.append(_segment(profile, segments[key], lanes[at], ops.tolist(), took.tolist()))
         start, finish = int(legs.start[number]), int(legs.finish[number])
         values = {"number": number, "start": start, "finish": finish, "ns": finish - start}
-        found.append(
+        places.append(
             {
                 "id": f"{profile}/l{number}",
                 "task": f"{profile}/{at}/t{int(legs.task[number])}",
@@ -51,7 +51,7 @@ def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]])
                 "values": {**lanes[at], **values, "reason": Reason(reasons[number]).name.lower()},
             }
         )
-    return PathRows(tuple(made), tuple(found))
+    return PathRows(tuple(made), tuple(places))
 
 
 def _segment(profile: str, number: int, lane: Mapping[str, Any], ops: list[int], took: list[int]) -> Row:

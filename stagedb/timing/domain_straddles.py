@@ -66,17 +66,17 @@ def placed(workload: Workload, system: System) -> tuple[System, tuple[JobPlaceme
     """
     placements = []
     for level, dimension in enumerate(system.dimensions[:-1]):
-        found = () if dimension.use else tuple(_at(workload, system.network(len(workload.ranks)), level))
-        if not found:
+        straddled = () if dimension.use else tuple(_at(workload, system.network(len(workload.ranks)), level))
+        if not straddled:
             continue
-        use = found[0].use
+        use = straddled[0].use
         wanted = tuple(replace(each, use=use) if each is dimension else each for each in system.dimensions)
         try:
             replace(system, dimensions=wanted).network(len(workload.ranks))
         except UsageError:  # too few places
             continue
         system = replace(system, dimensions=wanted)
-        axes = tuple(each.axis for each in found)
+        axes = tuple(each.axis for each in straddled)
         placements.append(JobPlacement(dimension.name, use, dimension.places, axes))
     return system, tuple(placements)
 

@@ -112,9 +112,9 @@ def served_error(experts: bool) -> str:
 
     experts: whether the model has experts.
     """
-    found = _served_errors()["experts" if experts else "dense"]
+    error = _served_errors()["experts" if experts else "dense"]
     return (
-        f"{found}, as {found.rows} measured times a token of models {'with' if experts else 'without'} experts on H100 "
+        f"{error}, as {error.rows} measured times a token of models {'with' if experts else 'without'} experts on H100 "
         "and H200 are off"
     )
 
@@ -139,8 +139,8 @@ def error_of_step(system: System, workload: Workload) -> ExpectedError | None:
 
 def error_words(system: System, workload: Workload) -> str:
     """The error to expect of a timed step, and of which published steps it is, in words."""
-    found = error_of_step(system, workload)
-    return f"unknown, as {not_compared(workload.plan['workflow'])}" if found is None else str(found)
+    error = error_of_step(system, workload)
+    return f"unknown, as {not_compared(workload.plan['workflow'])}" if error is None else str(error)
 
 
 def expected_error(system: System, experts: bool) -> ExpectedError:
@@ -149,11 +149,11 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
     The errors are those of the framework that the system's `overlap` names, or of steps without a named framework.
     """
     model, framework, named = _models(experts), system.overlap.framework, system.accelerator.name
-    alike = [each for each in expected_errors() if each.experts == experts]
-    here = [each for each in alike if each.accelerator == named] if _is_known(system) else []
+    alike = [errors for errors in expected_errors() if errors.experts == experts]
+    on_accelerator = [errors for errors in alike if errors.accelerator == named] if _is_known(system) else []
     if not framework:
-        return _unnamed(system, alike, here, model)
-    own = next((each for each in here if each.framework == framework), None)
+        return _unnamed(system, alike, on_accelerator, model)
+    own = next((errors for errors in on_accelerator if errors.framework == framework), None)
     if own is not None and own.held_out.rows >= FEW:
         of = own.held_out
         reason = f"as {_steps(of.rows)} of {model} with {own.name} that fixed no number"
@@ -163,19 +163,19 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
         reason = f"as {_steps(of.rows)} of {model} with {own.name} are off when no number is fitted to them"
         return ExpectedError(of.rows, of.mean, of.worst, True, reason)
     others = "with other frameworks" if own is None else "with any framework"
-    beyond = [each for each in alike if each.framework == framework]
-    if sum(each.apart.rows for each in here) >= FEW:
-        of, left_out = _together([each.apart for each in here]), "their kind"
-        which = f"{others} on {named} ({_names([each.framework for each in here])})"
-    elif sum(each.apart.rows for each in beyond) >= FEW:
-        of, left_out = _together([each.elsewhere for each in beyond]), "their accelerator"
-        which = f"with {framework} on other accelerators ({_names([each.accelerator for each in beyond])})"
+    beyond = [errors for errors in alike if errors.framework == framework]
+    if sum(errors.apart.rows for errors in on_accelerator) >= FEW:
+        of, left_out = _together([errors.apart for errors in on_accelerator]), "their kind"
+        of_steps = f"{others} on {named} ({_names([errors.framework for errors in on_accelerator])})"
+    elif sum(errors.apart.rows for errors in beyond) >= FEW:
+        of, left_out = _together([errors.elsewhere for errors in beyond]), "their accelerator"
+        of_steps = f"with {framework} on other accelerators ({_names([errors.accelerator for errors in beyond])})"
     else:
-        of, left_out = _together([each.elsewhere for each in alike]), "their accelerator"
-        which = f"{others} on other accelerators ({_names([each.accelerator for each in alike])})"
+        of, left_out = _together([errors.elsewhere for errors in alike]), "their accelerator"
+        of_steps = f"{others} on other accelerators ({_names([errors.accelerator for errors in alike])})"
     known = "none" if own is None else f"only {own.apart.rows}"
     reason = (
-        f"as {_steps(of.rows)} of {model} {which} are off when no number is fitted to {left_out}: {known} with "
+        f"as {_steps(of.rows)} of {model} {of_steps} are off when no number is fitted to {left_out}: {known} with "
         f"{framework} on {_shown(system)} {'is' if known in ('none', 'only 1') else 'are'} known, so that yours may be "
         "further off"
     )

@@ -31,9 +31,9 @@ def gathered_casts(columns: ClassColumns) -> dict[int, tuple[int, ...]]:
         if ops.type[target] == COMPUTE and ops.template[target] == ops.template[source]:
             readers[source].append(target)
     return {
-        gather: tuple(found)
-        for gather, found in readers.items()
-        if all(ops.facts[each].casts in _CASTS for each in found)
+        gather: tuple(casts)
+        for gather, casts in readers.items()
+        if all(ops.facts[cast].casts in _CASTS for cast in casts)
     }
 
 
@@ -46,16 +46,16 @@ def casts_made(columns: ClassColumns, ranks: int) -> dict[int, int]:
     shared = {cast: gather for gather, casts in gathered_casts(columns).items() for cast in casts}
     data = edges.kind == DATA
     made: set[tuple[int, int]] = set()
-    found: dict[int, int] = {}
+    shares: dict[int, int] = {}
     for op in np.flatnonzero(ops.type == COMPUTE).tolist():
         if ops.facts[op].casts not in _CASTS:
             continue
         source = shared[op] if op in shared else int(edges.source[data & (edges.target == op)].min(initial=-1))
         key = (source, int(ops.template[op]))
         again = source >= 0 and key in made
-        found[op] = 0 if again else ranks if op in shared else 1
+        shares[op] = 0 if again else ranks if op in shared else 1
         made.add(key)
-    return found
+    return shares
 
 
 def _may_be(columns: ClassColumns, op: int) -> bool:

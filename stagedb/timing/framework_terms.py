@@ -39,7 +39,7 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
         return durations
     factors = dict(overlap.stretch)
     by_number = {each.number: each for each in workload.classes}
-    found: list[LaneDurations] = []
+    of_lanes: list[LaneDurations] = []
     for number, lane in zip(rank_classes, durations.lanes, strict=True):
         ops, tasks = by_number[number].ops, by_number[number].tasks
         microbatches = 1 + int(tasks.microbatch.max(initial=0))
@@ -65,8 +65,8 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
             dtype = str(workload.plan.get("dtype", "bf16"))
             add_copies(by_number[number], ns, overlap.copies, dtype, system.accelerator)
         _slow_down(ops, ns, overlap.taken)
-        found.append(replace(lane, ns=ns))
-    return replace(durations, lanes=tuple(found))
+        of_lanes.append(replace(lane, ns=ns))
+    return replace(durations, lanes=tuple(of_lanes))
 
 
 def _measured(ops: Ops, op: int) -> str:

@@ -65,19 +65,19 @@ def stretch_of(
     take the mean of the others. A system without tables has such shares in its curves.
     """
     known = calibrations() if numbers is None else numbers
-    found = []
+    factors = []
     for operator in STRETCHED:
         dtype = "fp8" if operator.endswith("fp8") else "bf16"
         measured = operator.partition("-")[0]
         if not any((table.operator, table.dtype) == (measured, dtype) for table in system.tables):
             continue
-        own = [each for each in known if each.operator == measured]
-        chosen = [each.factor for each in own if each.holds(profile.name, system.name)]
+        own = [calibration for calibration in known if calibration.operator == measured]
+        chosen = [calibration.factor for calibration in own if calibration.holds(profile.name, system.name)]
         if measured == "matmul" and not chosen and own:
-            chosen = [sum((each.factor for each in own), Fraction(0)) / len(own)]
+            chosen = [sum((calibration.factor for calibration in own), Fraction(0)) / len(own)]
         if chosen:
-            found.append((operator, math.prod(chosen, start=Fraction(1))))
-    return tuple(found)
+            factors.append((operator, math.prod(chosen, start=Fraction(1))))
+    return tuple(factors)
 
 
 def as_used_by(

@@ -42,7 +42,7 @@ def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, s
         return durations
     by_number = {each.number: each for each in workload.classes}
     axes = set(overlap.chunked) & set(workload.groups.axis)
-    found: list[LaneDurations] = []
+    of_lanes: list[LaneDurations] = []
     for lane, lasts in zip(lanes, durations.lanes, strict=True):
         columns = by_number[lane.rank_class]
         ns = lasts.ns.copy()
@@ -50,8 +50,8 @@ def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, s
         members = {axis: len(group_of(workload.groups, axis, lane.rank)) for axis in axes}
         _chunked(columns, ns, members)
         _in_buckets(columns, ns, overlap.reduced, overlap.gathered)
-        found.append(replace(lasts, ns=ns))
-    return replace(durations, lanes=tuple(found))
+        of_lanes.append(replace(lasts, ns=ns))
+    return replace(durations, lanes=tuple(of_lanes))
 
 
 def _relayed(columns: ClassColumns, ns: Ints) -> None:

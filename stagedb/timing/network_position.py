@@ -26,15 +26,15 @@ def rank_positions(workload: Workload, members: Mapping[str, Ints], network: Seq
     """
     ranks, sizes = workload.ranks, [each.size or 1 for each in network]
     of_class = {each.number: _sent(each.ops) for each in workload.classes}
-    found = []
+    rows = []
     for what in sorted({what for sent in of_class.values() for what in sent}, key=str):
         senders = np.isin(ranks.number, [number for number, sent in of_class.items() if what in sent])
         if isinstance(what, str):
             crossing = _placements(members[what], sizes, len(ranks), simulated=network[0].simulated)
         else:
             crossing = _crossings(getattr(ranks, NEIGHBOURS[what]), network, sizes)
-        found.append(np.where(senders, crossing, NOWHERE))
-    return np.stack(found, axis=1) if found else np.full((len(ranks), 1), NOWHERE)
+        rows.append(np.where(senders, crossing, NOWHERE))
+    return np.stack(rows, axis=1) if rows else np.full((len(ranks), 1), NOWHERE)
 
 
 def _sent(ops: Ops) -> set[str | tuple[bool, int]]:

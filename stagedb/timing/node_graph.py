@@ -87,10 +87,10 @@ class NodeGraph:
     def node(self, lane: int, task: int, op: int) -> int:
         """The node of an op in a task of a lane. Raises UsageError if that task does not run the op."""
         begin, end = int(self.firsts[lane]), int(self.firsts[lane + 1])
-        found = np.flatnonzero((self.task[begin:end] == task) & (self.op[begin:end] == op))
-        if not len(found):
+        places = np.flatnonzero((self.task[begin:end] == task) & (self.op[begin:end] == op))
+        if not len(places):
             raise UsageError(f"task {task} of lane {lane} does not run op {op}")
-        return begin + int(found[0])
+        return begin + int(places[0])
 
     def lengths(self, durations: Sequence[Ints], delays: Mapping[int, int] | None = None) -> Ints:
         """How long each event takes [ns].

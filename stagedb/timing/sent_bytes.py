@@ -19,8 +19,8 @@ def sent_by_member(kind: str, size: Fraction, members: int) -> Fraction:
 
     kind: of the collective. size: bytes that the member passes in. members: ranks of the group.
     """
-    found = KINDS[kind]
-    return found.messages(members) * found.message(size, members)
+    collective = KINDS[kind]
+    return collective.messages(members) * collective.message(size, members)
 
 
 def most_sent(workload: Workload) -> int:
@@ -36,13 +36,13 @@ def sent_by_classes(workload: Workload) -> dict[int, int]:
 def sent_of_ops(workload: Workload, columns: ClassColumns) -> dict[int, Fraction]:
     """Bytes that a rank of a class sends in a step, by the collective or message: its row among the ops."""
     ops, members, runs = columns.ops, members_of(workload, columns), runs_of(columns)
-    found = {}
+    sent = {}
     for row in np.flatnonzero((ops.type == COLLECTIVE) | (ops.type == SEND)).tolist():
         size = Fraction(int(ops.operand[row]))
         if int(ops.type[row]) == COLLECTIVE:
             size = sent_by_member(ops.kind[row], size, members[ops.axis[row]])
-        found[row] = runs[row] * size
-    return found
+        sent[row] = runs[row] * size
+    return sent
 
 
 def members_of(workload: Workload, columns: ClassColumns) -> Mapping[str, int]:

@@ -150,13 +150,13 @@ def profile_job(
     """
     axes = blocking_axes(blocking, system)
     system, placements = placed(workload, system)
-    durations, found = _timed(workload, system, measured, axes)
-    unscaled = found.step
+    durations, timeline = _timed(workload, system, measured, axes)
+    unscaled = timeline.step
     if scalings:
-        ns = scaled(found.network, durations.ns, scalings)
+        ns = scaled(timeline.network, durations.ns, scalings)
         lanes = tuple(replace(lane, ns=each) for lane, each in zip(durations.lanes, ns, strict=True))
         durations = replace(durations, lanes=lanes)
-        found = run_step(found.network, durations.ns, system.overlap.compute, blocking=axes)
-    times = step_times(found)
+        timeline = run_step(timeline.network, durations.ns, system.overlap.compute, blocking=axes)
+    times = step_times(timeline)
     merit = merit_of(times, system)
     return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled, placements)

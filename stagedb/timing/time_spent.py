@@ -150,8 +150,8 @@ class Cover:
         if not len(self.start):
             return np.zeros(len(time), np.int64)
         at = np.searchsorted(self.start, time, side="right") - 1
-        whole = np.concatenate([[0], np.cumsum(self.finish - self.start)])
-        inside: Ints = np.where(at >= 0, whole[at] + np.minimum(time, self.finish[at]) - self.start[at], 0)
+        covered = np.concatenate([[0], np.cumsum(self.finish - self.start)])
+        inside: Ints = np.where(at >= 0, covered[at] + np.minimum(time, self.finish[at]) - self.start[at], 0)
         return inside
 
     @property

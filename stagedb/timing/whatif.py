@@ -53,13 +53,13 @@ class Scaling:
 
         text: the what-if. Raises UsageError, with the known words, for anything else.
         """
-        found = _FORM.fullmatch(text.strip())
-        if found is None:
+        match = _FORM.fullmatch(text.strip())
+        if match is None:
             raise UsageError(
                 f"{shown(text)} is no what-if: write WHAT[:WHICH]=FACTOR, such as collective:tp=0.5, with one of "
                 f"{', '.join(selectors)} and a factor of 0 or more"
             )
-        what, which = found["what"], found["which"]
+        what, which = match["what"], match["which"]
         if what not in selectors:
             meant = did_you_mean(what, selectors, "{}")
             hint = meant or f"an axis or a kind goes behind one, as in collective:{what}"
@@ -69,7 +69,7 @@ class Scaling:
         if what in _NUMBERED and not (which or "").isdigit():
             raise UsageError(f"{shown(text)}: a {what} is a number, not {shown(which)}")
         try:
-            return cls(what, which, Fraction(found["factor"]))
+            return cls(what, which, Fraction(match["factor"]))
         except ZeroDivisionError:
             raise UsageError(f"{shown(text)} divides by zero") from None
 
@@ -81,31 +81,33 @@ class Scaling:
         """For each op of a lane's class whether it is scaled there."""
         ops = columns.ops
         if self.what in ("stage", "class"):
-            here = int(self.which or 0) == (lane.stage if self.what == "stage" else lane.rank_class)
-            return np.full(len(ops), here)
+            on_lane = int(self.which or 0) == (lane.stage if self.what == "stage" else lane.rank_class)
+            return np.full(len(ops), on_lane)
         if self.what in ("phase", "op"):
             return np.array([each == self.which for each in (ops.phase if self.what == "phase" else ops.name)], bool)
-        found: npt.NDArray[np.bool_] = ops.type == _TYPES[self.what]
+        chosen_ops: npt.NDArray[np.bool_] = ops.type == _TYPES[self.what]
         if self.which is not None:
-            found = found & np.array([self.which in pair for pair in zip(ops.kind, ops.axis, strict=True)], bool)
-        return found
+            chosen_ops = chosen_ops & np.array(
+                [self.which in pair for pair in zip(ops.kind, ops.axis, strict=True)], bool
+            )
+        return chosen_ops
 
 
 def scaled(network: NodeGraph, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
     """For each lane the durations of its class's ops [ns], scaled by all matching scalings, to the nearest ns."""
     used: set[Scaling] = set()
-    found = []
+    scaled_lanes = []
     for lane, columns, took in zip(network.lanes, network.columns, durations, strict=True):
         factors = [Fraction(1)] * len(columns.ops)
         for scaling in scalings:
             for op in np.flatnonzero(scaling.chosen(lane, columns)).tolist():
                 factors[op] *= scaling.factor
                 used.add(scaling)
-        found.append(whole_ns([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], columns))
+        scaled_lanes.append(whole_ns([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], columns))
     for scaling in scalings:
         if scaling not in used:
             raise UsageError(f"{scaling} chooses nothing: there is {_there(network, scaling)}")
-    return found
+    return scaled_lanes
 
 
 def _there(network: NodeGraph, scaling: Scaling) -> str:
