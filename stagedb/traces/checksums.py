@@ -39,13 +39,13 @@ def rank_crcs(encoded: EncodedClass, ranks: RankBytes) -> Crcs:
     if not len(ranks.ranks):
         return np.zeros(0, np.uint32)
     _, first = next(rank_files(encoded, ranks))
-    whole = np.uint32(zlib.crc32(first.data))
+    shared_crc = np.uint32(zlib.crc32(first.data))
     positions, sources = encoded.patched()
     weights = np.zeros(ranks.values.shape[1], np.uint32)
     np.bitwise_xor.at(weights, sources, _shifts(len(first) - 1 - positions))
     table = _multiply(weights[:, None], _byte_crcs()[None, :])
     own = np.bitwise_xor.reduce(table[np.arange(len(weights)), ranks.values], axis=1)
-    crcs: Crcs = whole ^ own ^ own[0]
+    crcs: Crcs = shared_crc ^ own ^ own[0]
     return crcs
 
 
@@ -62,11 +62,11 @@ def set_crcs(traces: TraceSet, files: RankFiles) -> dict[str, int] | None:
 
 def file_crc(path: Path) -> int:
     """The CRC-32 of a regular file. Raises OSError as `open_regular` does."""
-    found = 0
+    crc = 0
     with open_regular(path) as file:
         while block := file.read(_BLOCK):
-            found = zlib.crc32(block, found)
-    return found
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
 def checksums_text(crcs: Mapping[str, int]) -> str:
@@ -80,13 +80,13 @@ def checksums_text(crcs: Mapping[str, int]) -> str:
 
 def read_checksums(path: Path) -> dict[str, int]:
     """The checksums by name of the file. UsageError for a file of another form."""
-    found = {}
+    crc_of = {}
     for number, line in enumerate(read_text(path, "file of checksums", _LARGEST).splitlines(), 1):
         match = _LINE.fullmatch(line)
-        if match is None or match["name"] in found:
+        if match is None or match["name"] in crc_of:
             raise UsageError(f"{path}, line {number}: not a name and its CRC-32")
-        found[match["name"]] = int(match["crc"], 16)
-    return found
+        crc_of[match["name"]] = int(match["crc"], 16)
+    return crc_of
 
 
 def _shifts(zeros: npt.NDArray[np.int64]) -> Crcs:

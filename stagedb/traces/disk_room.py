@@ -30,8 +30,8 @@ def check_counts(request: "Request", ranks: int, nodes: int) -> None:
     check_files(request.out, ranks)
     existing, free = free_space(request.out)
     files = request.rank_files
-    each = 0 if files is None or files.compress else LEAST_NODE
-    need = max(ranks * BLOCK, nodes * each)
+    node_bytes = 0 if files is None or files.compress else LEAST_NODE
+    need = max(ranks * BLOCK, nodes * node_bytes)
     if need > free:
         raise UsageError(
             f"the traces of {ranks:,} ranks take at least {need:,} bytes and {existing} has {free:,} free: name "

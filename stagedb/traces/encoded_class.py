@@ -49,11 +49,11 @@ class EncodedClass:
     @property
     def digest(self) -> str:
         """sha256 of all columns."""
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for name, column in self.arrays().items():
-            found.update(f"{name} {column.dtype.str} {column.shape}\n".encode())
-            found.update(np.ascontiguousarray(column).tobytes())
-        return found.hexdigest()
+            sha256.update(f"{name} {column.dtype.str} {column.shape}\n".encode())
+            sha256.update(np.ascontiguousarray(column).tobytes())
+        return sha256.hexdigest()
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """The columns of the class by name."""

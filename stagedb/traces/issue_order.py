@@ -22,12 +22,12 @@ def issue_order(trace: TraceColumns) -> Sequence[int]:
             waiting[at] += 1
     ready = [(ids[at], at) for at in range(count) if waiting[at] == 0]
     heapq.heapify(ready)
-    found = []
+    issued = []
     while ready:
         _, at = heapq.heappop(ready)
-        found.append(at)
+        issued.append(at)
         for child in children.get(at, ()):
             waiting[child] -= 1
             if waiting[child] == 0:
                 heapq.heappush(ready, (ids[child], child))
-    return [*found, *(at for at in range(count) if waiting[at] > 0)]
+    return [*issued, *(at for at in range(count) if waiting[at] > 0)]

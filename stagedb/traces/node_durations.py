@@ -60,9 +60,9 @@ def window_timing(timings: Sequence[NodeTiming], steps: Sequence[Workload], wind
         ranks = np.flatnonzero(window.ranks.number == columns.number)
         own = [timing.parts[int(step.ranks.number[ranks[0]])] for timing, step in zip(timings, steps, strict=True)]
         places = np.stack([_places(each, ranks) for each in own], axis=1)
-        found, part_of = np.unique(places, axis=0, return_inverse=True)
+        distinct, part_of = np.unique(places, axis=0, return_inverse=True)
         made = []
-        for at, place in enumerate(found.tolist()):
+        for at, place in enumerate(distinct.tolist()):
             ns = [parts_of[part].ns for parts_of, part in zip(own, place, strict=True)]
             durations = np.concatenate([each for each in ns if each is not None])
             made.append(RankPart((numbered,), ranks[part_of.reshape(-1) == at], durations))
@@ -89,13 +89,13 @@ def pair_timing(timings: Sequence[NodeTiming], pair: EnginePair) -> NodeTiming:
         by_time: dict[tuple[int, ...], list[int]] = {}
         for rank, place in zip(ranks.tolist(), _places(own, ranks - pair.first_rank(side)).tolist(), strict=True):
             by_time.setdefault((place, *_sent(made, columns, rank, costs)), []).append(rank)
-        found = []
+        rank_parts = []
         for (place, *sent), members in by_time.items():
             before = own[place].ns
             every = np.concatenate([*([] if before is None else [before]), np.array(sent, np.int64)])
-            found.append(RankPart((numbered,), np.array(members, np.int64), every))
+            rank_parts.append(RankPart((numbered,), np.array(members, np.int64), every))
             numbered += 1
-        parts[columns.number] = tuple(found)
+        parts[columns.number] = tuple(rank_parts)
     digest = hashlib.sha256("+".join(each.profile for each in timings).encode()).hexdigest()
     step = sum(each.step for each in timings)
     return NodeTiming(digest[: len(timings[0].profile)], system, step, parts)

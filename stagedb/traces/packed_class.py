@@ -76,8 +76,8 @@ def wrong_facts(traces: ClassTraces) -> str | None:
     if nodes.sum() != facts["nodes"]:
         return f"its files have {nodes.sum():,} nodes, not {facts['nodes']:,}"
     ends = np.cumsum(nodes)
-    found = [match and (int(match[1]), int(match[2])) for match in map(_TASK.fullmatch, facts["tasks"])]
-    if found != list(zip((ends - nodes + 1).tolist(), ends.tolist(), strict=True)):
+    ranges = [match and (int(match[1]), int(match[2])) for match in map(_TASK.fullmatch, facts["tasks"])]
+    if ranges != list(zip((ends - nodes + 1).tolist(), ends.tolist(), strict=True)):
         return "its tasks are not those in the index"
     return None
 

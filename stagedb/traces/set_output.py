@@ -206,10 +206,10 @@ def write_set(
 
     pool: the processes that write, if they are running. smaller: alternatives for the given number of free bytes.
     """
-    whole = traces.count == traces.world and "replay" in request.written.takes
-    if request.replay and not whole:
+    replayable = traces.count == traces.world and "replay" in request.written.takes
+    if request.replay and not replayable:
         raise UsageError(f"a replay needs all ranks: leave out {Word('replay', True)} or {Word('only')}")
-    replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
+    replayed = request.replay if request.replay is not None else replayable and traces.nodes <= REPLAYED_NODES
     extra = request.inputs(traces)
     files = {**extra, MANIFEST: manifest(traces, request.written, request.target(traces.world), extra)}
     work = _Work(request, traces, files, replayed, counter, clock, pool)

@@ -89,8 +89,8 @@ def validate_traces(
     set; a set with its manifest is taken as its own in any case. progress: called with the number of traces that are
     checked, and of all.
     """
-    format, found = _found(directory)
-    files, prefix = found.read, found.prefix
+    format, on_disk = _found(directory)
+    files, prefix = on_disk.read, on_disk.prefix
     faults = FaultList(own=own or (directory / MANIFEST).exists(), recorded=_is_recorded(directory))
     if faults.add(_changed(directory)):
         # All that the rules would find in a file that was changed follows from the change.

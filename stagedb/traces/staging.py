@@ -132,12 +132,12 @@ def abandoned(out: Path) -> list[Path]:
     if not out.absolute().parent.is_dir():
         return []
     beginning = f".{out.name}{SEPARATOR}"
-    found = [
+    directories = [
         path
         for path in out.absolute().parent.iterdir()
         if path.name.startswith(beginning) and path.name.endswith(".partial") and _is_abandoned(path, beginning)
     ]
-    return sorted(found, key=lambda path: path.lstat().st_mtime)
+    return sorted(directories, key=lambda path: path.lstat().st_mtime)
 
 
 def _is_abandoned(path: Path, beginning: str) -> bool:

@@ -148,12 +148,12 @@ class FaultList:
 
     def kinds(self, *, unsound: bool) -> tuple[FaultKind, ...]:
         """The kinds of the faults that make the set unsound, or of the broken conventions, in the order of `kept`."""
-        found = [
+        kinds = [
             FaultKind(rule, kind.count, len(kind.ranks - {None}), tuple(kind.first))
             for (rule, _), kind in self._kinds.items()
             if self._unsound(rule) is unsound
         ]
-        return tuple(sorted(found, key=lambda kind: _SEVERITY[kind.rule]))
+        return tuple(sorted(kinds, key=lambda kind: _SEVERITY[kind.rule]))
 
 
 _VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/]\S*|->")

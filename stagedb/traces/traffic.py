@@ -22,16 +22,16 @@ def traffic_of(workload: Workload) -> tuple[Traffic, ...]:
                 most[key] = count, rank
     world = len(workload.ranks)
     groups = {axis: workload.groups.of_axis(axis, world) for axis in sorted(set(workload.groups.axis))}
-    found = []
+    sent = []
     for (kind, axis, towards, size), (count, rank) in sorted(most.items()):
         if kind != MESSAGE:
-            found.append(Traffic(kind, size, count, group=str(int(groups[axis][rank]))))
+            sent.append(Traffic(kind, size, count, group=str(int(groups[axis][rank]))))
             continue
         names = ("ring_previous", "ring_next") if axis in RING_AXES else ("previous", "next")
         ends = workload.ranks.others[:, towards] if axis == CACHES else getattr(workload.ranks, names[towards > 0])
         target = int(ends[rank])
-        found.append(Traffic(MESSAGE, size, count, ends=(rank, target)))
-    return tuple(found)
+        sent.append(Traffic(MESSAGE, size, count, ends=(rank, target)))
+    return tuple(sent)
 
 
 def _counts(columns: ClassColumns) -> dict[_Key, int]:

@@ -14,16 +14,16 @@ def find(directory: Path) -> FoundTraces | None:
     """The traces of a directory. UsageError where they have several names."""
     from stagedb.traces.trace_reading import read_trace
 
-    found: dict[str, dict[int, Path]] = {}
+    files_of: dict[str, dict[int, Path]] = {}
     for path in directory.iterdir():
         match = _TRACE.fullmatch(path.name)
         if match:
-            found.setdefault(match["prefix"], {})[int(match["rank"])] = path
-    if not found:
+            files_of.setdefault(match["prefix"], {})[int(match["rank"])] = path
+    if not files_of:
         return None
-    if len(found) > 1:
-        raise UsageError(f"{directory} holds traces of several names: {', '.join(sorted(found))}")
-    ((prefix, files),) = found.items()
+    if len(files_of) > 1:
+        raise UsageError(f"{directory} holds traces of several names: {', '.join(sorted(files_of))}")
+    ((prefix, files),) = files_of.items()
     return FoundTraces(prefix, {rank: partial(read_trace, path) for rank, path in files.items()})
 
 

@@ -44,12 +44,12 @@ def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
     if network[0].simulated:
         # This network has exactly as many places as the job has ranks.
         return tuple(Level(each.places, each) for each in network if each.places > 1) or (Level(1, network[0]),)
-    found: list[Level] = []
+    merged: list[Level] = []
     for part in _parts(degrees, network):
-        if found and found[-1].links == part.links:
-            part = Level(found.pop().size * part.size, part.links)
-        found.append(part)
-    return tuple(found) or (Level(1, network[0]),)
+        if merged and merged[-1].links == part.links:
+            part = Level(merged.pop().size * part.size, part.links)
+        merged.append(part)
+    return tuple(merged) or (Level(1, network[0]),)
 
 
 def _parts(degrees: Sequence[int], network: Sequence["Dimension"]) -> list[Level]:
