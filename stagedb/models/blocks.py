@@ -14,7 +14,7 @@ from stagedb.models.kinds.experts import token_ids
 from stagedb.models.kinds.head_sizes import names_in_stack, own_rotary
 from stagedb.models.kinds.layer_inputs import layer_inputs
 from stagedb.models.losses import logits_of, loss_in_parts, loss_of
-from stagedb.models.multi_token_prediction import further_layer, further_streams, labels, part_of
+from stagedb.models.multi_token_prediction import labels, mtp_layer, mtp_streams, part_of
 from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
 from stagedb.models.style import Style
 
@@ -105,7 +105,7 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     """Streams merged, final norm, layers that predict further tokens, logits (cast to the loss's format) and the loss.
 
     The loss is the mean cross-entropy over the batch's tokens; with further tokens a sum (`multi_token_prediction`).
-    last: the kind of layers for further tokens.
+    last: the kind of layers for multi-token prediction.
     """
     streams = x
     x = hyper_connections.merged(t, x) if card.hyper_connections else x
@@ -123,7 +123,7 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
         before = _before(card, style, streams, x, made[0])
         for depth in range(1, card.multi_token_prediction + 1):
-            before, normal = _further(t, card, style, last, table, depth, before, labels(t, depth - 1))
+            before, normal = _next_depth(t, card, style, last, table, depth, before, labels(t, depth - 1))
             made.append(normal)
     out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
@@ -144,7 +144,7 @@ def _before(card: Architecture, style: Style, streams: Tensor, x: Tensor, normal
     return x if style.further_reads == "stream" else normal
 
 
-def _further(
+def _next_depth(
     t: Tracer,
     card: Architecture,
     style: Style,
@@ -160,8 +160,8 @@ def _further(
         return layer(t, card, style, kind, x)
 
     if card.hyper_connections:
-        return further_streams(t, card, style, inner, table, depth, before, tokens)
-    normal = further_layer(t, card, style, inner, table, depth, before, tokens)
+        return mtp_streams(t, card, style, inner, table, depth, before, tokens)
+    normal = mtp_layer(t, card, style, inner, table, depth, before, tokens)
     return normal, normal
 
 
@@ -191,8 +191,10 @@ def _chosen(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: 
 def _checked_tokens(
     t: Tracer, card: Architecture, style: Style, kind: LayerKind, made: tuple[Tensor, Tensor], normal: Tensor
 ) -> Tensor:
-    """The model's own token behind each token of a step, by which a draft is checked; then the tokens of the next
-    draft, one from each layer for further tokens. made: streams, and what is before the last norm. normal: behind it.
+    """The model's own token behind each token of a step, by which a draft is checked.
+
+    Then the tokens of the next draft follow, one from each layer for multi-token prediction. made: streams, and what is
+    before the last norm. normal: behind it. kind: that of these layers.
 
     A draft goes on behind the last accepted token of a request, so that such a layer has logits of one token. Those
     that were accepted before it get keys in its cache, and the others with them: how many are is not known before.
@@ -204,9 +206,9 @@ def _checked_tokens(
     table = weights[0] if card.tied else t.weight("word.weight", ("vocab", "hidden"))
     before = _before(card, style, *made, normal)
     for depth in range(1, card.multi_token_prediction + 1):
-        before, further = _further(t, card, style, kind, table, depth, before, tokens)
+        before, predicted = _next_depth(t, card, style, kind, table, depth, before, tokens)
         with t.within(part_of(depth)):
-            drafted = _last_tokens(t, card, weights, further)
+            drafted = _last_tokens(t, card, weights, predicted)
             if depth < card.multi_token_prediction:
                 t.enter("head")
                 ahead = t.tensor("ahead", ("batch", "seq"), "int64", "activation")

@@ -51,7 +51,7 @@ def part_of(depth: int) -> str:
     return f"{PART}_{depth}"
 
 
-def further_layer(
+def mtp_layer(
     t: Tracer,
     card: Architecture,
     style: Style,
@@ -85,7 +85,7 @@ def further_layer(
         return norm(t, card, style, "norm", x)
 
 
-def further_streams(
+def mtp_streams(
     t: Tracer,
     card: Architecture,
     style: Style,

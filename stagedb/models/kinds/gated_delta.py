@@ -33,14 +33,14 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "step_bias")]
     made, y = convolved(t, style, values, channels, "delta_groups"), t.activation("attn.scan", VALUES)
     scan = ops.delta_rule.DeltaScan(int(values["delta_chunk"]), keeps=style.serves, one=style.one_token)
-    t.emit("attn.scan", scan, (made, b, a, *held), y, *_further(t, style))
+    t.emit("attn.scan", scan, (made, b, a, *held), y, *_scan_extras(t, style))
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", STEPS, "fp32")
     weight = t.weight("attn.gated_norm.weight", ("delta_value",))
     t.emit("attn.gated_norm", ops.state_space.GatedNorm(by_head=True), (y, gate, weight), normal, rstd)
     return shared.row_linear(t, style, "attn.wo", normal, ("hidden", "delta_groups", "delta_values"), False)
 
 
-def _further(t: "Tracer", style: "Style") -> "tuple[Tensor, ...]":
+def _scan_extras(t: "Tracer", style: "Style") -> "tuple[Tensor, ...]":
     """What the scan makes in addition: the states of requests, or what its backward reads."""
     if style.serves:
         return (cached(t, "attn.scan", ("batch", *OF_HEADS, "delta_key", "delta_value"), "fp32"),)

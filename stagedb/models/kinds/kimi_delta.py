@@ -45,7 +45,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     held = (t.weight("attn.a_log", ("kda_heads",)), t.weight("attn.step_bias", OF_HEAD[2:], rows=2))
     y = t.activation("attn.scan", OF_HEAD)
     scan = ops.kimi_delta.KimiDeltaScan(int(values["kda_chunk"]), keeps=style.serves, one=style.one_token)
-    t.emit("attn.scan", scan, (channels, b, forget, *held), y, *_further(t, style))
+    t.emit("attn.scan", scan, (channels, b, forget, *held), y, *_scan_extras(t, style))
     gate = _narrow(t, style, "g", x)
     normal, rstd = t.activation("attn.gated_norm", OF_HEAD), t.activation("attn.gated_norm.rstd", HEADS, "fp32")
     weight = t.weight("attn.gated_norm.weight", ("kda_dim",))
@@ -66,7 +66,7 @@ def _narrow(t: "Tracer", style: "Style", word: str, x: "Tensor") -> "Tensor":
     return _projected(t, style, f"{word}_b", narrow, "kda_rank")
 
 
-def _further(t: "Tracer", style: "Style") -> "tuple[Tensor, ...]":
+def _scan_extras(t: "Tracer", style: "Style") -> "tuple[Tensor, ...]":
     """What the scan makes in addition: the states of requests, or what its backward reads."""
     if style.serves:
         return (cached(t, "attn.scan", ("batch", "kda_heads", "kda_dim", "kda_value"), "fp32"),)

@@ -56,13 +56,13 @@ def deepseek_v4(config: Config, name: str) -> Card:
             "index_top": config.count("index_topk", default=512),
         },
     }
-    further, kind = config.count("num_nextn_predict_layers", default=1, least=0), _further(config, card.layers)
+    depths, kind = config.count("num_nextn_predict_layers", default=1, least=0), _mtp_kind(config, card.layers)
     names = [f"{kind}_hashed" if by_table else kind for kind, by_table in zip(kinds, hashed, strict=True)]
     described: Any = {
         name: {**shared, **own[kind], **({"hashed": True} if by_table else {})}
         for name, kind, by_table in zip(names, kinds, hashed, strict=True)
     }
-    if further:
+    if depths:
         described[kind] = {**shared, **own[kind]}
     rounds = config.count("hc_sinkhorn_iters", default=20)
     streams = config.count("hc_mult", default=4)
@@ -72,8 +72,8 @@ def deepseek_v4(config: Config, name: str) -> Card:
         pattern=tuple(names),
         hyper_connections=streams,
         hyper_connection_rounds=rounds,
-        multi_token_prediction=further,
-        further_kind=kind if further else "",
+        multi_token_prediction=depths,
+        further_kind=kind if depths else "",
     )
 
 
@@ -107,7 +107,7 @@ def _hashed(config: Config, layers: int) -> list[bool]:
     return [each == "hash_moe" for each in routed]
 
 
-def _further(config: Config, layers: int) -> str:
+def _mtp_kind(config: Config, layers: int) -> str:
     """The kind of layers for further tokens: that of the ratio behind those of all layers, a window without one."""
     ratios = config.get("compress_ratios")
     behind = ratios[layers:] if isinstance(ratios, list) else []

@@ -11,7 +11,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, read_sparse, with_layers
-from stagedb.models.readers.parts import biases, decoder, further, turned, without_further
+from stagedb.models.readers.parts import biases, decoder, turned, with_mtp_layers, without_mtp_layers
 
 
 def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
@@ -142,7 +142,7 @@ def minimax_m3(config: Config, name: str) -> Card:
     config.only("scoring_func", "sigmoid", "its experts have sigmoid scores")
     for key, value in (("use_gemma_norm", True), ("use_qk_norm", True), ("qk_norm_type", "per_head")):
         config.only(key, value, "queries and keys have norms, head by head")
-    without_further(config, "of this architecture")
+    without_mtp_layers(config, "of this architecture")
     config.uses("use_routing_bias", "num_mtp_modules")
     near = decoder(config, name, "minimax", ffn=config.count("dense_intermediate_size"), activation="clamped_swiglu")
     shared = config.count("shared_intermediate_size")
@@ -218,7 +218,7 @@ def minimax_m2(config: Config, name: str) -> Card:
 def glm4_moe(config: Config, name: str) -> Card:
     """GLM-4.5 and later: sigmoid scores, shared experts, biases of q, k and v, norms of queries and keys in some."""
     normed = "head" if config.flag("use_qk_norm") else "none"
-    return further(config, _first_dense(config, name, "glm4-moe", normed, 0.5, first=1))
+    return with_mtp_layers(config, _first_dense(config, name, "glm4-moe", normed, 0.5, first=1))
 
 
 def dots1(config: Config, name: str) -> Card:
@@ -234,7 +234,7 @@ def solar_open(config: Config, name: str) -> Card:
     card = with_experts(config, card, width, width * config.count("n_shared_experts", default=1, least=0))
     bias = biases("qkv" if config.flag("attention_bias") else "none", False)
     words = {**bias, **turned(config, card), **sigmoid_scores(config)}
-    return further(config, with_layers(card, [Layer()] * card.layers, words))
+    return with_mtp_layers(config, with_layers(card, [Layer()] * card.layers, words))
 
 
 def exaone_moe(config: Config, name: str) -> Card:
@@ -247,7 +247,7 @@ def exaone_moe(config: Config, name: str) -> Card:
         Layer(window=window, rotary=bool(window) or not any(windowed), dense=not each)
         for window, each in zip(windowed, sparse, strict=True)
     ]
-    return further(config, with_layers(card, layers, {"qk_norm": "head", **sigmoid_scores(config, factor=2.5)}))
+    return with_mtp_layers(config, with_layers(card, layers, {"qk_norm": "head", **sigmoid_scores(config, factor=2.5)}))
 
 
 def _first_dense(

@@ -15,7 +15,7 @@ from stagedb.models.kinds.sliding_window import read_windows
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import softmax_scores
 from stagedb.models.readers.layers import Layer, read_sparse, with_layers
-from stagedb.models.readers.parts import biases, decoder, further, head_size, turned
+from stagedb.models.readers.parts import biases, decoder, head_size, turned, with_mtp_layers
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
@@ -63,7 +63,7 @@ def qwen2(config: Config, name: str) -> Card:
 
 def mimo(config: Config, name: str) -> Card:
     """MiMo: Qwen 2 with layers that predict further tokens."""
-    return further(config, qwen2(config, name))
+    return with_mtp_layers(config, qwen2(config, name))
 
 
 def qwen3(config: Config, name: str) -> Card:

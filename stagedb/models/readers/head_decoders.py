@@ -12,7 +12,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config
 from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
-from stagedb.models.readers.parts import activation, biases, decoder, mlp_biases, without_further
+from stagedb.models.readers.parts import activation, biases, decoder, mlp_biases, without_mtp_layers
 
 _TYPES = {"sliding_attention": "window", "full_attention": "full"}
 
@@ -140,7 +140,7 @@ def _later_layers(config: Config, types: list[str], ffn: int) -> tuple[int, dict
 def step3(config: Config, name: str) -> Card:
     """Step 3.5 and 3.7, text: layers with a window have more heads, a gate for each head, experts in most layers."""
     config.only("gating", True, "a gate for each head only")
-    without_further(config, "of this architecture, each with a head of its own,")
+    without_mtp_layers(config, "of this architecture, each with a head of its own,")
     config.uses("mtp_layer_types", "mtp_mlp_layer_types", "rope_theta", "sliding_window")
     if config.given("num_local_experts") is not None:
         raise UsageError("num_local_experts is not supported: its class reads n_routed_experts alone")

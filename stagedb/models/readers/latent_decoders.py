@@ -13,7 +13,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import expert_groups, sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, experts_from, with_layers
-from stagedb.models.readers.parts import decoder, further, mlp_biases
+from stagedb.models.readers.parts import decoder, mlp_biases, with_mtp_layers
 
 
 def deepseek_v2(config: Config, name: str) -> Card:
@@ -34,13 +34,13 @@ def deepseek_v2(config: Config, name: str) -> Card:
 def deepseek_v3(config: Config, name: str) -> Card:
     """DeepSeek V3 and R1, Kimi K2: sigmoid scores."""
     card, usual = latent_card(config, name)
-    return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1))
+    return with_mtp_layers(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
 def glm4_moe_lite(config: Config, name: str) -> Card:
     """GLM-4.7 Flash: DeepSeek V3's attention with GLM's experts, the first layer dense."""
     card, usual = latent_card(config, name)
-    return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=1.8), 1, 1))
+    return with_mtp_layers(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=1.8), 1, 1))
 
 
 def mistral4(config: Config, name: str) -> Card:
@@ -72,7 +72,7 @@ def axk1(config: Config, name: str) -> Card:
     config.count("q_lora_rank")
     card, usual = latent_card(config, name)
     words = {**usual, **sigmoid_scores(config, factor=2.5)}
-    return further(config, _laid_out(config, card, words, 1, 1, {"residual": "serial_ffn_post_norm"}))
+    return with_mtp_layers(config, _laid_out(config, card, words, 1, 1, {"residual": "serial_ffn_post_norm"}))
 
 
 def youtu(config: Config, name: str) -> Card:
@@ -100,7 +100,7 @@ def sparse(config: Config, name: str) -> Card:
     }
     config.uses("index_skip_topk_offset")
     card, usual = latent_card(config, name)
-    return further(config, _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1))
+    return with_mtp_layers(config, _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
 def _listed(found: object) -> list[object]:

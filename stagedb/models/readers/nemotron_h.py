@@ -16,7 +16,7 @@ from stagedb.models.kinds.part import FAR
 from stagedb.models.readers.config import OF_STATES, Config
 from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, taken, with_layers
-from stagedb.models.readers.parts import activation, decoder, without_further
+from stagedb.models.readers.parts import activation, decoder, without_mtp_layers
 from stagedb.models.readers.state_space import MIXER, OF_NEMOTRON_H, scan_words
 
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -37,7 +37,7 @@ def nemotron_h(config: Config, name: str) -> Card:
     config.uses("sliding_window", "partial_rotary_factor", "time_step_rank", *OF_STATES)
     config.only("attention_bias", False, "its attention has no biases")
     config.only("tie_word_embeddings", False, "its own code does not tie the tables")
-    without_further(config, "of this architecture")
+    without_mtp_layers(config, "of this architecture")
     config.uses("mtp_layers_block_type", "mtp_hybrid_override_pattern")
     pairs, experts = _are_pairs(types), _EXPERTS in types
     bias = config.flag("mlp_bias")

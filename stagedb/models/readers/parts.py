@@ -73,12 +73,12 @@ def decoder(config: Config, name: str, family: str, **changes: Any) -> Card:
     return Card(name=name, family=family, **{**values, **changes})
 
 
-def further(config: Config, card: Card) -> Card:
+def with_mtp_layers(config: Config, card: Card) -> Card:
     """The card with the layers that predict further tokens (`num_nextn_predict_layers`)."""
     return replace(card, multi_token_prediction=config.count("num_nextn_predict_layers", default=0, least=0))
 
 
-def without_further(config: Config, which: str) -> None:
+def without_mtp_layers(config: Config, which: str) -> None:
     """Raise UsageError for layers that predict further tokens, where those of an architecture are not built.
 
     which: the model or architecture, for the error.
