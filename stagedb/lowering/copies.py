@@ -23,7 +23,7 @@ from stagedb.ir.symbolic_graph import OpType, When
 from stagedb.lowering.class_digests import ChunkWork, RankClass
 from stagedb.lowering.graph_values import Evaluated, GraphRows
 from stagedb.lowering.stage_blocks import BUCKET, Stage
-from stagedb.schedules import marks
+from stagedb.schedules import task_positions
 from stagedb.workflows import TEMPLATES, Template, template_named
 
 Row = dict[str, Any]
@@ -210,7 +210,7 @@ def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
     """How often ops run in a step: by template, `when` and chunk. The ops of a step run once, for every chunk."""
     tasks = each.work.tasks
     found: dict[tuple[str, str, int], int] = {}
-    for task, mark in zip(tasks, marks(tasks), strict=True):
+    for task, mark in zip(tasks, task_positions(tasks), strict=True):
         fits = {When.EVERY: True, When.FIRST: mark.first, When.LAST: mark.last, When.CLOSED: not mark.opened}
         chunks = range(len(each.work.chunks)) if task.kind.once else (task.chunk,)
         for template in task.kind.templates:

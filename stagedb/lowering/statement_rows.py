@@ -7,7 +7,7 @@ from itertools import pairwise
 from stagedb.lowering.class_digests import Member, RankClass, feeds
 from stagedb.lowering.copies import Row, bucket_id, chunks_of, op_prefix
 from stagedb.plans import AxisGroups, Plan, RankLayout, members
-from stagedb.schedules import ChunkPlacement, marks
+from stagedb.schedules import ChunkPlacement, task_positions
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int]) -> list[Row]:
@@ -76,7 +76,9 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
 def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
     """One row a task of each class, in the order in which it runs them. instance: its id."""
     for rank_class in classes:
-        for index, (task, mark) in enumerate(zip(rank_class.work.tasks, marks(rank_class.work.tasks), strict=True)):
+        for index, (task, mark) in enumerate(
+            zip(rank_class.work.tasks, task_positions(rank_class.work.tasks), strict=True)
+        ):
             yield {
                 "id": _task(instance, rank_class.number, index),
                 "class": rank_class.number,

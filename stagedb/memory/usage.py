@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.memory.lifetimes import Category, Lives, Moment, TaskSelector
-from stagedb.schedules import Task, TaskPosition
-from stagedb.schedules import marks as marks_of
+from stagedb.schedules import Task, TaskPosition, task_positions
 from stagedb.workflows import TaskKind
 
 CATEGORIES = tuple(Category)
@@ -126,9 +125,9 @@ class Usage:
         return total
 
     @cached_property
-    def marks(self) -> list[TaskPosition]:
+    def positions(self) -> list[TaskPosition]:
         """The place of each task among those of its kind."""
-        return list(marks_of(self.tasks))
+        return list(task_positions(self.tasks))
 
     @cached_property
     def _runs(self) -> list[range]:
@@ -148,7 +147,9 @@ class Usage:
     @cached_property
     def _members(self) -> list[tuple[Member, ...]]:
         """The tasks of each run."""
-        return [tuple((self.tasks[at].kind, self.tasks[at].chunk, self.marks[at]) for at in run) for run in self._runs]
+        return [
+            tuple((self.tasks[at].kind, self.tasks[at].chunk, self.positions[at]) for at in run) for run in self._runs
+        ]
 
     @cached_property
     def _items(self) -> dict[tuple[Member, ...], JointOrder]:
@@ -275,7 +276,7 @@ class Usage:
     @cached_property
     def _came(self) -> dict[tuple[TaskKind, int, TaskSelector], list[int]]:
         """By kind, chunk and which: the number of such tasks before each task."""
-        pairs = list(zip(self.tasks, self.marks, strict=True))
+        pairs = list(zip(self.tasks, self.positions, strict=True))
         return {
             (kind, chunk, which): [
                 0,

@@ -5,7 +5,7 @@ from stagedb.mentions import Word
 from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import ACTIVE, marks
+from stagedb.schedules import ACTIVE, task_positions
 
 
 def check_sharding(plan: PlanFields) -> None:
@@ -151,7 +151,7 @@ def _narrow_sums(plan: PlanFields) -> str | None:
     found = (
         task.kind.half and not task.kind.sends and mark.last and not mark.passed
         for order in plan.tasks()
-        for task, mark in zip(order, marks(order), strict=True)
+        for task, mark in zip(order, task_positions(order), strict=True)
     )
     if plan.tp == 1 or not plan.options.sp or widths[0] <= widths[1] or not any(found):
         return None

@@ -60,7 +60,7 @@ def splits(order: Order) -> bool:
     return any(task.kind.half for task in order)
 
 
-def marks(order: Order) -> Iterator[TaskPosition]:
+def task_positions(order: Order) -> Iterator[TaskPosition]:
     """For each task, its place among those of its kind and chunk on this stage."""
     opened: dict[int, bool] = {}
     pending: dict[int, bool] = {}

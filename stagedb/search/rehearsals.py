@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stagedb.plans import Plan
-from stagedb.schedules import Order, Task, TaskPosition, marks
+from stagedb.schedules import Order, Task, TaskPosition, task_positions
 from stagedb.search.transfers import COMPUTED, NEVER, READ, STREAMS, ClockMap
 
 
@@ -125,7 +125,7 @@ def _in_turn(
     """
     made: dict[tuple[bool, int, int], int] = {}
     waiting: dict[tuple[bool, int, int], int] = {}
-    rows = [list(zip(order, marks(order), strict=True)) for order in orders]
+    rows = [list(zip(order, task_positions(order), strict=True)) for order in orders]
     last = max(map(max, numbers))
     done, count, ready = [0] * len(orders), 0, list(range(len(orders)))
     while ready:

@@ -14,7 +14,7 @@ from stagedb.memory.class_memory import class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.memory.lifetimes import Moment
 from stagedb.plans import Plan
-from stagedb.schedules import marks
+from stagedb.schedules import task_positions
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.issue_order import sequence
 from tests.ir.tiny import card
@@ -74,7 +74,7 @@ def levels_of_nodes(memory: ClassMemory) -> list[int]:
     of_kind: dict[tuple[object, int], list[int]] = {}
     for number, task in enumerate(tasks):
         of_kind.setdefault((task.kind, task.chunk), []).append(number)
-    places = list(marks(tasks))
+    places = list(task_positions(tasks))
     ran = [[at.get((number, item.row)) for _, item in memory.items(task)] for number, task in enumerate(tasks)]
 
     def when(task: int, moment: Moment, begins: bool) -> int:

@@ -25,7 +25,6 @@ from stagedb.schedules import (
     bubble,
     map_text,
     mapped,
-    marks,
     order_text,
     posted,
     receiver,
@@ -33,6 +32,7 @@ from stagedb.schedules import (
     splits,
     stage_orders,
     stages_of,
+    task_positions,
     whole_backwards,
 )
 from stagedb.workflows import TaskKind
@@ -191,7 +191,7 @@ def test_one_f_one_b_of_the_first_of_three_stages() -> None:
 
 def test_marks_of_each_task() -> None:
     order = stage_orders("1f1b", 2, 3)[0]
-    assert dict(zip(order, marks(order), strict=True)) == {
+    assert dict(zip(order, task_positions(order), strict=True)) == {
         Task(F, 0): TaskPosition(True, False, False),
         Task(F, 1): TaskPosition(False, False, False),
         Task(B, 0): TaskPosition(True, False, False),

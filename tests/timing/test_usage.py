@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, TaskSelector
 from stagedb.memory.usage import Point, Usage
-from stagedb.schedules import marks, stage_orders
+from stagedb.schedules import stage_orders, task_positions
 from stagedb.workflows import TaskKind
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
@@ -58,7 +58,7 @@ def test_levels_are_those_of_a_walk(
     live = Counter({Category.PARAMETERS: sum(states)})
     counts = [0] * len(found)
     levels: dict[Point, Counter[Category]] = {}
-    for number, (task, mark) in enumerate(zip(tasks, marks(tasks), strict=True)):
+    for number, (task, mark) in enumerate(zip(tasks, task_positions(tasks), strict=True)):
         for index in range(LENGTHS[task.kind] + 1):
             for at, life in enumerate(found):
                 for sign, moments in ((1, (life.begin,)), (-1, life.ends)):

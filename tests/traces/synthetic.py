@@ -8,7 +8,7 @@ import numpy as np
 
 from stagedb.ir.facts import NO_FACTS
 from stagedb.plans import GraphOptions, Mesh, Plan, groups
-from stagedb.schedules import marks, stage_orders
+from stagedb.schedules import stage_orders, task_positions
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     COMPUTE,
@@ -152,7 +152,7 @@ def stage_ops(plan: Plan, stage: int, layers: int, size: int = 1 << 20) -> list[
 
 def stage_tasks(plan: Plan, stage: int) -> Tasks:
     order = stage_orders(plan.schedule, plan.pp, plan.microbatches)[stage]
-    found = list(marks(order))
+    found = list(task_positions(order))
     return Tasks(
         kind=np.array([TASK_KINDS.index(task.kind.name) for task in order], np.int64),
         microbatch=np.array([task.microbatch for task in order], np.int64),
