@@ -128,9 +128,9 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched, bound_of_plan:
             found[at] = Change(near[at], asked[at].words, result, fits, job.step - result.step)
         tried(len(found) + len(refused), len(near), found.get(at))
     changes = [found[at] for at in sorted(found)]
-    further = _Further(trials, plan, job.step, room, bound_of_plan)
-    changes += further.fewer_layers(peak)
-    changes += further.pairs(peak, changes)
+    following = _FollowingChanges(trials, plan, job.step, room, bound_of_plan)
+    changes += following.fewer_layers(peak)
+    changes += following.pairs(peak, changes)
     changes.sort(key=_rank)
     return Advice(
         plan=plan,
@@ -145,7 +145,7 @@ def advise(trials: Trials, plan: Plan, tried: Tried = _unwatched, bound_of_plan:
 
 
 @dataclass(frozen=True)
-class _Further:
+class _FollowingChanges:
     """Changes that follow from what those of one choice gave. step: of the plan [ns]. room: bytes of an accelerator."""
 
     trials: Trials
