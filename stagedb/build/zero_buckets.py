@@ -113,15 +113,15 @@ def _alone(options: GraphOptions, framework: Framework) -> dict[str, tuple[Bucke
 
     It comes after its sum over tp (`_partial`), which a pipeline may leave for the end of its last backward.
     """
-    turns = _turns(options, framework) if options.zero >= 2 else (_Turn("", When.LAST),)
+    times = _times_reduced(options, framework) if options.zero >= 2 else (_WhenReduced("", When.LAST),)
     usual = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
 
-    def bucket(axis: str, turn: _Turn) -> BucketRule:
-        name, rule = f"bucket.gradients.{axis}{turn.suffix}", UNIT_AT_END.name if turn.at_end else usual
-        return BucketRule(name, ALL_REDUCE, rule, axis, WEIGHT_GRADIENT, _when(options), only=turn.only)
+    def bucket(axis: str, reduced_at: _WhenReduced) -> BucketRule:
+        name, rule = f"bucket.gradients.{axis}{reduced_at.suffix}", UNIT_AT_END.name if reduced_at.at_end else usual
+        return BucketRule(name, ALL_REDUCE, rule, axis, WEIGHT_GRADIENT, _when(options), only=reduced_at.only)
 
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
-    return {axis: tuple(bucket(axis, turn) for turn in turns) for axis in axes}
+    return {axis: tuple(bucket(axis, reduced_at) for reduced_at in times) for axis in axes}
 
 
 def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
@@ -179,14 +179,14 @@ def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:
         update = BucketRule("bucket.parameters.update", ALL_GATHER, rule, "dp", STEP, dtype="param")
         return ReductionRules(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
     if framework.partial_in_backward:
-        partial = tuple(_partial(turn) for turn in _turns(options, framework))
+        partial = tuple(_partial(reduced_at) for reduced_at in _times_reduced(options, framework))
     return ReductionRules(
         _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
     )
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _WhenReduced:
     """When sharded units reduce gradients: under a condition on the stages, for which micro-batches.
 
     suffix: of the names of its buckets. at_end: after the whole backward.
@@ -198,11 +198,11 @@ class _Turn:
     at_end: bool = False
 
 
-def _turns(options: GraphOptions, framework: Framework) -> tuple[_Turn, ...]:
+def _times_reduced(options: GraphOptions, framework: Framework) -> tuple[_WhenReduced, ...]:
     alone = When.LAST if options.grad_sync is False else When.EVERY
     if not stays_open(options, framework):
-        return (_Turn("", alone),)
-    return (_Turn("", alone, ALONE), _Turn(".last", When.LAST, PIPELINED, at_end=True))
+        return (_WhenReduced("", alone),)
+    return (_WhenReduced("", alone, ALONE), _WhenReduced(".last", When.LAST, PIPELINED, at_end=True))
 
 
 def stays_open(options: GraphOptions, framework: Framework) -> bool:
@@ -231,28 +231,28 @@ def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Buc
     )
 
 
-def _partial(turn: _Turn) -> BucketRule:
+def _partial(reduced_at: _WhenReduced) -> BucketRule:
     """Gradients that are partial over tp, before they are scattered.
 
     Each is summed as the backward made it. Sums over micro-batches already have the format of the reduction.
     """
-    name, rule = f"bucket.gradients.tp{turn.suffix}", EACH_AT_END if turn.at_end else EACH
-    dtype = "reduce" if turn.when is When.LAST else "grad"
-    return BucketRule(name, ALL_REDUCE, rule.name, "tp", WEIGHT_GRADIENT, turn.when, dtype, turn.only)
+    name, rule = f"bucket.gradients.tp{reduced_at.suffix}", EACH_AT_END if reduced_at.at_end else EACH
+    dtype = "reduce" if reduced_at.when is When.LAST else "grad"
+    return BucketRule(name, ALL_REDUCE, rule.name, "tp", WEIGHT_GRADIENT, reduced_at.when, dtype, reduced_at.only)
 
 
 def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     """Units are reduced where their backward ends, or after all of them. The rest is reduced over replicas."""
 
-    def bucket(turn: _Turn, word: str, kind: CollectiveKind, axis: str) -> BucketRule:
-        name = f"bucket.gradients.{word}{turn.suffix}"
-        rule = (UNIT_AT_END if turn.at_end else framework.buckets.units).name
+    def bucket(reduced_at: _WhenReduced, word: str, kind: CollectiveKind, axis: str) -> BucketRule:
+        name = f"bucket.gradients.{word}{reduced_at.suffix}"
+        rule = (UNIT_AT_END if reduced_at.at_end else framework.buckets.units).name
         parts = not kind.resizes
-        return BucketRule(name, kind, rule, axis, WEIGHT_GRADIENT, turn.when, only=turn.only, parts=parts)
+        return BucketRule(name, kind, rule, axis, WEIGHT_GRADIENT, reduced_at.when, only=reduced_at.only, parts=parts)
 
     return tuple(
-        bucket(turn, *words)
-        for turn in _turns(options, framework)
+        bucket(reduced_at, *words)
+        for reduced_at in _times_reduced(options, framework)
         for words in (("scatter", REDUCE_SCATTER, "dp"), ("replicas", ALL_REDUCE, "dp_replicate"))
     )
 
