@@ -21,7 +21,7 @@ DISTINGUISHED_BY = ((), SIZES, (*SIZES, "rank"))
 
 
 @dataclass(frozen=True)
-class _Which:
+class _AlikeNodes:
     """Nodes of one name with equal values in all fields of a row of measured durations. `exact`: in whole ns."""
 
     flops: int | None
@@ -58,7 +58,7 @@ def trace_durations(path: Path) -> Durations:
     files = sorted(path.glob("*.et")) if is_directory(path) else [path]
     if not files:
         raise UsageError(f"{path} has no traces (*.et)")
-    spent: dict[str, dict[_Which, _Spent]] = defaultdict(lambda: defaultdict(_Spent))
+    spent: dict[str, dict[_AlikeNodes, _Spent]] = defaultdict(lambda: defaultdict(_Spent))
     for file in files:
         for node in node_times(file):
             ns = node.micros * 1000 if node.ns is None else node.ns
@@ -69,7 +69,7 @@ def trace_durations(path: Path) -> Durations:
                         f"{file}: node {node.name} holds several operators without their durations: export with "
                         f"{Word('granularity', 'op')}"
                     )
-                spent[op_name(node.name, node.type)][_which(node)].add(_Spent(ns, 1, ns, ns))
+                spent[op_name(node.name, node.type)][_alike_of(node)].add(_Spent(ns, 1, ns, ns))
     if not spent:
         raise UsageError(
             f"no node of {path} has a duration (duration_micros): only traces of a run, or of `export "
@@ -78,15 +78,15 @@ def trace_durations(path: Path) -> Durations:
     return Durations(row for name, each in spent.items() for row in _rows(path, name, each))
 
 
-def _which(node: NodeTime) -> _Which:
+def _alike_of(node: NodeTime) -> _AlikeNodes:
     """Sizes of 0 are written as 1, which readers require."""
     sizes = (node.recorded.get(name) for name in ("num_ops", "tensor_size"))
     flops, bytes_ = (None if node.type != pb.COMP_NODE else 0 if each == 1 else each for each in sizes)
     message = None if node.type == pb.COMP_NODE else node.recorded.get("comm_size")
-    return _Which(flops, bytes_, message, node.rank, node.ns is not None)
+    return _AlikeNodes(flops, bytes_, message, node.rank, node.ns is not None)
 
 
-def _rows(path: Path, name: str, spent: Mapping[_Which, _Spent]) -> Iterator[Measured]:
+def _rows(path: Path, name: str, spent: Mapping[_AlikeNodes, _Spent]) -> Iterator[Measured]:
     for fields in DISTINGUISHED_BY if all(which.exact for which in spent) else DISTINGUISHED_BY[:1]:
         found: dict[tuple[int | None, ...], _Spent] = defaultdict(_Spent)
         for which, each in spent.items():
