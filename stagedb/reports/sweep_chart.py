@@ -125,11 +125,11 @@ def _svg(title: str, first: str, lines: Mapping[str, Sequence[_Point]], x: Axis,
 
 def _axes(x: Axis, y: Axis) -> Iterator[str]:
     for value in y.ticks():
-        at = _up(y, value)
+        at = _from_top(y, value)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
         yield f'<text class="soft" text-anchor="end" x="{LEFT - 8}" y="{at + 5:.1f}">{value:,.6g}</text>'
     for value in x.ticks():
-        at = _along(x, value)
+        at = _from_left(x, value)
         yield f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP + HEIGHT}" y2="{TOP + HEIGHT + 5}"/>'
         yield (
             f'<text class="soft" text-anchor="middle" x="{at:.1f}" y="{TOP + HEIGHT + 22}">'
@@ -139,13 +139,13 @@ def _axes(x: Axis, y: Axis) -> Iterator[str]:
 
 
 def _line(name: str, points: Sequence[_Point], color: str, x: Axis, y: Axis) -> Iterator[str]:
-    places = [(_along(x, point.x), _up(y, point.step / 1e6)) for point in points]
+    places = [(_from_left(x, point.x), _from_top(y, point.step / 1e6)) for point in points]
     if not isinstance(x, _Places):
         places.sort()
     joined = " ".join(f"{right:.1f},{down:.1f}" for right, down in places)
     yield f'<polyline class="line" stroke="{color}" points="{joined}"/>'
     for point in points:
-        right, down = _along(x, point.x), _up(y, point.step / 1e6)
+        right, down = _from_left(x, point.x), _from_top(y, point.step / 1e6)
         fill = f'class="point" fill="{color}"' if point.fits else 'class="point open"'
         shown = f"{_text(point.x)}{f', {name}' if name else ''}: {point.step / 1e6:,.3f} ms"
         yield (
@@ -154,11 +154,11 @@ def _line(name: str, points: Sequence[_Point], color: str, x: Axis, y: Axis) -> 
         )
 
 
-def _along(x: Axis, value: Any) -> float:
+def _from_left(x: Axis, value: Any) -> float:
     return LEFT + 14 + (WIDTH - LEFT - RIGHT - 28) * x.at(value)
 
 
-def _up(y: Axis, value: float) -> float:
+def _from_top(y: Axis, value: float) -> float:
     return TOP + HEIGHT * (1 - y.at(value))
 
 
