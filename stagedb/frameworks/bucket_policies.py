@@ -52,7 +52,7 @@ class BucketPolicy:
         return self.rule(sizes, units or [None] * len(sizes)) if sizes else []
 
 
-def _together(sizes: Sequence[int], units: Units) -> Dealt:
+def _one_bucket(sizes: Sequence[int], units: Units) -> Dealt:
     return [range(len(sizes) - 1, -1, -1)]
 
 
@@ -108,13 +108,13 @@ def _padded(elements: Sequence[int], parts: int) -> int:
 DDP = BucketPolicy("ddp", _by_size(DDP_FIRST, DDP_LATER), copied=True)
 """torch's DistributedDataParallel with `bucket_cap_mb=25` and `gradient_as_bucket_view=False`."""
 
-ONE = BucketPolicy("one", _together)
+ONE = BucketPolicy("one", _one_bucket)
 """A single bucket: Megatron's DistributedDataParallel without `--overlap-grad-reduce`."""
 
-BUFFER = BucketPolicy("buffer", _together, extent=_padded)
+BUFFER = BucketPolicy("buffer", _one_bucket, extent=_padded)
 """A single padded buffer whose equal parts ranks share: Megatron's `--use-distributed-optimizer`."""
 
-NORM = BucketPolicy("norm.total", _together, extent=lambda elements, parts: 1)
+NORM = BucketPolicy("norm.total", _one_bucket, extent=lambda elements, parts: 1)
 """A single number for all weights of a stage: the norm of their gradients."""
 
 UNIT = BucketPolicy("unit", _units, by_unit=True)

@@ -133,18 +133,18 @@ def _messages(calls: Calls) -> tuple[list[Pair], list[Pair]]:
                 if call.kind == SEND or sender not in calls:
                     sent[call.group[0], call.group[1]][sender].append(call.start)
     both = {pair for pair, ends in sent.items() if len(ends) == 2}
-    rings = [pair for pair in both if _together(sent[pair].values())]
+    rings = [pair for pair in both if _begin_alike(sent[pair].values())]
     one_way = [pair for pair in sent if pair not in both]
     linked = _connected(one_way, 1 + max((pair[1] for pair in sent), default=0))
     for component in {linked[pair[0]] for pair in one_way}:
         its = [pair for pair in one_way if linked[pair[0]] == component]
         senders = [each for pair in its for each in sent[pair].values()]
-        if len(its) == len({rank for pair in its for rank in pair}) and _together(senders):
+        if len(its) == len({rank for pair in its for rank in pair}) and _begin_alike(senders):
             rings += its
     return sorted(sent.keys() - {*rings}), sorted(rings)
 
 
-def _together(senders: Collection[list[int]]) -> bool:
+def _begin_alike(senders: Collection[list[int]]) -> bool:
     """Whether all begin to send at about the same time. senders: when each of them sends, in ns."""
     first = [min(each) for each in senders]
     usual = median((max(each) - min(each)) / max(len(each) - 1, 1) for each in senders)

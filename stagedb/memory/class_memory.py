@@ -157,7 +157,7 @@ def class_memory(
         lengths[kind, 0] = sum(len(one.items[kind]) for one in made)
     tasks = tasks_of(columns)
     together = {
-        tuple((task.kind, task.chunk) for task in tasks[begin:stop]): _together(columns, made, tasks[begin:stop])
+        tuple((task.kind, task.chunk) for task in tasks[begin:stop]): _joint_order(columns, made, tasks[begin:stop])
         for begin, stop in columns.pairs
     }
     return ClassMemory(columns, made, Usage(held, tasks, lengths, together, columns.pairs))
@@ -178,7 +178,7 @@ def _content(plan: Plan, columns: ClassColumns, carried: Carried) -> object:
     return (*(each.tobytes() for each in numbers), *texts, split, ways, tuple(sorted(carried.items())))
 
 
-def _together(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> JointOrder:
+def _joint_order(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> JointOrder:
     """The order of the items of tasks that run together."""
     rows = [np.array([item.row for item in made[each.chunk].items[each.kind]], np.int64) for each in tasks]
     found: list[list[int]] = [[] for _ in tasks]

@@ -74,7 +74,7 @@ def replay(
     while ready:
         stage = ready.pop()
         while positions[stage] < len(orders[stage]):
-            tasks = _together(orders[stage], positions[stage])
+            tasks = _joined_tasks(orders[stage], positions[stage])
             needs = pipeline.needs_of(stage, tasks)
             missing = next((need for need in needs if need not in ends), None)
             if missing is not None:
@@ -98,7 +98,7 @@ def replay(
     return tuple(tuple(stage) for stage in spans)
 
 
-def _together(order: Order, begin: int) -> Order:
+def _joined_tasks(order: Order, begin: int) -> Order:
     """The task at a place of an order, and those that run together with it."""
     end = begin + 1
     while end < len(order) and order[end].joined:

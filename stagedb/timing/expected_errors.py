@@ -165,13 +165,13 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
     others = "with other frameworks" if own is None else "with any framework"
     beyond = [errors for errors in alike if errors.framework == framework]
     if sum(errors.apart.rows for errors in on_accelerator) >= FEW:
-        of, left_out = _together([errors.apart for errors in on_accelerator]), "their kind"
+        of, left_out = _pooled([errors.apart for errors in on_accelerator]), "their kind"
         of_steps = f"{others} on {named} ({_names([errors.framework for errors in on_accelerator])})"
     elif sum(errors.apart.rows for errors in beyond) >= FEW:
-        of, left_out = _together([errors.elsewhere for errors in beyond]), "their accelerator"
+        of, left_out = _pooled([errors.elsewhere for errors in beyond]), "their accelerator"
         of_steps = f"with {framework} on other accelerators ({_names([errors.accelerator for errors in beyond])})"
     else:
-        of, left_out = _together([errors.elsewhere for errors in alike]), "their accelerator"
+        of, left_out = _pooled([errors.elsewhere for errors in alike]), "their accelerator"
         of_steps = f"{others} on other accelerators ({_names([errors.accelerator for errors in alike])})"
     known = "none" if own is None else f"only {own.apart.rows}"
     reason = (
@@ -184,7 +184,7 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
 
 def _unnamed(system: System, alike: Sequence[KindErrors], here: Sequence[KindErrors], model: str) -> ExpectedError:
     """The error where no framework is named."""
-    of = _together([each.unnamed for each in here or alike])
+    of = _pooled([each.unnamed for each in here or alike])
     where = f"on {_names([each.accelerator for each in here or alike])}"
     reason = f"as {_steps(of.rows)} of {model} {where} are off without the name of their framework"
     if not here:
@@ -204,7 +204,7 @@ def _shown(system: System) -> str:
     return system.accelerator.name if _is_known(system) else f"an accelerator of your own ({system.accelerator.name})"
 
 
-def _together(errors: Sequence[ErrorFigures]) -> ErrorFigures:
+def _pooled(errors: Sequence[ErrorFigures]) -> ErrorFigures:
     """The errors of several kinds as those of one, each row with the same weight."""
     rows = sum(each.rows for each in errors)
     mean = sum(each.rows * each.mean for each in errors) / rows
