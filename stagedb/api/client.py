@@ -123,8 +123,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
     ) -> InstanceInfo:
         """Copy a model, or a graph of the store, out under a plan.
 
-        target: a model, its card, or the id (or its start) of a graph. name: as in `name`. Without `seq_len` it is the
-        sequence length that the model was trained with; the result's `usual_length` has its reason. words: of the plan.
+        target: a model, its card, or the id (or its start) of a graph. name: as in `name`. words: of the plan. Without
+        `seq_len` it is the sequence length that the model was trained with; the result's `usual_length` has its reason.
         """
         return wanted_instances.of_model(self.store, target, plans.typed_words(words), name).make(
             self.store, wanted_instances.StageClock()

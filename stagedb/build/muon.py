@@ -118,7 +118,7 @@ def _check_whole(weight: Tensor, layout: Layout) -> None:
 
 
 def _orthogonalisation(muon: Muon, block: LaidOut, weight: Tensor) -> Orthogonalisation:
-    """The axes of a weight's matrices: of experts, each has one."""
+    """How Muon makes a weight's matrices orthogonal: their axes, and how many there are (one for each expert)."""
     axes, rows = weight.axes, block.rows[weight.name]
     if of_experts(block.layouts[weight.name]):
         return Orthogonalisation(axes[1:-1], axes[-1:], axes[:1])

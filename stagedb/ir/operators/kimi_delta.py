@@ -163,7 +163,11 @@ class KimiDeltaScanGradient(KimiDeltaScan):
 def _one_token(
     found: _ChannelDelta, made: list[Array], at: int, dy: Array, d_state: Array, states: list[Array], left: Array
 ) -> Array:
-    """The gradient of the state before a token, from that of the state behind it. made: gets those of its operands."""
+    """One step of the backward through the scan: from the gradient of the state behind a token to that of the state
+    before it.
+
+    made: the gradients of the scan's operands, to which those of the token are written.
+    """
     dq, dk, dv, d_beta, d_exponent = made
     q, k, beta = found.q[:, at], found.k[:, at], found.beta[:, at, ..., None]
     decay = np.exp(found.exponent[:, at, ..., None])

@@ -178,7 +178,7 @@ def _timed(store: Store, request: SearchRequest, search: str) -> list[Candidate]
 
 
 def known_of(store: Store, request: SearchRequest) -> list[Candidate]:
-    """The plans that shards have timed which are not finished."""
+    """The plans that unfinished shards of a search have timed."""
     unfinished = [each for each in shards_in(store, request) if each.state != "finished"]
     return [plan for each in unfinished for plan in _timed(store, request, each.id)]
 
