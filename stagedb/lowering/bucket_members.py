@@ -186,8 +186,8 @@ def _unit(position: int, layer: bool, weight: Weight) -> int | None:
 def _expert_units(
     stage: Stage, order: IssueOrder, layers: Collection[int], experts: Mapping[str, ExpertSpan], again: Collection[int]
 ) -> ExpertUnits:
-    found = {place.position: experts[place.block] for place in stage.places if place.block in experts}
-    return ExpertUnits(order, found, frozenset(layers), frozenset(again))
+    spans = {place.position: experts[place.block] for place in stage.places if place.block in experts}
+    return ExpertUnits(order, spans, frozenset(layers), frozenset(again))
 
 
 def _inner(stage: Stage, parts: Mapping[str, Sequence[Part]]) -> dict[int, tuple[int, Part]]:
@@ -386,7 +386,7 @@ class _Filling:
 
 def _bytes(op: BucketOp, weights: Sequence[Weight]) -> tuple[int, int]:
     if op.policy.extent is not None:
-        whole = op.policy.extent([weight.elements for weight in weights], op.parts)
-        return op.bytes(whole, whole // op.parts)
+        elements = op.policy.extent([weight.elements for weight in weights], op.parts)
+        return op.bytes(elements, elements // op.parts)
     sizes = [op.bytes(weight.elements, weight.shard) for weight in weights]
     return sum(size for size, _ in sizes), sum(size for _, size in sizes)

@@ -188,12 +188,12 @@ def _edges(
 ) -> dict[int, dict[Edge, None]]:
     """The edges of each class, each once."""
     every = {id: row for of_class in ops.values() for id, row in of_class.items()}
-    number = {id: each for each, of_class in ops.items() for id in of_class}
-    found: dict[int, dict[Edge, None]] = {each: {} for each in ops}
+    number = {id: class_number for class_number, of_class in ops.items() for id in of_class}
+    edges_of: dict[int, dict[Edge, None]] = {class_number: {} for class_number in ops}
 
     def add(source: str, target: str, kind: str) -> None:
         if source in every and target in every:
-            found[number[target]][source, target, kind] = None
+            edges_of[number[target]][source, target, kind] = None
 
     for row in places:
         for source, target, kind in _copied_edges(graph, made.evaluated.values, row):
@@ -202,9 +202,9 @@ def _edges(
     for link in links:
         add(link["source"], link["target"], link["kind"])
     reading = defaultdict[str, list[str]](list)
-    kinds = plan.workflow.running(any(splits(each.work.tasks) for each in made.classes))
+    kinds = plan.workflow.running(any(splits(one.work.tasks) for one in made.classes))
     once = {template.name for kind in kinds for template in kind.templates if kind.once}
-    for of_class in found.values():
+    for of_class in edges_of.values():
         for source, target, _ in of_class:
             if every[target]["template"] in once and every[target]["block"] != BUCKET:
                 reading[source].append(target)
@@ -215,7 +215,7 @@ def _edges(
     for rows in ops.values():
         for source, target in _chained(rows, tasks, once):
             add(source, target, "program")
-    return found
+    return edges_of
 
 
 def _copied_edges(graph: IndexedGraph, values: Sequence[Mapping[str, int]], row: Row) -> Iterator[Edge]:

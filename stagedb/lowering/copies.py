@@ -67,18 +67,20 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     return rows
 
 
-def _neighbours(instance: str, each: RankClass, number: int, stage: Stage) -> Mapping[int, str]:
+def _neighbours(instance: str, rank_class: RankClass, number: int, stage: Stage) -> Mapping[int, str]:
     """By position, from before the first cut to after the last: the beginnings of the ids of the ops there.
 
     Where another chunk of the stage hands over, its last position or its first one is in the place of the cut.
     """
     count = len(stage.places)
-    found = {at: op_prefix(instance, each, number, at) for at in range(-2, count + 2)}
+    prefixes = {at: op_prefix(instance, rank_class, number, at) for at in range(-2, count + 2)}
     if stage.given is not None:
-        found[-1] = op_prefix(instance, each, stage.given, len(each.work.chunks[stage.given].stage.places) - 1)
+        prefixes[-1] = op_prefix(
+            instance, rank_class, stage.given, len(rank_class.work.chunks[stage.given].stage.places) - 1
+        )
     if stage.gives is not None:
-        found[count] = op_prefix(instance, each, stage.gives, 0)
-    return found
+        prefixes[count] = op_prefix(instance, rank_class, stage.gives, 0)
+    return prefixes
 
 
 def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list[Row]:
@@ -209,7 +211,7 @@ def _order(op: Mapping[str, Any], row: Row, work: ChunkWork, width: int) -> int:
 def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
     """How often ops run in a step: by template, `when` and chunk. The ops of a step run once, for every chunk."""
     tasks = each.work.tasks
-    found: dict[tuple[str, str, int], int] = {}
+    times: dict[tuple[str, str, int], int] = {}
     for task, mark in zip(tasks, task_positions(tasks), strict=True):
         fits = {When.EVERY: True, When.FIRST: mark.first, When.LAST: mark.last, When.CLOSED: not mark.opened}
         chunks = range(len(each.work.chunks)) if task.kind.once else (task.chunk,)
@@ -217,8 +219,8 @@ def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
             for when in (when for when, fit in fits.items() if fit):
                 for chunk in chunks:
                     key = (str(template), str(when), chunk)
-                    found[key] = found.get(key, 0) + 1
-    return found
+                    times[key] = times.get(key, 0) + 1
+    return times
 
 
 def _peer(work: ChunkWork, end: str | None) -> int | None:

@@ -139,10 +139,10 @@ def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan, sizes: Mapping[str, in
 
 
 def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: GraphRows) -> int:
-    found = {values.known[op["times"]] for op in looped}
-    if len(found) > 1:
-        raise StagedbError(f"graph {graph.id} has loops of {sorted(found)} turns, which this version cannot unroll")
-    return found.pop() if found else 0
+    numbers = {values.known[op["times"]] for op in looped}
+    if len(numbers) > 1:
+        raise StagedbError(f"graph {graph.id} has loops of {sorted(numbers)} turns, which this version cannot unroll")
+    return numbers.pop() if numbers else 0
 
 
 def _variants(
@@ -160,7 +160,7 @@ def _variants(
     of_ep = bool(read) and len({tuple(map(own.get, read)) for own in plan.symbols_of_ep(graph.sizes)}) > 1
     apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
     env = plan.env(graph.sizes)
-    found: dict[tuple[int, ...], int] = {}
+    map_of: dict[tuple[int, ...], int] = {}
     maps: list[Mapping[str, int]] = []
     envs: list[Mapping[str, int]] = []
     variants = {}
@@ -170,11 +170,11 @@ def _variants(
             for step in range(max(turns, 1)):
                 own = {**ranked, "runs": 1 + again, "step": step + 1}
                 changed = tuple(plan.evaluate(text, own) for text in changing)
-                if changed not in found:
-                    found[changed] = len(maps)
+                if changed not in map_of:
+                    map_of[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})
                     envs.append(own)
-                variants[again, member, step] = found[changed]
+                variants[again, member, step] = map_of[changed]
     return tuple(maps), tuple(envs), variants
 
 
@@ -208,13 +208,13 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: fr
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:
     """The last compute op of a block's forward and backward. If the backward is split: of the half for parameters."""
-    found: dict[tuple[str, str], str] = {}
+    last_of: dict[tuple[str, str], str] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
         template = template_named(op["template"])
         served = not template.once and not (split and template.gradients == "weights")
         if op["type"] == "compute" and served:
-            found[op["block"], template.phase] = op["name"]
-    return found
+            last_of[op["block"], template.phase] = op["name"]
+    return last_of
 
 
 def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Part, ...]]:
@@ -229,15 +229,15 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
         if op["kind"] == "matmul" and template.differentiates:
             # The ops of a backward before its first matmul are those of the loss.
             opened.setdefault(op["block"], op["order"])
-    found: dict[str, tuple[Part, ...]] = {}
+    parts_of: dict[str, tuple[Part, ...]] = {}
     for (block, _), own in sorted(inside.items(), key=lambda each: each[0]):
         orders: dict[str, list[int]] = {}
         for op in own:
             orders.setdefault(template_named(op["template"]).phase, []).append(op["order"])
         first, end = ({phase: pick(each) for phase, each in orders.items()} for pick in (min, max))
         last = {phase: name for (_, phase), name in _last(own, split).items()}
-        found[block] = (*found.get(block, ()), Part(first, end, last, opened.get(block, 0)))
-    return found
+        parts_of[block] = (*parts_of.get(block, ()), Part(first, end, last, opened.get(block, 0)))
+    return parts_of
 
 
 class _Values:

@@ -99,7 +99,7 @@ def _apart(plan: Plan, ops: Ops) -> Mapping[int, Apart]:
 
 def _postings(plan: Plan, stage: int) -> tuple[Posting, ...]:
     """The tasks of a stage and its messages where they are posted. What is posted follows from the schedule's tasks."""
-    found = posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
+    postings = posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
     run = set(plan.tasks()[stage])
 
     def as_run(task: Task) -> Task:
@@ -113,4 +113,4 @@ def _postings(plan: Plan, stage: int) -> tuple[Posting, ...]:
         elif each in run or not each.kind.sends:
             yield as_run(each)
 
-    return tuple(one for each in found for one in kept(each))
+    return tuple(one for each in postings for one in kept(each))

@@ -93,17 +93,17 @@ def _columns(graph: SymGraph, plan: Plan, rows: CopiedRows, like: Mapping[int, i
     columns = {row["class"]: _class(row, rows, facts) for row in rows.classes}
     counts = {number: len(columns[of].ops) for number, of in like.items()}
     tasks = rows_by_class(task_rows(made.id, made.classes))
-    found = class_rows(made.classes, plan, counts)
-    return [_with_tasks(columns[like[row["class"]]], row, tasks[row["class"]], made.id) for row in found]
+    class_facts = class_rows(made.classes, plan, counts)
+    return [_with_tasks(columns[like[row["class"]]], row, tasks[row["class"]], made.id) for row in class_facts]
 
 
 def _carried(rows: CopiedRows) -> dict[int, dict[int, tuple[tuple[int, str], ...]]]:
     """By class, the weights of its buckets."""
-    found: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {row["class"]: {} for row in rows.classes}
+    carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {row["class"]: {} for row in rows.classes}
     for row in rows.buckets:
         members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
-        found[row["class"]][row["copy"]["index"]] = members
-    return found
+        carried[row["class"]][row["copy"]["index"]] = members
+    return carried
 
 
 def _class(row: Row, rows: CopiedRows, facts: Mapping[str, OpFacts]) -> ClassColumns:
@@ -132,7 +132,7 @@ def _with_tasks(columns: ClassColumns, row: Row, tasks: Sequence[Row], instance:
         first_layers=tuple(row["first_layers"]),
         member=(row["cp"], row["ep"]),
     )
-    found = tasks_of_rows({name: [task[name] for task in tasks] for name in tasks[0]})
+    task_columns = tasks_of_rows({name: [task[name] for task in tasks] for name in tasks[0]})
     return replace(
-        columns, number=number, digest=row["digest"], stages=tuple(row["stages"]), tasks=found, origins=origins
+        columns, number=number, digest=row["digest"], stages=tuple(row["stages"]), tasks=task_columns, origins=origins
     )
