@@ -181,7 +181,7 @@ def _content(plan: Plan, columns: ClassColumns, carried: Carried) -> object:
 def _joint_order(columns: ClassColumns, made: tuple[ChunkProgram, ...], tasks: Sequence[Task]) -> JointOrder:
     """The order of the items of tasks that run together."""
     rows = [np.array([item.row for item in made[each.chunk].items[each.kind]], np.int64) for each in tasks]
-    found: list[list[int]] = [[] for _ in tasks]
+    places: list[list[int]] = [[] for _ in tasks]
     for at, number in enumerate(number for number, part in interleaved(columns, rows) for _ in part):
-        found[number].append(at)
-    return JointOrder(tuple(map(tuple, found)))
+        places[number].append(at)
+    return JointOrder(tuple(map(tuple, places)))

@@ -232,8 +232,8 @@ class _Making:
         present = self._present()
         for position, block, again in self._all_places():
             for op in self.by_block[block]:
-                here = is_at_end(self.ends.get(position), op.type, op.template)
-                if here and (op.name, position) not in present and op.reads:
+                at_end = is_at_end(self.ends.get(position), op.type, op.template)
+                if at_end and (op.name, position) not in present and op.reads:
                     # A tensor that an absent op would update in place exists without the op.
                     new = (made for made in op.writes if made not in op.reads)
                     self.storage |= {(made, position): (op.reads[0], position) for made in new}
@@ -248,15 +248,15 @@ class _Making:
     def _places(self) -> tuple[list[BlockPlace], dict[int, str]]:
         """The blocks of the chunk in forward order, and the positions at which messages lead to other stages."""
         origins = self.columns.origins
-        found: dict[int, BlockPlace] = {}
+        place_at: dict[int, BlockPlace] = {}
         cuts = set()
         for row in self.rows:
             position, block, layer = int(origins.position[row]), origins.block[row], int(origins.layer[row])
             if block == CUT:
                 cuts.add(position)
             elif block != BUCKET:
-                found[position] = BlockPlace(position, block, None if layer < 0 else layer)
-        return [found[position] for position in sorted(found)], {
+                place_at[position] = BlockPlace(position, block, None if layer < 0 else layer)
+        return [place_at[position] for position in sorted(place_at)], {
             position: "previous" if position < 0 else "next" for position in cuts
         }
 
@@ -270,12 +270,12 @@ class _Making:
     def _present(self) -> set[Key]:
         """Symbolic ops that are copied, by position; for a loop, the ops of its first turn."""
         origins = self.columns.origins
-        found = set()
+        present = set()
         for row in self.rows:
             sym = origins.sym[row]
             if self.ops[sym].loop is None or self.columns.ops.turn[row] == 0:
-                found.add((sym, int(origins.position[row])))
-        return found
+                present.add((sym, int(origins.position[row])))
+        return present
 
     def make(self) -> ChunkProgram:
         sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}

@@ -96,14 +96,14 @@ def _dealt(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage, which: Ta
     """The buffers of `_reduced`, for the tasks that `which` selects."""
     reduced, param = chunk.width("reduce"), chunk.width("param")
     layer, task = chunk.layer_of(chunk.unit(bucket)), chunk.weights_task
-    whole = [chunk.gradient_bytes(member, which) for member in bucket.members]
+    gradients = [chunk.gradient_bytes(member, which) for member in bucket.members]
     copied = 0 if reduced == param else bucket.bytes_out // reduced * param
-    more = bucket.bytes_out + copied + whole[-1] - sum(whole)
+    more = bucket.bytes_out + copied + gradients[-1] - sum(gradients)
     if more > 0:
         yield brief(f"{op.name}.copied", layer, more, Category.TEMPORARIES, task, index, which)
     if chunk.plan.hsdp == 1:
         return
-    yield brief(f"{op.name}.last", layer, whole[-1], Category.TEMPORARIES, task, index + 1, which)
+    yield brief(f"{op.name}.last", layer, gradients[-1], Category.TEMPORARIES, task, index + 1, which)
     if which is TaskSelector.EVERY and not copied:
         which = TaskSelector.LATER
     if copied or which is TaskSelector.LATER:
@@ -214,8 +214,8 @@ def _buffers_end(chunk: Chunk) -> Mapping[int, Moment]:
     for index, item in enumerate(chunk.program.items[forward]):
         if item.bucket is not None and item.bucket.gathers:
             unit = chunk.unit(item.bucket) if chunk.plan.options.expert_unit else None
-            here = Moment(forward, index + 1)
-            copied[index] = here if unit is None else _copied(chunk, forward, unit, index)[2]
+            after_gather = Moment(forward, index + 1)
+            copied[index] = after_gather if unit is None else _copied(chunk, forward, unit, index)[2]
     if not chunk.plan.options.expert_unit:
         return {index: Moment(forward, _let_go(chunk, index)) for index in copied}
     order = sorted(copied, key=lambda index: copied[index].place(begins=False))
@@ -226,10 +226,10 @@ def _buffers_end(chunk: Chunk) -> Mapping[int, Moment]:
 def _next_gather(chunk: Chunk, task: TaskKind, unit: Unit, index: int, begun: int) -> int:
     """The first of the gathers of other units right before a unit's first operator, behind an index; else that."""
     items = chunk.program.items[task]
-    found = begun
-    while found - 1 > index and _gathers(items[found - 1]):
-        found -= 1
-    others = (i for i in range(found, begun) if _of_other(chunk, items[i], unit))
+    first = begun
+    while first - 1 > index and _gathers(items[first - 1]):
+        first -= 1
+    others = (i for i in range(first, begun) if _of_other(chunk, items[i], unit))
     return next(others, begun)
 
 
@@ -283,8 +283,8 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
     if chunk.cut_columns(bucket):
         # A copy by columns replaces each gradient. The last gradient stays: the variable of a loop in `foreach_reduce`
         # refers to it.
-        whole = chunk.gradient_bytes(bucket.members[-1], which)
-        yield brief(f"{name}.columns", layer, whole, Category.TEMPORARIES, task, index, which)
+        last_gradient = chunk.gradient_bytes(bucket.members[-1], which)
+        yield brief(f"{name}.columns", layer, last_gradient, Category.TEMPORARIES, task, index, which)
     yield Life(f"{name}.buffer", layer, bucket.bytes_in, Category.COMMUNICATION, Moment(task, index, which), (last,))
     if chunk.held.gradient_buffer:
         return  # the result is added to a gradient buffer that exists all the time

@@ -72,8 +72,8 @@ def _shared_states(chunk: Chunk) -> Iterator[State]:
     """
     if chunk.shared_buffer is None:
         return
-    whole, part = chunk.shared_buffer
-    padding = whole - sum(chunk.program.sizes[name] for name, _ in chunk.buffered) // chunk.width("param")
+    elements, part = chunk.shared_buffer
+    padding = elements - sum(chunk.program.sizes[name] for name, _ in chunk.buffered) // chunk.width("param")
     yield State("buffer.padding", None, padding * chunk.width("param"), Category.PARAMETERS)
     if chunk.held.gradient_buffer:
         yield State("buffer.padding", None, padding * chunk.width("grad"), Category.GRADIENTS)

@@ -206,9 +206,9 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
         return
     at, _ = scatter
     if each:
-        whole, begin, parts = _tied(chunk, key)
+        whole_name, begin, parts = _tied(chunk, key)
         yield from parts
-        yield Life(whole, layer, size, Category.TEMPORARIES, begin, (Moment(chunk.weights_task, at + 1),))
+        yield Life(whole_name, layer, size, Category.TEMPORARIES, begin, (Moment(chunk.weights_task, at + 1),))
     else:
         yield from _accumulated(chunk, key, at)
 
@@ -266,10 +266,10 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
     if wider and chunk.split:
         yield from _passed(chunk, source, at, over)
     elif wider:
-        whole, made, parts = _tied(chunk, source)
+        whole_name, made, parts = _tied(chunk, source)
         yield from parts
         end = chunk.summed_at(at, chunk.unit_of(source))
-        yield Life(whole, layer, size, Category.TEMPORARIES, made, (Moment(task, end),))
+        yield Life(whole_name, layer, size, Category.TEMPORARIES, made, (Moment(task, end),))
         begin = Moment(task, end, TaskSelector.FIRST, prepared=True)
         yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, begin, (over,))
     else:
@@ -282,7 +282,7 @@ def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
     The first half of a later micro-batch adds that to a sum of the reduction's format, where the unit's hooks run
     (`FSDPParamGroup.post_backward`). Without one such the second halves' own sum is reduced.
     """
-    whole, made, parts = _tied(chunk, source)
+    whole_name, made, parts = _tied(chunk, source)
     layer, size = chunk.layer(source), chunk.program.sizes[source[0]]
     task, inputs = chunk.weights_task, chunk.inputs_task
     summed = size // chunk.width("grad") * chunk.width("reduce")
@@ -297,10 +297,10 @@ def _passed(chunk: Chunk, source: Key, at: int, over: Moment) -> Iterator[Life]:
         added,
         dataclasses.replace(over, which=TaskSelector.LAST_PENDING),
     )
-    yield Life(whole, layer, size, Category.TEMPORARIES, dataclasses.replace(made, which=TaskSelector.CLEAR), ends)
+    yield Life(whole_name, layer, size, Category.TEMPORARIES, dataclasses.replace(made, which=TaskSelector.CLEAR), ends)
     more = dataclasses.replace(made, which=TaskSelector.PENDING)
     end = more if more.prepared else dataclasses.replace(more, index=_returned(chunk, source, more) + 1)
-    yield Life(whole, layer, size, Category.TEMPORARIES, more, (end,))
+    yield Life(whole_name, layer, size, Category.TEMPORARIES, more, (end,))
     begin, reduced = (
         Moment(inputs, hooks, TaskSelector.PASSING),
         dataclasses.replace(over, which=TaskSelector.LAST_PASSED),

@@ -132,12 +132,12 @@ class Usage:
     @cached_property
     def _runs(self) -> list[range]:
         """The places of tasks that run at the same time: each task alone, or with others."""
-        found, end = [], 0
+        runs, end = [], 0
         for begin, stop in (*self.pairs, (len(self.tasks), len(self.tasks))):
-            found += [range(at, at + 1) for at in range(end, begin)]
-            found += [range(begin, stop)] * (stop > begin)
+            runs += [range(at, at + 1) for at in range(end, begin)]
+            runs += [range(begin, stop)] * (stop > begin)
             end = stop
-        return found
+        return runs
 
     @cached_property
     def _run_of(self) -> list[int]:
