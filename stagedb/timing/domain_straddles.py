@@ -99,20 +99,20 @@ def _at(workload: Workload, network: Sequence[Dimension], level: int) -> Iterato
     """The straddles of one dimension. A domain has the places of this dimension and of those inside it."""
     inner = math.prod(each.places for each in network[:level])
     domain, dimension = inner * network[level].places, network[level]
-    found: dict[str, tuple[int, int, int]] = {}
+    straddling: dict[str, tuple[int, int, int]] = {}
     for axis in sorted(set(workload.groups.axis)):
         first, last, block = _extents(workload, axis)
         if 1 < block <= domain:
             apart = int((first // domain != last // domain).sum())
-            found[axis] = apart, len(first), block
+            straddling[axis] = apart, len(first), block
     blocks = inner
-    for block in sorted({block for _, _, block in found.values()}):
+    for block in sorted({block for _, _, block in straddling.values()}):
         together = math.lcm(blocks, block)
         blocks = together if together <= domain else blocks
     if dimension.kind != "switch":
         return
     use = domain // blocks * blocks // inner
-    for axis, (apart, groups, block) in found.items():
+    for axis, (apart, groups, block) in straddling.items():
         if apart and use * inner % block == 0:
             yield Straddle(axis, dimension.name, apart, groups, dimension.places, use)
 

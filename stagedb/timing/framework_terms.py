@@ -95,8 +95,8 @@ def _slow_down(ops: Ops, ns: Ints, taken: int) -> None:
         return
     apart = np.array([axis in DATA_AXES for axis in ops.axis], bool) & (ops.type == COLLECTIVE) & (ops.when == EVERY)
     for template in np.unique(ops.template[apart]).tolist():
-        here = ops.template == template
-        computes = here & (ops.type == COMPUTE)
-        alone, beyond = int(ns[computes].sum()), int(ns[here & apart].sum())
+        of_template = ops.template == template
+        computes = of_template & (ops.type == COMPUTE)
+        alone, beyond = int(ns[computes].sum()), int(ns[of_template & apart].sum())
         if alone:
             ns[computes] += ns[computes] * min(alone, beyond) * taken // (1000 * alone)

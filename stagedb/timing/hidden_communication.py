@@ -61,10 +61,10 @@ def _relayed(columns: ClassColumns, ns: Ints) -> None:
     time.
     """
     ops, layers = columns.ops, columns.origins.layer
-    found = defaultdict[tuple[int, int, str], list[int]](list)
+    exchanges_of = defaultdict[tuple[int, int, str], list[int]](list)
     for row in issued_on(ops, ("epn", "epr")).tolist():
-        found[int(ops.chunk[row]), int(layers[row]), ops.phase[row]].append(row)
-    for rows in found.values():
+        exchanges_of[int(ops.chunk[row]), int(layers[row]), ops.phase[row]].append(row)
+    for rows in exchanges_of.values():
         for first, second in zip(rows[::2], rows[1::2], strict=False):
             near, far = (first, second) if ops.axis[first] == "epr" else (second, first)
             if ops.axis[near] != ops.axis[far]:

@@ -122,9 +122,9 @@ def _met(label: Ints, members: Ints) -> Ints:
     labels = np.sort(label[members], axis=1)
     labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
     labels.sort(axis=1)
-    found = np.full(len(label), -1, np.int64)
-    found[members] = _dense(labels)[:, None]
-    return found
+    groups = np.full(len(label), -1, np.int64)
+    groups[members] = _dense(labels)[:, None]
+    return groups
 
 
 def group_of(groups: Groups, axis: str, rank: int) -> tuple[int, ...]:
@@ -142,6 +142,6 @@ def _dense(rows: Ints) -> Ints:
     order = np.lexsort(rows.T)
     fresh = np.zeros(len(rows), np.int64)
     fresh[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
-    found = np.empty(len(rows), np.int64)
-    found[order] = np.cumsum(fresh)
-    return found
+    numbers = np.empty(len(rows), np.int64)
+    numbers[order] = np.cumsum(fresh)
+    return numbers

@@ -47,19 +47,19 @@ def _sent(ops: Ops) -> set[str | tuple[bool, int]]:
 def _placements(rows: Ints, sizes: Sequence[int], world: int, *, simulated: bool) -> Ints:
     """For each rank the number of its group's placement."""
     rows = np.sort(rows, axis=1)
-    alike, which = _shifted(np.concatenate([rows[:, :1], rows - rows[:, :1]], axis=1), sizes)
+    alike, pattern = _shifted(np.concatenate([rows[:, :1], rows - rows[:, :1]], axis=1), sizes)
     numbers: dict[Placement, int] = {}
     placed = [place(np.unique(rows[at]).tolist(), sizes, simulated=simulated) for at in alike.tolist()]
     of_alike = np.array([numbers.setdefault(each, len(numbers)) for each in placed], np.int64)
-    found = np.full(world, NOWHERE, np.int64)
-    found[rows] = of_alike[which, None]
-    return found
+    placements = np.full(world, NOWHERE, np.int64)
+    placements[rows] = of_alike[pattern, None]
+    return placements
 
 
 def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]) -> Ints:
     """For each rank a number for the dimension between it and its target, and the links between them on a ring."""
     sources = np.arange(len(targets))
-    alike, which = _shifted(np.stack([sources, targets - sources], axis=1), sizes)
+    alike, pattern = _shifted(np.stack([sources, targets - sources], axis=1), sizes)
     numbers: dict[tuple[int, int], int] = {}
     of_alike = []
     for source, target in zip(alike.tolist(), targets[alike].tolist(), strict=True):
@@ -69,8 +69,8 @@ def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]
         dimension, apart = crossed(source, target, sizes, innermost=network[0].simulated)
         links = network[dimension].hops(apart)
         of_alike.append(numbers.setdefault((dimension, links), len(numbers)))
-    found: Ints = np.array(of_alike, np.int64)[which]
-    return found
+    crossings: Ints = np.array(of_alike, np.int64)[pattern]
+    return crossings
 
 
 def _shifted(rows: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
@@ -80,5 +80,5 @@ def _shifted(rows: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
     """
     rows = rows.copy()
     rows[:, 0] %= math.prod(sizes[:-1])
-    _, one, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return one, which.reshape(-1)
+    _, one, pattern = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return one, pattern.reshape(-1)

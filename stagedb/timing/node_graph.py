@@ -260,8 +260,8 @@ def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[Cla
             joint = True
     if not joint:
         return first
-    found: Ints = np.unique(first, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return found
+    events: Ints = np.unique(first, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return events
 
 
 def _described(columns: ClassColumns, part: _Part, calls: Ints) -> list[tuple[str, int]]:

@@ -191,8 +191,8 @@ def _sizes_sent(columns: ClassColumns, overlap: Overlap) -> dict[int, int]:
     ops = columns.ops
     narrow = gathered_casts(columns) if overlap.casts == SHARDS else {}
     wide = ring_repeats(columns) if overlap.keys == REPEATED else {}
-    found = {op: int(ops.size[op]) // FORMAT_BYTES[ops.dtype[op]] for op in narrow}
-    return found | {op: int(ops.size[op]) * times for op, times in wide.items()}
+    sizes = {op: int(ops.size[op]) // FORMAT_BYTES[ops.dtype[op]] for op in narrow}
+    return sizes | {op: int(ops.size[op]) * times for op, times in wide.items()}
 
 
 def _computed(costs: Costs, columns: ClassColumns, rings: bool) -> dict[int, Timed]:
@@ -294,7 +294,7 @@ def _representative_ranks(
 def _subjects(columns: ClassColumns, rank: int) -> list[Subject | None]:
     """For each op the key of its measured durations, on a rank where ranks differ; None for receives."""
     ops = columns.ops
-    found: list[Subject | None] = []
+    subjects: list[Subject | None] = []
     for op in range(len(ops)):
         computes = ops.type[op] == COMPUTE
         subject = Subject(
@@ -305,8 +305,8 @@ def _subjects(columns: ClassColumns, rank: int) -> list[Subject | None]:
             message=None if computes else int(ops.size[op]),
             rank=rank,
         )
-        found.append(None if ops.type[op] == RECV else subject)
-    return found
+        subjects.append(None if ops.type[op] == RECV else subject)
+    return subjects
 
 
 def _taken(measured: Durations, subject: Subject | None, model: Timed) -> Timed:

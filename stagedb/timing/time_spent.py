@@ -188,7 +188,7 @@ def _lane(found: Timeline, path: Path, late: Ints, ready: Ints, exposed: Ints, n
     hidden = computing.before(finish) - computing.before(start)
     exposed[at] = np.where(talks, finish - start - hidden, 0)
     bubble = _bubble(found, ready, every, at)
-    here = path.node[path.lane == number]
+    path_nodes = path.node[path.lane == number]
     busy = computing.total
     shown = every.total - busy
     return LaneTimes(
@@ -197,8 +197,8 @@ def _lane(found: Timeline, path: Path, late: Ints, ready: Ints, exposed: Ints, n
         bubble=bubble,
         idle=found.step - busy - shown - bubble,
         communication=talking.total,
-        ops=_ops(found, late, exposed, here, number, at),
-        tasks=_tasks(found, late, here, number, at),
+        ops=_ops(found, late, exposed, path_nodes, number, at),
+        tasks=_tasks(found, late, path_nodes, number, at),
     )
 
 

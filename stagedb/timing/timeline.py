@@ -153,12 +153,12 @@ def check_blocking(blocking: Collection[str], compute: str) -> None:
 
 def _waited(network: NodeGraph, blocking: Collection[str]) -> npt.NDArray[np.bool_]:
     """For each node whether it communicates on one of these axes, and its stream has a place for it."""
-    found = np.zeros(len(network), bool)
+    is_waited = np.zeros(len(network), bool)
     waited = {*blocking, *(RING_AXES if "cp" in blocking else ())}
     for lane, columns in zip(network.lanes, network.columns, strict=True):
         mine = slice(int(network.firsts[lane.number]), int(network.firsts[lane.number + 1]))
-        found[mine] = np.array([axis in waited for axis in columns.ops.axis], bool)[network.op[mine]]
-    return found & (network.stream > COMPUTE_STREAM)
+        is_waited[mine] = np.array([axis in waited for axis in columns.ops.axis], bool)[network.op[mine]]
+    return is_waited & (network.stream > COMPUTE_STREAM)
 
 
 def clock(order: Order, length: Ints) -> Timeline:
