@@ -103,10 +103,10 @@ def _check_implementations(system: Mapping[str, Any], network: _Network) -> Iter
             )
             continue
         for word, kind in zip(words, network.kinds, strict=False):
-            found = _IMPLEMENTATION.fullmatch(word)
-            if found is None:
+            match = _IMPLEMENTATION.fullmatch(word)
+            if match is None:
                 yield _fault("implementation", f"{name} has {shown(word)}, which the simulator does not know")
-            elif found["one"] and not found["window"] and (kind != "FullyConnected" or single):
+            elif match["one"] and not match["window"] and (kind != "FullyConnected" or single):
                 what = "sends to all at once, each at the whole bandwidth of a link"
                 yield _fault("implementation", f"{name} has {word} on {kind}: it {what}")
 

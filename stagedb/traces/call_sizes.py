@@ -22,5 +22,5 @@ def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 def _exchanges(columns: ClassColumns) -> Ints:
     """The all-to-alls on the axis of experts, in issue order."""
     rows = issued_on(columns.ops, TOKEN_AXES)
-    found: Ints = rows[np.array([exchanges(columns.ops.kind[row]) for row in rows.tolist()], bool)]
-    return found
+    exchange_rows: Ints = rows[np.array([exchanges(columns.ops.kind[row]) for row in rows.tolist()], bool)]
+    return exchange_rows

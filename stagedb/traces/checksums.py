@@ -98,37 +98,37 @@ def _shifts(zeros: npt.NDArray[np.int64]) -> Crcs:
 
 def _power(exponent: int) -> np.uint32:
     """x^exponent."""
-    found, square = np.array([_ONE]), np.array([_ONE >> np.uint32(1)])
+    power, square = np.array([_ONE]), np.array([_ONE >> np.uint32(1)])
     while exponent:
         if exponent & 1:
-            found = _multiply(found, square)
+            power = _multiply(power, square)
         square = _multiply(square, square)
         exponent >>= 1
-    return np.uint32(found[0])
+    return np.uint32(power[0])
 
 
 def _powers(base: np.uint32, count: int) -> Crcs:
     """base^0, base^1 … base^(count - 1)."""
-    found, step = np.array([_ONE], np.uint32), np.array([base], np.uint32)
-    while len(found) < count:
-        found = np.concatenate([found, _multiply(found, step)])
+    powers, step = np.array([_ONE], np.uint32), np.array([base], np.uint32)
+    while len(powers) < count:
+        powers = np.concatenate([powers, _multiply(powers, step)])
         step = _multiply(step, step)
-    return found[:count]
+    return powers[:count]
 
 
 def _byte_crcs() -> Crcs:
     """For each value of a byte, the CRC of that byte alone: the table of the usual byte-wise algorithm."""
-    found = np.arange(256, dtype=np.uint32)
+    crcs = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        found = (found >> np.uint32(1)) ^ np.where(found & np.uint32(1), _POLYNOMIAL, np.uint32(0))
-    return found
+        crcs = (crcs >> np.uint32(1)) ^ np.where(crcs & np.uint32(1), _POLYNOMIAL, np.uint32(0))
+    return crcs
 
 
 def _multiply(one: Crcs, other: Crcs) -> Crcs:
     """The products of polynomials, modulo that of CRC-32; arrays are broadcast."""
     one, other = np.broadcast_arrays(one, other)
-    found, shifted = np.zeros(one.shape, np.uint32), other.copy()
+    product, shifted = np.zeros(one.shape, np.uint32), other.copy()
     for bit in range(31, -1, -1):
-        found ^= np.where((one >> np.uint32(bit)) & np.uint32(1), shifted, np.uint32(0))
+        product ^= np.where((one >> np.uint32(bit)) & np.uint32(1), shifted, np.uint32(0))
         shifted = (shifted >> np.uint32(1)) ^ np.where(shifted & np.uint32(1), _POLYNOMIAL, np.uint32(0))
-    return found
+    return product

@@ -87,14 +87,14 @@ def _alike_of(node: NodeTime) -> _AlikeNodes:
 
 
 def _rows(path: Path, name: str, spent: Mapping[_AlikeNodes, _Spent]) -> Iterator[Measured]:
-    for fields in DISTINGUISHED_BY if all(which.exact for which in spent) else DISTINGUISHED_BY[:1]:
-        found: dict[tuple[int | None, ...], _Spent] = defaultdict(_Spent)
-        for which, each in spent.items():
-            found[tuple(getattr(which, field) for field in fields)].add(each)
-        if all(each.least == each.most for each in found.values()):
+    for fields in DISTINGUISHED_BY if all(nodes.exact for nodes in spent) else DISTINGUISHED_BY[:1]:
+        spent_by: dict[tuple[int | None, ...], _Spent] = defaultdict(_Spent)
+        for nodes, durations in spent.items():
+            spent_by[tuple(getattr(nodes, field) for field in fields)].add(durations)
+        if all(durations.least == durations.most for durations in spent_by.values()):
             break
-    for values, each in found.items():
+    for values, durations in spent_by.items():
         recorded = dict(zip(fields, values, strict=True))
         flops, bytes_, message, rank = (recorded.get(field) for field in (*SIZES, "rank"))
         where = f"{path}, node {name}" + ("" if rank is None else f" of rank {rank}")
-        yield Measured(where, Fraction(each.total, each.count), name, None, flops, bytes_, message, rank)
+        yield Measured(where, Fraction(durations.total, durations.count), name, None, flops, bytes_, message, rank)

@@ -208,9 +208,9 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
         *([] if ns is None else [ns.tolist(), whole_micros(ns, ops.type == COMPUTE).tolist()]),
         strict=True,
     )  # fmt: skip
-    which = np.fromiter((keys.setdefault(key, len(keys)) for key in rows), np.int64, len(ops))
+    key_of = np.fromiter((keys.setdefault(key, len(keys)) for key in rows), np.int64, len(ops))
     chosen = np.zeros(len(keys), np.int64)
-    chosen[which[::-1]] = np.arange(len(ops) - 1, -1, -1)
+    chosen[key_of[::-1]] = np.arange(len(ops) - 1, -1, -1)
     texts = [[column[i] for i in chosen] for column in (ops.kind, ops.phase, ops.axis, ops.dtype)]
     kind, phase, axis, dtype = (wire.texts(column) for column in texts)
     types = ops.type[chosen]
@@ -234,7 +234,7 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
             *columns,
             attribute("duration_ns", "int64_val", wire.varints(ns[chosen])),
         ]
-    return wire.join(*columns)[0].take(which)
+    return wire.join(*columns)[0].take(key_of)
 
 
 def whole_micros(ns: Ints, compute: npt.NDArray[np.bool_]) -> Ints:

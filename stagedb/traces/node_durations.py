@@ -111,7 +111,7 @@ def _sent(pair: Workload, columns: ClassColumns, rank: int, costs: Costs) -> Ite
 
 def _places(parts: Sequence[RankPart], ranks: Ints) -> Ints:
     """For each of some ranks of a class, the place of its part among those of the class."""
-    found = np.zeros(len(ranks), np.int64)
+    places = np.zeros(len(ranks), np.int64)
     for place, part in enumerate(parts):
-        found[np.isin(ranks, part.ranks)] = place
-    return found
+        places[np.isin(ranks, part.ranks)] = place
+    return places

@@ -92,10 +92,10 @@ def _kept_directory(out: Path, force: bool) -> str | None:
     place = out.resolve()
     if place == Path(place.anchor):
         return "is the root of all files"
-    here = _here()
-    if here is not None and place == here:
+    working = _here()
+    if working is not None and place == working:
         return "is the current directory"
-    if here is not None and place in here.parents:
+    if working is not None and place in working.parents:
         return "holds the current directory"
     if os.path.ismount(place):
         return "is a mount point"
@@ -108,10 +108,10 @@ def _kept_directory(out: Path, force: bool) -> str | None:
     own = own_files(place)
     if own is None:
         return f"exists and is not a trace set of stagedb (it has no {MANIFEST} of one)"
-    found = others(place, own) if force else []
-    if found:
-        more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-        names = ", ".join(map(_shown_name, found[:_SHOWN]))
+    foreign = others(place, own) if force else []
+    if foreign:
+        more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
+        names = ", ".join(map(_shown_name, foreign[:_SHOWN]))
         return f"is a trace set with other files in it ({names}{more}; move them first)"
     return None
 

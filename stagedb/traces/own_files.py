@@ -59,19 +59,19 @@ def others(directory: Path, own: OwnFiles) -> list[str]:
 def _manifest(path: Path) -> dict[str, Any] | None:
     """A set's manifest; None if it cannot be read, or has not what every manifest has."""
     try:
-        found = read_document(path, "manifest", most=LARGEST)
+        manifest = read_document(path, "manifest", most=LARGEST)
         is_one = (
-            str(found["what"]).startswith(_WHAT)
-            and "stagedb" in found["versions"]
-            and isinstance(found["name"], str)
-            and type(found["world"]) is int
-            and isinstance(found["classes"], list)
-            and isinstance(found["files"], dict)
-            and all(map(is_part, (found["name"], *found["files"])))
+            str(manifest["what"]).startswith(_WHAT)
+            and "stagedb" in manifest["versions"]
+            and isinstance(manifest["name"], str)
+            and type(manifest["world"]) is int
+            and isinstance(manifest["classes"], list)
+            and isinstance(manifest["files"], dict)
+            and all(map(is_part, (manifest["name"], *manifest["files"])))
         )
     except (LookupError, TypeError, UsageError):
         return None
-    return found if is_one else None
+    return manifest if is_one else None
 
 
 def is_part(name: str) -> bool:

@@ -255,10 +255,10 @@ class Packed:
         """The archive has bytes that no checksum of its own covers, such as dates and lengths of members."""
         try:
             digest = _digest(self._file)
-            found = self._file.read(_DIGITS)
+            seal = self._file.read(_DIGITS)
         except OSError as error:
             raise StagedbError(f"cannot read {self.path}: {error.strerror or error}") from error
-        if self._archive.comment != SEAL + digest or found != digest:
+        if self._archive.comment != SEAL + digest or seal != digest:
             raise self._damaged("its bytes differ from their checksum")
 
     def _column(self, key: str, name: str) -> npt.NDArray[Any]:

@@ -166,34 +166,34 @@ def _changed(directory: Path) -> Iterator[Fault]:
         yield Fault(None, None, "", "checksum", str(error))
         return
     for name, crc in known.items():
-        found = _rank_of(name)
+        rank = _rank_of(name)
         try:
             actual = file_crc(directory / name)
         except FileNotFoundError:
-            if found is None:
+            if rank is None:
                 yield Fault(None, None, "", "files", f"{name} is missing")
             continue  # the ranks that are missing are named together
         except OSError as error:
-            yield Fault(found, None, "", "files", f"{name} cannot be read: {error.strerror}")
+            yield Fault(rank, None, "", "files", f"{name} cannot be read: {error.strerror}")
             continue
         if actual != crc:
             yield Fault(
-                found,
+                rank,
                 None,
                 "",
                 "checksum",
                 f"{name} was changed after it was written: `{OPTIONS.word(Word('resume', True))}` mends it",
             )
     for name in sorted({each.name for each in directory.iterdir()} - known.keys()):
-        found = _rank_of(name)
-        if found is not None:
-            yield Fault(found, None, "", "checksum", f"{name} has no checksum in {CHECKSUMS}")
+        rank = _rank_of(name)
+        if rank is not None:
+            yield Fault(rank, None, "", "checksum", f"{name} has no checksum in {CHECKSUMS}")
 
 
 def _rank_of(name: str) -> int | None:
     """The rank of a trace's file."""
-    found = _RANK.search(name)
-    return int(found[1]) if found else None
+    match = _RANK.search(name)
+    return int(match[1]) if match else None
 
 
 def _rule_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:

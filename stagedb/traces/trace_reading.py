@@ -146,21 +146,21 @@ def _opened(path: Path, data: bytes) -> tuple[pb.GlobalMetadata, Iterator[bytes]
 
 
 def _attributes(trace: TraceColumns, index: int, node: pb.Node) -> None:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for attribute in node.attr:
         name = attribute.name
         wanted = ATTRIBUTE_FIELDS.get(name)
         if wanted is None:
             continue
-        if name in found:
+        if name in values:
             trace.repeated.append((index, name))
         field = attribute.WhichOneof("value")
         if field == wanted:
-            found[name] = getattr(attribute, wanted)
+            values[name] = getattr(attribute, wanted)
         else:
             trace.mistyped.append((index, name, field or "no value"))
     for name, column in trace.attributes.items():
-        column.append(found.get(name))
+        column.append(values.get(name))
 
 
 def _parse(message: pb.Node | pb.GlobalMetadata, data: bytes, path: Path, place: int) -> None:

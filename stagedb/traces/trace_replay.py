@@ -131,8 +131,8 @@ class Replay:
         if state.holding is not None:
             index = state.holding
             group = group_of(trace.attributes["pg_name"][index]) or 0
-            here = self.arrived[group, state.calls[group] - 1]
-            missing = [member for member in self._members(group) if member not in here]
+            arrived = self.arrived[group, state.calls[group] - 1]
+            missing = [member for member in self._members(group) if member not in arrived]
             reason = f"collective {state.calls[group]} of group {group} waits for rank {missing[0] if missing else '?'}"
         else:
             posted = {i: e for e, waiting in self.posted.items() if e[1] == rank for i in waiting}

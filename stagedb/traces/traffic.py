@@ -39,10 +39,10 @@ def _counts(columns: ClassColumns) -> dict[_Key, int]:
     # Most of what an export needs starts sooner without this module.
     from stagedb.timing.op_durations import runs_of
 
-    ops, found = columns.ops, dict[_Key, int]()
+    ops, counts = columns.ops, dict[_Key, int]()
     runs, towards = runs_of(columns), np.where(ops.handed, ops.peer, ops.towards)
     for op in np.flatnonzero((ops.type == COLLECTIVE) | (ops.type == SEND)).tolist():
         sends = int(ops.type[op]) == SEND
         key = (MESSAGE if sends else ops.kind[op], ops.axis[op], int(towards[op]) * sends, int(ops.size[op]))
-        found[key] = found.get(key, 0) + runs[op]
-    return {key: count for key, count in found.items() if count}
+        counts[key] = counts.get(key, 0) + runs[op]
+    return {key: count for key, count in counts.items() if count}

@@ -158,12 +158,12 @@ def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int, ring
     chosen = (ops.type == type_) & (ops.towards == hop) & (ops.rings == ring)
     by_layout = [layout.ops[chosen[layout.ops]] for layout in nodes.layouts]
     own = ops.tags(columns.tasks)
-    found = [
+    messages = [
         (tag + int(own[row]), int(ops.size[row]))
         for layout, tag in zip(nodes.layout.tolist(), columns.tasks.tags[nodes.task].tolist(), strict=True)
         for row in by_layout[layout].tolist()
     ]
-    return sorted(found, key=lambda message: message[0])
+    return sorted(messages, key=lambda message: message[0])
 
 
 def _axes(workload: Workload) -> set[str]:

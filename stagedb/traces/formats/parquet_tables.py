@@ -197,7 +197,7 @@ def _roles(
     positions, sources = positions[order], sources[order]
     node = np.searchsorted(np.array(list(_message_starts(data))), positions, side="right") - 2  # after the metadata
     nodes, first, lengths = np.unique(node, return_index=True, return_counts=True)
-    found: list[str | None] = [None] * len(trace)
+    role_of: list[str | None] = [None] * len(trace)
     places: dict[str, tuple[int, int]] = {}
     values: dict[str, np.ndarray[Any, Any]] = {}
     for row, begin, length in zip(nodes.tolist(), sources[first].tolist(), lengths.tolist(), strict=True):
@@ -210,12 +210,12 @@ def _roles(
             role = _peer(begin // length - 1) if begin % length == 0 else ""
         if not role or places.setdefault(role, (begin, length)) != (begin, length):
             raise StagedbError(f"class {each.key}: node {row + 1} has no role of its own: use {Word('format', 'et')}")
-        found[row] = role
+        role_of[row] = role
         if role not in values:
             own = each.ranks.values[:, begin : begin + length].astype(np.int64)
             powers = 10 ** np.arange(length - 1, -1, -1) if grouped else 1 << (7 * np.arange(length))
             values[role] = (own - ord("0") if grouped else own & 0x7F) @ powers
-    return found, values
+    return role_of, values
 
 
 def _peer(place: int) -> str:

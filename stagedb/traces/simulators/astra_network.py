@@ -95,21 +95,21 @@ def _collective(row: Traffic, spread: Spread, laid: Sequence[Level], *, direct: 
     """A collective on the levels of the dimensions that its group spans."""
     places = {level.links.name: at for at, level in enumerate(laid)}
     kind = KINDS[row.kind]
-    buffer = whole = Fraction(kind.whole(row.bytes, spread.members))
-    found = []
+    buffer = part_bytes = Fraction(kind.whole(row.bytes, spread.members))
+    levels = []
     for each in spread.spans:
         at, n = places.get(spread.dimension(each).name), each.members
-        sent = Fraction(n - 1, n) * whole
+        sent = Fraction(n - 1, n) * part_bytes
         carried = sent
         if kind.exchanges and spread.dimension(each).kind == "ring":
             # Along a ring of links each byte takes several, which the simulator does not charge.
-            carried = Fraction(n * n // 4, n) * whole
+            carried = Fraction(n * n // 4, n) * part_bytes
         if at is not None:
-            ns = carried * _pace(spread, each, buffer, whole)
-            found.append(_OnLevel(at, n, sent / (n - 1) if direct else sent, ns))
+            ns = carried * _pace(spread, each, buffer, part_bytes)
+            levels.append(_OnLevel(at, n, sent / (n - 1) if direct else sent, ns))
         if not kind.exchanges:
-            whole /= n
-    return tuple(found)
+            part_bytes /= n
+    return tuple(levels)
 
 
 def _pace(spread: Spread, each: DimensionSpan, buffer: Fraction, whole: Fraction) -> Fraction:

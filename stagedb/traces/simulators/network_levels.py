@@ -55,16 +55,16 @@ def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
 def _parts(degrees: Sequence[int], network: Sequence["Dimension"]) -> list[Level]:
     """Each degree above 1 on its links, cut where they end."""
     ends = [math.prod(each.size or 1 for each in network[: at + 1]) for at in range(len(network))]
-    found, stride = [], 1
+    levels, stride = [], 1
     for degree in degrees:
         left = degree
         for links, end in zip(network, ends, strict=True):
             if left > 1 and stride < end:
                 inside, over = divmod(end, stride)
                 if stride * left <= end:
-                    found.append(Level(left, links))
+                    levels.append(Level(left, links))
                     stride, left = stride * left, 1
                 elif over == 0 and left % inside == 0:
-                    found.append(Level(inside, links))
+                    levels.append(Level(inside, links))
                     stride, left = end, left // inside
-    return found
+    return levels
