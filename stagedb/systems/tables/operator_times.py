@@ -125,7 +125,8 @@ class OperatorTimes:
             if known and each.dims and all(size > 0 for size in each.dims) and each.flops > 0:
                 rows[self._operator(each), each.dtype].append(place)
         for (operator, dtype), places in rows.items():
-            chosen = [replace(operators[place], moved=_wide(operators[place])) for place in places]
+            own = [operators[place] for place in places]
+            chosen = [replace(each, moved=_wide(each)) if each.spared else each for each in own]
             for place, took in zip(places, self._times(operator, dtype, chosen), strict=True):
                 found[place] = None if took is None else self._narrower(operators[place], took)
         return self._with_packed_experts(operators, found)
