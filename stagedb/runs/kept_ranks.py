@@ -82,7 +82,9 @@ class KeptRanks:
     def keep(self, digest: str, ranks: Sequence[RankTrace]) -> None:
         """Keep the ranks of a file. digest: of the file. Without room for them they are read again."""
         with suppress(StagedbError, OSError, UnicodeEncodeError, OverflowError):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Parents that are made have the permissions of the user's other files, which an embedded store may refuse.
+            for each in (self.directory.parent, self.directory):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
             with whole_file(self._path(digest), "") as file:
                 _write(file, ranks)
 

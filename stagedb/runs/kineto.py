@@ -7,13 +7,13 @@ the call, or else from names.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,8 @@ LARGE_TEXT = 64 << 20
 
 MOST_PROCESSES = 8
 """The process that cuts the text into pieces has enough to do for as many."""
+
+EntryT = TypeVar("EntryT")
 
 Chosen = npt.NDArray[np.bool_]
 """Which of some events."""
@@ -225,32 +227,35 @@ class _Reading:
         """Add events to the columns of their categories. kinds: those of `_KEPT`. start, end: in ns."""
         kind = np.fromiter(kinds, np.int8, len(kinds))
         ops, calls, operators, modules = kind < _CALL, kind == _CALL, kind == _OPERATOR, kind == _PYTHON
+        args = [_NOTHING if (found := event.args) is None else found for event in kept]
         columns = {"start": start, "end": end, "name": self._names(kept), "place": self._threads(kept, ~ops)}
-        columns["collective"] = self._collectives(kept, ops | operators)
+        columns["collective"] = self._collectives(args, ops | operators)
         launching = ops | calls
         columns["correlation"] = np.full(len(kept), NONE, np.int64)
-        columns["correlation"][launching] = integers([each.correlation for each in _arguments(kept, launching)])
-        self._keep_ops(kept, {"category": kind - 1, **columns}, ops)
+        columns["correlation"][launching] = integers([each.correlation for each in _chosen(args, launching)])
+        self._keep_ops(kept, args, {"category": kind - 1, **columns}, ops)
         for spans, which, names, more in (
             (self.rank.calls, calls, ("start", "end", "place", "name", "correlation"), {}),
             (
                 self.rank.host,
                 operators,
                 ("start", "end", "place", "name", "collective"),
-                self._of_operators(_arguments(kept, operators)),
+                self._of_operators([*_chosen(args, operators)]),
             ),
             (self.rank.modules, modules, ("start", "end", "place", "name"), {}),
         ):
             spans.extend(**{name: columns[name][which] for name in names}, **more)
         self._keep_annotations(kept, columns, kind == _ANNOTATION)
-        self._keep_asked(kept, columns)
+        self._keep_asked(kept, args, columns)
 
     def _keep_annotations(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Chosen) -> None:
-        names = [_text(event.name) for event in compress(kept, which.tolist())]
+        names = [_text(event.name) for event in _chosen(kept, which)]
         places = (columns[name][which].tolist() for name in ("start", "end", "place"))
         self.rank.annotations += map(Annotation, names, *places)
 
-    def _keep_asked(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]") -> None:
+    def _keep_asked(
+        self, kept: Sequence[Event], args: Sequence[Arguments], columns: "dict[str, npt.NDArray[Any]]"
+    ) -> None:
         """Add calls that ask gloo for work, and its events."""
         table = self.rank.table
         for name in islice(table, self.looked_at, None):
@@ -261,9 +266,9 @@ class _Reading:
             return
         # What a device executes asks for nothing.
         which = np.isin(columns["name"], [*self.asking]) & (columns["place"] != NONE)
-        names = [_text(event.name) for event in compress(kept, which.tolist())]
+        names = [_text(event.name) for event in _chosen(kept, which)]
         places = (columns[name][which].tolist() for name in ("start", "end", "place"))
-        numbers = integers([each.number for each in _arguments(kept, which)]).tolist()
+        numbers = integers([each.number for each in _chosen(args, which)]).tolist()
         self.asked += map(HostCall, names, *places, numbers)
 
     def _of_operators(self, args: list[Arguments]) -> "dict[str, npt.NDArray[Any]]":
@@ -293,20 +298,19 @@ class _Reading:
     def _threads(self, kept: Sequence[Event], which: Chosen) -> Places:
         """Places of the threads of the events of a host, which are in the order of the file, too."""
         found = np.full(len(kept), NONE, np.int32)
-        events = [*compress(kept, which.tolist())]
+        events = [*_chosen(kept, which)]
         # A list of tuples would take the collector of garbage as long as all the rest.
         keys = zip([event.pid for event in events], [event.tid for event in events], strict=True)
         found[which] = np.fromiter(map(self.rank.threads.__getitem__, keys), np.int32, len(events))
         return found
 
-    def _collectives(self, kept: Sequence[Event], which: Chosen) -> Places:
+    def _collectives(self, args: Sequence[Arguments], which: Chosen) -> Places:
         """Places of what some events record of a collective."""
-        found = np.full(len(kept), NONE, np.int32)
-        events = compress(kept, which.tolist())
-        places = np.flatnonzero(which).tolist()
-        for place, args in zip(places, [event.args for event in events], strict=True):
-            if args is not None and args.collective is not None:
-                found[place] = self._place(args)
+        found = np.full(len(args), NONE, np.int32)
+        there = np.flatnonzero(which)
+        records = [each.collective is not None for each in _chosen(args, which)]
+        for place in there[np.fromiter(records, np.bool_, len(records))].tolist():
+            found[place] = self._place(args[place])
         return found
 
     def _place(self, args: Arguments) -> int:
@@ -321,10 +325,16 @@ class _Reading:
             place = self.recorded[key] = self.rank.place(recorded(args))
         return place
 
-    def _keep_ops(self, kept: Sequence[Event], columns: "dict[str, npt.NDArray[Any]]", which: Chosen) -> None:
+    def _keep_ops(
+        self,
+        kept: Sequence[Event],
+        args: Sequence[Arguments],
+        columns: "dict[str, npt.NDArray[Any]]",
+        which: Chosen,
+    ) -> None:
         """Add the ops of devices, which are some of the events."""
         found = {name: column[which] for name, column in columns.items()}
-        events, args = [*compress(kept, which.tolist())], _arguments(kept, which)
+        events, args = [*_chosen(kept, which)], [*_chosen(args, which)]
         keys = (
             *([each.device for each in args], [each.stream for each in args]),
             *([event.pid for event in events], [event.tid for event in events]),
@@ -408,9 +418,9 @@ def _kind(event: Event) -> int | None:
     return _KEPT["gpu_memcpy"] if moves else kind
 
 
-def _arguments(events: Sequence[Event], which: Chosen) -> list[Arguments]:
-    """What is read of the arguments of some events."""
-    return [_NOTHING if (args := event.args) is None else args for event in compress(events, which.tolist())]
+def _chosen(entries: Sequence[EntryT], which: Chosen) -> Iterator[EntryT]:
+    """Those of some entries that are chosen."""
+    return compress(entries, which.tolist())
 
 
 def _is_module(name: Scalar) -> bool:

@@ -221,6 +221,8 @@ def decimal_times(event: Any) -> tuple[int, int]:
 def integers(values: list[Scalar]) -> Integers:
     """Values as `integer` returns them, with `NONE` for what is none."""
     kinds = set(map(type, values))
+    if kinds == {NoneType}:
+        return np.full(len(values), NONE, np.int64)
     if kinds <= {int, NoneType}:
         known = [NONE if each is None else each for each in values] if NoneType in kinds else values
         with suppress(OverflowError):

@@ -2,11 +2,12 @@
 
 import os
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from stagedb.runs import RankTrace, file_digest, read_trace, trace_files
+from stagedb.runs import RankTrace, file_digest, kept_ranks, read_trace, trace_files
 from stagedb.runs.kept_ranks import LONGEST_KEPT, KeptRanks
 from stagedb.runs.trace_files import TraceReading, read_traces
 from tests.runs.nsight_exports import two_processes, write_export
@@ -36,6 +37,10 @@ def test_what_is_kept_is_what_was_read(form: str, kept: KeptRanks, tmp_path: Pat
     assert [*map(types, found)] == [*map(types, ranks)]
     assert all(column.flags.writeable for column in vars(found[0].ops).values())
     assert kept.ranks("b") is None
+
+
+def test_every_field_of_a_rank_is_kept() -> None:
+    assert {each.name for each in fields(RankTrace)} == {*kept_ranks._SAME, "ops", "memory"}
 
 
 def test_what_is_damaged_or_of_another_version_is_read_again(kept: KeptRanks, monkeypatch: pytest.MonkeyPatch) -> None:
