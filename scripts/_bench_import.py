@@ -6,9 +6,9 @@ events are used). Then a process decodes its events and does nothing else, and o
 store writes: they read the trace into a rank, first with one process and then with one on each core, and the last one
 makes the run, and its rows with their digest. `--store` adds a whole import into an embedded store of its own.
 
-`CPU s` are seconds of the processor in all processes together; other work on the machine hardly changes them. `s` is
-how long it takes. Memory is the largest resident set so far, of the process and of one that it started, which Linux
-counts. The file and the store are removed afterwards.
+`CPU s` has the seconds of the processor that all processes need together: other work on the machine hardly changes
+them. `s` has how long each part takes. Memory is the largest resident set so far, of the process and of one that it
+started, which Linux counts. The file and the store are removed afterwards.
 """
 
 import argparse
