@@ -48,6 +48,7 @@ from stagedb.runs.kineto_events import (
 from stagedb.runs.memory_events import MemoryEvents, is_memory
 from stagedb.runs.module_paths import PREFIX
 from stagedb.runs.process_groups import process_groups
+from stagedb.runs.rank_spans import Numbering
 from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, Places, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 from stagedb.shared_work import LOST
@@ -373,7 +374,12 @@ class _Reading:
         self.memory.add(more.memory)
 
     def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
-        """What was read, joined."""
+        """What was read, joined. Raises TraceFileError for what is of several ranks, or has nothing that took time."""
+        if _of_several_ranks(self.rank):
+            raise TraceFileError(
+                f"the trace {path_text(path)} was merged from those of several ranks: processes in it use the same "
+                "numbers for different launches. Import the traces that it was made from instead, together"
+            )
         job = stream.top.get("distributedInfo")
         job = job if isinstance(job, dict) else {}
         left_out = [f"event {number}: {why}" for number, why in sorted(stream.left_out)[:_MOST_SHOWN]]
@@ -421,6 +427,19 @@ def _kind(event: Event) -> int | None:
 def _chosen(entries: Sequence[EntryT], which: Chosen) -> Iterator[EntryT]:
     """Those of some entries that are chosen."""
     return compress(entries, which.tolist())
+
+
+def _of_several_ranks(rank: RecordedRank) -> bool:
+    """Whether calls of different processes have one number: a process numbers its calls, each with another number."""
+    processes: Numbering[Hashable] = Numbering()
+    of_threads = [processes[key[0] if isinstance(key, tuple) else key] for key in rank.threads]
+    process = np.array(of_threads, np.int32)[rank.calls.column("place")]
+    number = rank.calls.column("correlation")
+    if not len(process) or (process == process[0]).all():
+        return False
+    order = np.lexsort((process, number))
+    process, number = process[order], number[order]
+    return bool(((np.diff(number) == 0) & (np.diff(process) != 0) & (number[1:] != NONE)).any())
 
 
 def _is_module(name: Scalar) -> bool:

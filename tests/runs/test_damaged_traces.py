@@ -97,3 +97,22 @@ def test_an_impossible_value_harms_only_its_event(event: dict[str, object], tmp_
     assert isinstance(run, MeasuredRun)
     whole_ops = sum(each["cat"] == "kernel" for each in whole["traceEvents"])
     assert len(run.ranks[0].ops) == whole_ops - bool(run.ranks[0].left_out)
+
+
+@pytest.mark.parametrize("label", ("[TP{:02}] {}", "{}{}"))
+def test_a_file_that_was_merged_from_several_ranks_is_refused(label: str, tmp_path: Path) -> None:
+    """Tools that show ranks next to each other write the rank into the number of each process."""
+    merged = json.loads(training_step(0).text())
+    merged["traceEvents"] = []
+    for rank in range(2):
+        for event in json.loads(training_step(rank).text())["traceEvents"]:
+            merged["traceEvents"].append({**event, "pid": label.format(rank + 1, event["pid"])})
+    path = tmp_path / "merged.json"
+    path.write_text(json.dumps(merged))
+    found = attempt(path)
+    assert isinstance(found, str) and "merged from those of several ranks" in found and "Import the traces" in found
+    # Processes with numbers of their own, as one that was forked has, are of one rank.
+    events = merged["traceEvents"] = merged["traceEvents"][: len(merged["traceEvents"]) // 2]
+    events[3] = {**events[3], "pid": "another"}
+    path.write_text(json.dumps(merged))
+    assert isinstance(attempt(path), MeasuredRun)
