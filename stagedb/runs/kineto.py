@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stagedb.copied_processes import copies
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular
+from stagedb.inputs import open_regular, shown
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import Elsewhere, EventStream, Question, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
@@ -33,6 +33,7 @@ from stagedb.runs.kineto_events import (
     KNOWN_FLOAT_EVENTS,
     NO_SHAPES,
     NO_TIME,
+    WITHOUT_OPS,
     Arguments,
     DecimalEvent,
     Event,
@@ -373,6 +374,17 @@ class _Reading:
         self.numbered = self.numbered and more.numbered
         self.memory.add(more.memory)
 
+    def _unknown_categories(self) -> list[str]:
+        """A sentence for each category of which it is not known whether its events are ops."""
+        unknown = sorted({each for each in self.events if each is not None and each not in _KEPT} - WITHOUT_OPS)
+        found = [
+            f"{self.events[each]:,} event{'' if self.events[each] == 1 else 's'} of the unknown category {shown(each)}"
+            for each in unknown[:_MOST_SHOWN]
+        ]
+        if len(unknown) > _MOST_SHOWN:
+            found.append(f"{len(unknown) - _MOST_SHOWN} further categories")
+        return found
+
     def trace(self, path: Path, digest: str, stream: EventStream[Event]) -> RankTrace:
         """What was read, joined. Raises TraceFileError for what is of several ranks, or has nothing that took time."""
         if _of_several_ranks(self.rank):
@@ -387,6 +399,7 @@ class _Reading:
             left_out.append(f"{len(stream.left_out) - _MOST_SHOWN} further events")
         if stream.repaired:
             left_out.append("characters and numbers that JSON does not have were replaced")
+        left_out += self._unknown_categories()
         left_out += self.memory.failures()
         rank, world = integer(job.get("rank"), NONE), integer(job.get("world_size"), NONE)
         self.rank.background = background_ops(self.asked, [*self.rank.threads])

@@ -121,7 +121,10 @@ _MemoryArguments = _arguments(
     "MemoryArguments", "size_changed", "total_allocated", "total_reserved", "device_type", "device_id"
 )
 
-CALLS = ("cuda_runtime", "cuda_driver", "mtia_runtime", "xpu_runtime", "privateuse1_runtime")
+CALLS = (
+    *("cuda_runtime", "cuda_driver", "mtia_runtime"),
+    *("xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver"),
+)
 """Categories of the calls that launch what a device executes."""
 
 _ARGUMENTS = {
@@ -144,6 +147,15 @@ _LEFT_OUT = (
     "overhead",
     "Trace",
 )
+
+_OF_OTHER_KINDS = (
+    *("external_correlation", "cuda_profiler_range", "xpu_scope_profiler", "xpu_sync", "glow_runtime"),
+    *("mtia_insight", "mtia_counters", "python_function", "cpu_instant_event"),
+)
+
+WITHOUT_OPS = frozenset((*_LEFT_OUT, *_OF_OTHER_KINDS))
+"""Categories of events that are none of an op, nor of what launched one. Those of libkineto's `ActivityType.h`, and of
+flows."""
 
 
 def _known_events(number: Any) -> Any:

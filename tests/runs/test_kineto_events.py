@@ -89,7 +89,10 @@ def test_events_are_counted_once_if_a_piece_is_read_again(tmp_path: Path) -> Non
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": events}))
     found = read_kineto(path, file_digest(path))
-    assert dict(found.events) == {"kernel": 1, "other": 1} and len(found.left_out) == 1
+    assert dict(found.events) == {"kernel": 1, "other": 1}
+    assert found.left_out[1:] == ("1 event of the unknown category 'other'",) and found.left_out[0].startswith(
+        "event 2"
+    )
 
 
 def test_decimal_numbers_are_exact_or_refused() -> None:
@@ -121,7 +124,7 @@ def test_events_of_known_categories_are_read_as_any_others(
     path = written.write(tmp_path)
     trace = read_kineto(path, "0" * 64)
     assert dict(trace.events) == Counter(each["cat"] for each in written.events if each["ph"] == "X")
-    assert trace.left_out == ()
+    assert trace.left_out == ("1 event of the unknown category 'of nobody'",)
     assert (len(trace.ops), len(trace.modules), len(trace.memory)) == (13, 1, 1)
     monkeypatch.setattr(kineto, "KNOWN_FLOAT_EVENTS", None)
     monkeypatch.setattr(kineto, "KNOWN_DECIMAL_EVENTS", None)
@@ -149,3 +152,27 @@ def test_known_forms_are_tried_no_longer_where_most_pieces_have_others(
 
     assert forms("kernel", "new", "kernel", "new", "kernel") == ["known", "any", "known", "any", "known"]
     assert forms("new", "new", "new", "kernel") == ["any"] * 4
+
+
+@pytest.mark.parametrize("category", ("xpu_driver", "privateuse1_driver"))
+def test_calls_of_drivers_launch_what_a_device_executes(category: str, tmp_path: Path) -> None:
+    written = training_step(0)
+    runtime = read_kineto(written.write(tmp_path), "0" * 64)
+    for each in written.events:
+        each["cat"] = category if each["cat"] == "cuda_runtime" else each["cat"]
+    driver = read_kineto(written.write(tmp_path), "0" * 64)
+    assert driver.ops.launched.tolist() == runtime.ops.launched.tolist() and driver.left_out == ()
+
+
+def test_categories_that_are_not_known_are_named(tmp_path: Path) -> None:
+    written = training_step(0)
+    for number in range(8):
+        written.span("collective_comm" if number < 2 else f"new {number}", "x", 100 * number, 10)
+    for category in ("xpu_sync", "mtia_insight", "overhead"):
+        written.span(category, "x", 100, 10)
+    found = read_kineto(written.write(tmp_path), "0" * 64)
+    assert found.left_out == (
+        "2 events of the unknown category 'collective_comm'",
+        *(f"1 event of the unknown category 'new {number}'" for number in range(2, 6)),
+        "2 further categories",
+    )
