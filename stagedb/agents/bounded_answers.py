@@ -50,7 +50,7 @@ class AnswerLimits:
 
 @dataclass(frozen=True)
 class PagedTable:
-    """A table of which an answer has some rows.
+    """Some rows of a table, as one answer has them.
 
     rows: from the first row that is wanted on. skipped: rows before them. wanted: how many rows are wanted. more:
     whether there are rows after those that are here. rest: the tool that has the rest, in words; empty for the same

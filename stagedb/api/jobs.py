@@ -138,9 +138,10 @@ class RunningJob:
 
 @contextmanager
 def shown(store: Store, kind: JobKind, what: object, unit: str) -> Iterator[RunningJob]:
-    """A job that the store shows while the block runs. what: what the user named, of which the name of a file is shown.
+    """A job that the store shows while the block of `with` runs.
 
-    unit: what its progress counts. kind: such as a search or an export.
+    kind: such as a search or an export. what: the name that the user gave; of a path only the file's name is shown.
+    unit: what its progress counts.
     """
     job = RunningJob(store, kind, _named(what), unit)
     job.start()

@@ -47,7 +47,7 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A step that can be run, and of which nothing has been made yet.
+    """A step that can be timed; nothing has been made for it yet.
 
     wanted: its instance. inputs: system and durations. stored: the profile that the request names, if it names one.
     """

@@ -89,7 +89,7 @@ def _neighbours(blocks: tuple[BlockSpec, ...]) -> set[tuple[int, int]]:
 
 
 def _skippable(blocks: tuple[BlockSpec, ...], i: int, j: int) -> bool:
-    """Whether only repeated blocks, of which a stage may have none, are between the two."""
+    """Whether a stage may have none of the blocks between the two, as all of these are repeated ones."""
     return i < j and not any(block.once for block in blocks[i + 1 : j])
 
 

@@ -24,7 +24,7 @@ class FailedOperation(Exception):
 
 @dataclass(frozen=True)
 class SimulatedRanks:
-    """A laid-out block on simulated ranks. degrees: those of dp, cp and tp. sizes: those of the axes."""
+    """A laid-out block on simulated ranks. degrees: dp, cp and tp. sizes: of the axes, whole."""
 
     laid: LaidOut
     degrees: Mapping[str, int]

@@ -104,12 +104,13 @@ def _square_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout])
 
 
 def _ring_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
-    """What a turn of a ring's backward holds in addition to the sums that came and those that go (in fp32).
+    """Bytes that one turn of a ring's backward holds, beyond the fp32 sums that it reads and those that it writes.
 
-    From the second turn on (torch's `_templated_ring_attention_backward`) these are, while the kernel runs, sums of the
-    turn before and the kernel's results of both turns, of which this one is of half a rank's rows. While the sums are
-    sent, where half of the keys got gradients: the sums that came before, new ones of keys and values, and the results
-    of the kernel. With three ranks or more keys are held three times; gathered keys have a packed copy.
+    From the second turn on (torch's `_templated_ring_attention_backward`) there are two moments, of which the larger
+    counts. While the kernel runs: the sums of the turn before and the kernel's results of both turns; those of this one
+    have half of a rank's rows. While the sums are sent, if half of the keys got gradients: the sums that came before,
+    new ones of keys and values, and the results of the kernel. With three ranks or more keys are held three times;
+    gathered keys have a packed copy.
     """
     step = op.operator
     if not isinstance(step, RingStepGradient) or step.back:

@@ -82,7 +82,7 @@ class CollectiveKind:
         return size * members if self.gathers else size
 
     def sizes(self, part: Size, whole: Size) -> tuple[Size, Size]:
-        """Sizes of what a member passes in and of what it gets, one of which is a part of the other.
+        """The sizes of a member's operand and of its result; one is a part of the other.
 
         part: the smaller size. whole: the larger one.
         """

@@ -44,7 +44,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class BucketOp:
-    """A symbolic collective of a graph, of which an instance has one copy for each bucket.
+    """A symbolic collective of a graph. An instance has one copy of it for each bucket.
 
     policy: assigns weights to buckets. order: in the issue order of its block. template: when it runs. gathers: it
     gathers parameters; otherwise it reduces gradients. parts: the number of ranks that have a part each. bytes: bytes

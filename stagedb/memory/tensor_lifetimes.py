@@ -167,7 +167,7 @@ def _ends(chunk: Chunk, key: Key) -> tuple[Moment, ...]:
 def _value(
     chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item, until: tuple[Moment, ...] | None = None
 ) -> Life:
-    """A tensor from the operator that makes it to the last one that reads it, or `until` a moment after that."""
+    """A tensor's life: from the operator that makes it to the last one that reads it, or to a later moment `until`."""
     name = key[0]
     ends = _ends(chunk, key) if until is None else until
     category = Category.TEMPORARIES

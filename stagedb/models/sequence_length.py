@@ -25,7 +25,7 @@ class SequenceLength:
 
 
 def guessed(positions: int, word: str) -> SequenceLength:
-    """The length for a model of which only the number of positions is known. word: the name of that number."""
+    """The sequence length to take for a model that only has a number of positions. word: the name of that number."""
     if positions <= LONGEST_GUESS:
         return SequenceLength(positions, word)
     return SequenceLength(LONGEST_GUESS, f"at most {LONGEST_GUESS:,} of {positions:,}: {word}")

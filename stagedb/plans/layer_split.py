@@ -143,7 +143,8 @@ def _uneven(dealt: Sequence[int], layers: int, plan: PlanFields, trial: Callable
 
 
 def uneven_chunks(layers: int, count: int) -> tuple[int, ...]:
-    """Layers of each of `count` chunks, of which those in the middle of the pipeline have one layer more.
+    """The layers of each of `count` chunks. If they do not divide, chunks in the middle of the pipeline have one layer
+    more.
 
     layers: in all.
     """

@@ -68,7 +68,9 @@ def check_offload(plan: PlanFields) -> None:
 
 
 def check_gathered(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for matrices of keys and values of which ranks of tp have copies. sizes: those of the model."""
+    """Raise UsageError for matrices of keys and values that several ranks of tp have copies of. sizes: the model's
+    symbols.
+    """
     if plan.options.gathers_for_muon and plan.tp > sizes.get("KV", plan.tp):
         raise UsageError(
             f"ranks of tp {plan.tp} have copies of {sizes['KV']} heads of keys and values, and no parts to gather: "

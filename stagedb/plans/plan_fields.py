@@ -118,7 +118,7 @@ class PlanFields(LayoutAspects, _Structure):
         return self.keys if batch is None else batch.longest
 
     def evaluate(self, text: str, env: Mapping[str, int], what: str = "") -> int:
-        """The value of an expression of a graph under the plan, in the requests of which each sees its own keys.
+        """The value of an expression of a graph under the plan; each request sees only its own keys.
 
         env: the values of symbols (`Plan.env`). what: what the value is, for errors. text: the expression.
         """
@@ -156,8 +156,9 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def tokens(self) -> Fraction | None:
-        """Tokens that a step is for: those of all sequences; of a step that checks drafts those that requests gain.
-        None without an acceptance."""
+        """Tokens that a step is for: those of all sequences; in a step that checks drafts the tokens that requests
+        gain. None without an acceptance.
+        """
         if not self.workflow.drafts:
             return Fraction(self.batch * self.seq_len)
         batch, gained = self.request_batch, self.accepted

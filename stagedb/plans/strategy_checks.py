@@ -59,7 +59,9 @@ def _divides(
 
 
 def check_routed(options: GraphOptions) -> None:
-    """Raise UsageError if tokens between operators are on other ranks than those from which experts take them."""
+    """Raise UsageError if a strategy moves tokens between operators to other ranks: experts take them from their usual
+    ranks.
+    """
     strategy, usual = parse_strategy(options.strategy), rules(options, own=False)["between"]
     rule = strategy.regions.get("between")
     if rule is None or all(rule.get(axis, ()) == usual.get(axis, ()) for axis in ("batch", "seq")):
@@ -91,7 +93,7 @@ def _lengths(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, tuple[int,
 
 
 def _check_heads_moved(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError if a strategy moves key/value heads of which ranks hold copies."""
+    """Raise UsageError if a strategy moves key/value heads, and ranks hold copies of these."""
     strategy, usual = parse_strategy(plan.options.strategy), ("tp",)
     named = [
         table["attention"].get("kv_heads", ()) for table in (strategy.regions, strategy.weights) if "attention" in table

@@ -69,7 +69,7 @@ def path_rows_of(job: StepView, most: int = ROWS) -> list[PathRow]:
 
 
 def _without_short(firsts: Ints, times: Ints, most: int) -> Ints:
-    """The firsts of rows of which all but the longest are joined with their short neighbours."""
+    """The first rows of groups: each of the longest rows, joined with its short neighbours."""
     length = np.diff(times)
     kept = np.zeros(len(firsts), bool)
     kept[np.argsort(-length, kind="stable")[: most // 2]] = True

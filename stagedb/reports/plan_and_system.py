@@ -78,5 +78,5 @@ def _plain(value: Any) -> str:
 
 
 def error_text(job: StepView) -> str:
-    """The error to expect of the step, and of which published steps it is."""
+    """The error to expect of the step, in words, with the published steps that it comes from."""
     return error_words(job.system, job.workload)

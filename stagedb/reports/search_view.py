@@ -154,8 +154,9 @@ class SearchView:
         return len(self.request.systems) * len(self.request.ranks) > 1
 
     def memory_front(self, system: str, ranks: int) -> list[FrontPlan]:
-        """The timed plans of a system and a number of ranks of which no other one is both as short and as small, the
-        shortest first."""
+        """Timed plans on one system and number of ranks, the shortest first: no other plan is both as short and as
+        small as one of these.
+        """
         candidates = self.places.get((system, ranks), [])
         found: list[FrontPlan] = []
         for place, each in sorted(_timed(candidates), key=lambda row: (row[1].step, row[1].peak, row[0])):

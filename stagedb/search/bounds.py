@@ -351,7 +351,7 @@ class Bounds:
         return self._chunks[key]
 
     def _laid_out(self, plan: Plan, layers: Sequence[int], which: RecomputedLayers) -> Sequence[Stage]:
-        """The layers of each chunk, of which some recompute."""
+        """The layers of each chunk. which: those that recompute."""
         blocks = [
             Block(each.name, None if each.once else evaluate(each.repeat, self.sizes), each.layers)
             for each in self._graph(plan.options, 0).graph.blocks
@@ -525,7 +525,7 @@ class _TaskMaps:
         return TaskMap(message, self._transfer(sort) if self.waits else self._busy(sort))
 
     def _busy(self, sort: TaskSort) -> ClockMap:
-        """The map of a task of which only the computing counts."""
+        """The map of a task if only its computing counts."""
         parts, kind = self.chunks[sort.chunk], TASK_KINDS[sort.kind]
         of = self.times.get(sort.kind, {})
         busy = sum(of[part].busy for part in parts if part in of)

@@ -400,7 +400,7 @@ def _up_to(step: int, terms: Mapping[str, int], plan: Plan) -> dict[str, int]:
 
 
 def _of_some_layers(words: Words, choices: Sequence[Words]) -> Plan:
-    """A plan of which some layers recompute and others do not, so that its figures have both."""
+    """A plan in which some layers recompute and others do not, so that its figures have both."""
     return Plan.from_mapping({**words, **choices[min(1, len(choices) - 1)]})
 
 

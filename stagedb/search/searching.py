@@ -81,7 +81,7 @@ def spaces_of(request: SearchRequest, card: Card) -> list[Space]:
 
 
 def sizes_of(request: SearchRequest, card: Card, of: int) -> list[int]:
-    """The numbers of plans of all shards, whose degrees divide."""
+    """The number of plans in each shard of a search, as far as degrees divide. of: how many shards there are."""
     sizes = [0] * of
     every = ((space, words) for _ in request.systems for space in spaces_of(request, card) for words in space.groups())
     for at, (space, words) in enumerate(every):

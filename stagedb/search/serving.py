@@ -493,7 +493,8 @@ def chunks_of(traffic: ServingLoad) -> list[int]:
 
 
 def most_at_once(traffic: ServingLoad, chunk: int) -> int:
-    """The requests of which at most one has a part of its prompt computed at a time. More would wait for each other.
+    """The largest number of requests at once with which at most one prompt is computed at a time. More would wait for
+    each other.
 
     chunk: tokens of a prompt that a step computes at most.
     """

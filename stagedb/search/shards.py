@@ -70,7 +70,7 @@ def rest(
     of: int,
     searched: Callable[[Shards, Sequence[Candidate]], SearchResult],
 ) -> SearchResult:
-    """The search, of which finished shards have searched a part. Raises UsageError as `merged`.
+    """What is left of a search when the finished shards have searched their parts. Raises UsageError as `merged`.
 
     parts, of: as of `merged`, each finished. searched: searches shards, and takes what the others found.
     """

@@ -29,8 +29,8 @@ class StageMoment:
 
 
 def moments(order: Order, chunks: int, last: int | None) -> tuple[StageMoment, ...]:
-    """Moments of a stage, one of which has the most of everything. Where some differ in the micro-batches in flight
-    alone, it is the one with most.
+    """The moments of a stage that may be its fullest: one of them has the most of everything. If some differ only in
+    the micro-batches in flight, only the one with the most is among them.
 
     order: the stage's tasks. chunks: how many it has. last: which of them is the model's last one, if it has that. A
     backward in two halves sums gradients in its own way, which is left out.

@@ -27,15 +27,15 @@ Entry = tuple[Worth, int, PlanSet]
 
 @dataclass
 class SearchWorld:
-    """What a search knows of the plans on one number of ranks, of which the `top` best are wanted.
+    """The state of a search on one number of ranks, where the `top` best plans are wanted.
 
     rooms: by the number of a place, the bytes of an accelerator. guesses: whether groups have no bounds of their own at
-    first, so that likely ones are opened until there is a limit.
-    sets: by number, those that are not opened yet. heaps: their bounds by what their words have chosen, the best first;
-    sets that were taken remain there until they come up. hopes: by degrees, the same with what is likely to fit first,
-    until there is a limit. alike: by layers, the numbers of groups that have no bounds of their own yet. limits: the
-    values of the best layouts, ascending. rivals: those of other shards. opened: how many sets were. failed: how many
-    sets that were opened had no plan that fits, by their degrees and by their group. least: the best bound by degrees.
+    first, so that likely ones are opened until there is a limit. sets: by number, those that are not opened yet. heaps:
+    their bounds by what their words have chosen, the best first; sets that were taken remain there until they come up.
+    hopes: by degrees, the same with what is likely to fit first, until there is a limit. alike: by layers, the numbers
+    of groups that have no bounds of their own yet. limits: the values of the best layouts, ascending. rivals: those of
+    other shards. opened: how many sets were. failed: how many sets that were opened had no plan that fits, by their
+    degrees and by their group. least: the best bound by degrees.
     """
 
     top: int
@@ -98,7 +98,7 @@ class SearchWorld:
         return self.sets[heap[0][1]]
 
     def _likely(self) -> Entry | None:
-        """A set of the degrees with the best bound, of which few had no plan that fits."""
+        """A set whose degrees have a good bound, and of which few sets were opened without finding a plan that fits."""
         known = min(self.least.values(), default=1.0)
         for degrees in sorted(self.hopes, key=lambda each: self.least.get(each, known) * self._patience(each)):
             hopes = self.hopes[degrees]

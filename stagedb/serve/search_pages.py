@@ -77,7 +77,7 @@ def _search(request: Request) -> SearchInfo:
 
 
 def _searched(request: Request, info: SearchInfo) -> Searched:
-    """A search with its candidates, of which the server keeps some."""
+    """A search with its candidates. The server keeps those that were read last."""
     shared, kept = request.app.state.shared, request.app.state.kept_searches
 
     def read(db: Stagedb) -> Searched:

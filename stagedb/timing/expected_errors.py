@@ -133,12 +133,12 @@ def not_compared(workflow: str) -> str:
 
 
 def error_of_step(system: System, workload: Workload) -> ExpectedError | None:
-    """The error to expect of a timed step; None for a workflow of which no published step is compared."""
+    """The error to expect of a timed step; None for a workflow without published steps to compare with."""
     return None if not_compared(workload.plan["workflow"]) else expected_error(system, has_experts(workload))
 
 
 def error_words(system: System, workload: Workload) -> str:
-    """The error to expect of a timed step, and of which published steps it is, in words."""
+    """The error to expect of a timed step, in words, with the published steps that it comes from."""
     error = error_of_step(system, workload)
     return f"unknown, as {not_compared(workload.plan['workflow'])}" if error is None else str(error)
 

@@ -295,7 +295,9 @@ class _Work:
         return replace(self._summary(replayed), there=True, mended=lack.names)
 
     def _is_damaged(self, out: Path) -> bool:
-        """Whether the manifest alone is not that of this export: its checksum is."""
+        """Whether only the manifest of a set differs from this export's: the checksum in the set is still that of this
+        manifest.
+        """
         try:
             return read_checksums(out / CHECKSUMS).get(MANIFEST) == zlib.crc32(self.files[MANIFEST].encode())
         except UsageError:

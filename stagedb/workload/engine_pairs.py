@@ -224,7 +224,7 @@ def _ranks(windows: tuple[Workload, Workload], numbers: Sequence[Ints], tables: 
 
 
 def check_chunks(steps: Sequence[tuple[str, Plan]]) -> None:
-    """Raise UsageError for steps of prefill of which not each computes the next part of the same prompts.
+    """Raise UsageError unless each step of prefill computes the next part of the same prompts.
 
     steps: the name and the plan of each step of the engine that sends. The last one leaves the caches that are sent.
     """

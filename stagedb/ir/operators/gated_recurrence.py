@@ -27,7 +27,7 @@ STEEPEST = 1000.0
 
 @dataclass(frozen=True)
 class BeforeConvolution(ShortConvolution):
-    """A short convolution of which requests keep the values before the next token: one fewer than it has taps."""
+    """A short convolution in serving. Requests keep the values before the next token: one fewer than it has taps."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         new = inputs[0]

@@ -221,7 +221,7 @@ class Orthogonalisation(Operator):
     computes_in: ClassVar[str] = "bf16"
 
     def _matrices(self, size: Size) -> list[tuple[Expression, Expression]]:
-        """Rows and columns of each matrix, of which there may be a batch."""
+        """Rows and columns of each matrix. There may be a batch of matrices."""
         columns = product(size(axis) for axis in self.columns)
         if not self.split:
             return [(product(size(axis) for axis in self.rows), columns)]

@@ -103,7 +103,9 @@ def own_axes(card: Architecture, kind: KindOfLayer) -> dict[str, str]:
 
 
 def in_one_block(card: Architecture, kind: KindOfLayer) -> bool:
-    """Whether the sizes of a kind can be next to those of others in one block: those of heads' values and widths."""
+    """Whether a kind's own sizes are only those of heads and feed-forwards, so that it can be in one block with other
+    kinds.
+    """
     return {*_own_sizes(card, kind)} <= {"head_dim", "ffn"}
 
 
@@ -119,7 +121,7 @@ def usual_name(axis: str) -> str:
 
 
 def stack_axes(card: Architecture, kinds: Mapping[str, KindOfLayer]) -> dict[str, str]:
-    """The axes of which kinds have their own sizes (`names_in_stack`), each with its size as a text of symbols.
+    """The axes whose sizes differ from kind to kind (`names_in_stack`), each with its size as a text of symbols.
 
     kinds: of layers, by name. Returns the sizes by the names that the axes have in a block of all layers.
     """

@@ -50,7 +50,7 @@ def sigmoid_scores(config: Config, normalised: bool = True, factor: float = 1.0)
 
 
 def expert_groups(config: Config) -> dict[str, Value]:
-    """The words for groups of experts, from some of which a token chooses; none, if it chooses from all of them."""
+    """The words for groups of experts, if a token chooses experts only from some of the groups; none, if from all."""
     groups, chosen = (config.get(key, default=1) for key in ("n_group", "topk_group"))
     for key, count in (("n_group", groups), ("topk_group", chosen)):
         if type(count) is not int or count < 1:

@@ -278,7 +278,7 @@ class _Merged:
 
 
 def remove_shards(store: Store, request: SearchRequest) -> None:
-    """Remove the shards of a search that is whole, but for those that somebody tagged and those that run."""
+    """Remove the shards of a search that is whole, except those that somebody tagged and those that still run."""
     for each in shards_in(store, request):
         with suppress(StagedbError):
             delete(store, "Search", each.id, f"shard {each.number}/{each.of}", unnamed=True)
