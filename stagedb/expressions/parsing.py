@@ -51,12 +51,16 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Power:
+    """A base to the power of a whole number."""
+
     base: "Node"
     exponent: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """A function of expressions, such as `ceiling` or `Min`."""
+
     function: str
     arguments: tuple["Node", ...]
 

@@ -89,8 +89,8 @@ def _order(stage: int, stages: int, microbatches: int, pairs: bool) -> tuple[Tas
         now.backward(UP, joined=True)
     late = False
     for turn in range(stage + 1):
-        # In the second half of this step weight gradients are put off, from the first or second backward of its middle
-        # pair on.
+        # From the middle turn on weight gradients are put off: from its first backward where the number of the stage is
+        # odd, else from its second.
         late = late or (turn == (stage + 1) // 2 and stage % 2 == 1)
         now.backward(DOWN, late=late)
         late = late or turn == (stage + 1) // 2

@@ -273,7 +273,8 @@ class Bounds:
         The few layers have the plan's words and degrees. Chunks are as deep as the plan's, or so deep that each layer
         of the plan has an equal one there, with equal neighbours.
         """
-        # A layer's map depends on its neighbours: the layer before, and those for which it gathers parameters ahead.
+        # A layer's map depends on its neighbours: the layer before, and those for which it gathers parameters ahead. If
+        # only each third layer recomputes, or fewer, there are more kinds of neighbours, so that it takes more layers.
         depth = 2 * ahead_of(plan) + (1 if plan.recompute_every < 3 else 4)
         depth = depth if plan.recompute_first is None else 2 * _neighbours(plan)
         # Chunks deeper than the plan's would have larger buckets of gradients than the plan, so `min` below.

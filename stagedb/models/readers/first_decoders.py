@@ -73,7 +73,7 @@ def qwen3(config: Config, name: str) -> Card:
 
 
 def _used(config: Config) -> Config:
-    """The config with `use_sliding_window`, which is off by default."""
+    """The config with `use_sliding_window` set to false where the file leaves it out, as its class does."""
     return config.changed(use_sliding_window=bool(config.get("use_sliding_window")))
 
 
