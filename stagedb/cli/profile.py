@@ -187,9 +187,9 @@ def _expected(found: "Profile") -> str:
 
 
 def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:
-    """The peak memory of the fullest rank, and what does not fit. memory: the fullest class first.
+    """The peak memory of the fullest rank, and what does not fit.
 
-    room: bytes of an accelerator for tensors; None: unknown.
+    memory: the fullest class first. room: bytes of an accelerator for tensors; None: no limit.
     """
     fullest = memory[0]
     if room is None:

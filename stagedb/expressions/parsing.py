@@ -59,7 +59,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of expressions, such as `ceiling` or `Min`."""
+    """A function of expressions, such as `ceil` or `max`."""
 
     function: str
     arguments: tuple["Node", ...]

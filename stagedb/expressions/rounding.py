@@ -86,7 +86,7 @@ def _only_symbols(polynomial: Polynomial) -> bool:
 def extreme(kind: str, arguments: list[Fraction]) -> Fraction:
     """The minimum or maximum: flattened, sorted, without arguments that are never the result.
 
-    kind: `Min` or `Max`. arguments: one or more.
+    kind: `min` or `max`. arguments: one or more.
     """
     flat: dict[str, Fraction] = {}
     for argument in arguments:

@@ -176,7 +176,8 @@ class Tracer:
     ) -> None:
         """Append an operation; `name` is relative to the block's part unless it starts with the block's own name.
 
-        inputs, outputs: operands and results, in order. template: when the operation runs; None: in the forward.
+        inputs, outputs: operands and results, in order. template: when the operation runs; None: as the tracer is set,
+        in the forward by default.
         """
         full = name if name.startswith(f"{self.block}.") else f"{self.block}.{self.part}{name}"
         operator = _renamed(operator, self.axes) if self.axes else operator

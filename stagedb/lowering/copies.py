@@ -173,8 +173,8 @@ def op_prefix(instance: str, rank_class: RankClass, chunk: int, position: int) -
 def bucket_id(instance: str, rank_class: RankClass, chunk: int, position: int, op: str, index: int) -> str:
     """The id of the collective of one bucket.
 
-    instance: its id. chunk: its number on the stage. position: of the block that ends the bucket. op: the name of the
-    rule. index: of the bucket among those of the rule.
+    instance: its id. chunk: its number on the stage. position: on the stage, where the collective is issued. op: the
+    name of the symbolic collective. index: of the bucket among those of this op.
     """
     return f"{op_prefix(instance, rank_class, chunk, position)}{op}.{index}"
 

@@ -363,7 +363,7 @@ def grid_of(x: Axis, y: Axis) -> str:
 def rooms_at(rooms: Mapping[str, int | None], x: Axis) -> str:
     """A line at the memory of an accelerator of each system.
 
-    rooms: bytes by name of a system; None: unknown. x: the horizontal axis, in GB.
+    rooms: bytes for tensors, by name of a system; None: no limit. x: the horizontal axis, in GB.
     """
     found = []
     for number, (name, room) in enumerate(list(rooms.items())[:COLORS]):

@@ -183,8 +183,8 @@ def _slots(place: RankPlace, order: Array) -> tuple[Array, Array, Array]:
 def dealt(place: RankPlace, values: Array, order: Array) -> Array:
     """Values (batch, seq, choices, hidden) in the slots of their experts; empty slots have zeros.
 
-    values: one for each choice of a token. order: the expert and the slot of each choice. Returns (experts, slots,
-    hidden).
+    values: one for each choice of a token. order: for each choice the number of its expert plus, for its slot, slot
+    times the number of experts. Returns (experts, slots, hidden).
     """
     expert, slot, kept = _slots(place, order)
     out = np.zeros((place.lengths["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
