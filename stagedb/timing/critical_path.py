@@ -126,7 +126,7 @@ def critical_path(found: Timeline) -> Path:
     """
     order, net = found.order, found.network
     starts, before, source, target, reason = (
-        each.tolist() for each in (order.starts, order.before, order.source, order.target, order.reason)
+        column.tolist() for column in (order.starts, order.before, order.source, order.target, order.reason)
     )
     begun, ended, event_of = found.start.tolist(), found.finish.tolist(), net.event.tolist()
     node = int(np.flatnonzero(found.finish[net.event] == found.step)[0]) if len(net) else -1

@@ -86,13 +86,13 @@ def remarks(placements: Sequence[JobPlacement], workload: Workload, system: Syst
 
     placements: of the job, one for each dimension without a number of its own.
     """
-    return (*map(str, placements), *(f"warning: {each}" for each in straddles(workload, system)))
+    return (*map(str, placements), *(f"warning: {straddle}" for straddle in straddles(workload, system)))
 
 
 def straddles(workload: Workload, system: System) -> tuple[Straddle, ...]:
     """The axes whose groups straddle a domain, innermost dimension first. A group that fits in none is left out."""
     network = system.network(len(workload.ranks))
-    return tuple(each for level in range(len(network) - 1) for each in _at(workload, network, level))
+    return tuple(straddle for level in range(len(network) - 1) for straddle in _at(workload, network, level))
 
 
 def _at(workload: Workload, network: Sequence[Dimension], level: int) -> Iterator[Straddle]:

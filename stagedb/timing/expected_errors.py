@@ -121,7 +121,7 @@ def served_error(experts: bool) -> str:
 
 def has_experts(workload: Workload) -> bool:
     """Whether a step runs matmuls of experts."""
-    return any(each.of_experts for columns in workload.classes for each in columns.ops.facts)
+    return any(facts.of_experts for columns in workload.classes for facts in columns.ops.facts)
 
 
 def not_compared(workflow: str) -> str:
@@ -182,12 +182,14 @@ def expected_error(system: System, experts: bool) -> ExpectedError:
     return ExpectedError(of.rows, of.mean, of.worst, False, reason)
 
 
-def _unnamed(system: System, alike: Sequence[KindErrors], here: Sequence[KindErrors], model: str) -> ExpectedError:
+def _unnamed(
+    system: System, alike: Sequence[KindErrors], on_accelerator: Sequence[KindErrors], model: str
+) -> ExpectedError:
     """The error where no framework is named."""
-    of = _pooled([each.unnamed for each in here or alike])
-    where = f"on {_names([each.accelerator for each in here or alike])}"
+    of = _pooled([errors.unnamed for errors in on_accelerator or alike])
+    where = f"on {_names([errors.accelerator for errors in on_accelerator or alike])}"
     reason = f"as {_steps(of.rows)} of {model} {where} are off without the name of their framework"
-    if not here:
+    if not on_accelerator:
         reason += f": none on {_shown(system)} is known, so that yours may be further off"
     return ExpectedError(of.rows, of.mean, of.worst, False, f"{reason} ({OPTIONS.word(Word('framework'))} names yours)")
 

@@ -38,7 +38,7 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
     if not overlap.of_kernels:
         return durations
     factors = dict(overlap.stretch)
-    by_number = {each.number: each for each in workload.classes}
+    by_number = {columns.number: columns for columns in workload.classes}
     of_lanes: list[LaneDurations] = []
     for number, lane in zip(rank_classes, durations.lanes, strict=True):
         ops, tasks = by_number[number].ops, by_number[number].tasks

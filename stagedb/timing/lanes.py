@@ -51,7 +51,7 @@ def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[L
     counts = np.bincount(label)
     lanes = []
     for number, rank in enumerate(firsts.tolist()):
-        groups = {axis: _group(each, rank) for axis, each in members.items()}
+        groups = {axis: _group(of_axis, rank) for axis, of_axis in members.items()}
         lanes.append(
             Lane(
                 number,

@@ -120,7 +120,7 @@ class NodeGraph:
     def describe(self, node: int) -> str:
         """A description of a node for messages."""
         lane, columns = self.lanes[self.lane[node]], self.columns[self.lane[node]]
-        kind, microbatch = (int(each[self.task[node]]) for each in (columns.tasks.kind, columns.tasks.microbatch))
+        kind, microbatch = (int(column[self.task[node]]) for column in (columns.tasks.kind, columns.tasks.microbatch))
         task = f"the {TASK_KINDS[kind]}" if ONCE_A_STEP[kind] else f"{TASK_KINDS[kind]} of micro-batch {microbatch}"
         return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
 
@@ -136,10 +136,14 @@ def node_graph_of(workload: Workload, streams: str = "one", dimensions: Sequence
     if streams not in STREAMS:
         raise UsageError(f"streams are {' or '.join(STREAMS)}, not {shown(streams)}")
     lanes = find_lanes(workload, dimensions)
-    by_number = {each.number: each for each in workload.classes}
+    by_number = {columns_of.number: columns_of for columns_of in workload.classes}
     columns = tuple(by_number[lane.rank_class] for lane in lanes)
-    axes = sorted({axis for each in columns for axis in each.ops.axis if axis}) if streams == "axis" else ["all"]
-    parts = {each.number: _Part.of(each, sequence(each), axes) for each in workload.classes}
+    axes = (
+        sorted({axis for columns_of in columns for axis in columns_of.ops.axis if axis})
+        if streams == "axis"
+        else ["all"]
+    )
+    parts = {columns_of.number: _Part.of(columns_of, sequence(columns_of), axes) for columns_of in workload.classes}
     of_lane = [parts[lane.rank_class] for lane in lanes]
     firsts = np.concatenate([[0], np.cumsum([len(part.task) for part in of_lane])]).astype(np.int64)
 

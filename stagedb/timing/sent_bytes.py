@@ -30,7 +30,7 @@ def most_sent(workload: Workload) -> int:
 
 def sent_by_classes(workload: Workload) -> dict[int, int]:
     """Bytes that each rank of a class sends in a step, by the number of the class. Parts of a byte are left out."""
-    return {each.number: int(sum(sent_of_ops(workload, each).values())) for each in workload.classes}
+    return {columns.number: int(sum(sent_of_ops(workload, columns).values())) for columns in workload.classes}
 
 
 def sent_of_ops(workload: Workload, columns: ClassColumns) -> dict[int, Fraction]:

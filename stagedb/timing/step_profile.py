@@ -154,7 +154,7 @@ def profile_job(
     unscaled = timeline.step
     if scalings:
         ns = scaled(timeline.network, durations.ns, scalings)
-        lanes = tuple(replace(lane, ns=each) for lane, each in zip(durations.lanes, ns, strict=True))
+        lanes = tuple(replace(lane, ns=of_lane) for lane, of_lane in zip(durations.lanes, ns, strict=True))
         durations = replace(durations, lanes=lanes)
         timeline = run_step(timeline.network, durations.ns, system.overlap.compute, blocking=axes)
     times = step_times(timeline)

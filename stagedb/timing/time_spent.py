@@ -118,10 +118,12 @@ class StepTimes:
         number: of the class.
         """
         lanes = [
-            each.ops for lane, each in zip(self.network.lanes, self.lanes, strict=True) if lane.rank_class == number
+            of_lane.ops
+            for lane, of_lane in zip(self.network.lanes, self.lanes, strict=True)
+            if lane.rank_class == number
         ]
-        sums = {name: np.sum([getattr(each, name) for each in lanes], axis=0) for name in _SUMS}
-        return OpTimes(**sums, slack=np.min([each.slack for each in lanes], axis=0))
+        sums = {name: np.sum([getattr(of_lane, name) for of_lane in lanes], axis=0) for name in _SUMS}
+        return OpTimes(**sums, slack=np.min([of_lane.slack for of_lane in lanes], axis=0))
 
 
 _SUMS = ("runs", "time", "exposed", "critical", "critical_runs")

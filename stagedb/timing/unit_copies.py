@@ -31,13 +31,15 @@ def add_copies(columns: ClassColumns, ns: Ints, copies: str, dtype: str, acceler
             continue
         after = gathers(ops.kind[op])
         near = edges.target[data & (edges.source == op)] if after else edges.source[data & (edges.target == op)]
-        kernels = [each for each in near.tolist() if ops.type[each] == COMPUTE and ops.when[each] == ops.when[op]]
+        kernels = [
+            kernel for kernel in near.tolist() if ops.type[kernel] == COMPUTE and ops.when[kernel] == ops.when[op]
+        ]
         if not near.size:
             continue
         pace = inverse(accelerator.bandwidth)
         if not after and not kernels:
             # Reduced once a step: each micro-batch adds its gradients to a sum in the format of the reduction.
-            makers = [each for each in near.tolist() if ops.type[each] == COMPUTE]
+            makers = [kernel for kernel in near.tolist() if ops.type[kernel] == COMPUTE]
             added = _elements(columns, op) * (FORMAT_BYTES[dtype] + 2 * FORMAT_BYTES[ops.dtype[op]])
             if makers:
                 ns[max(makers)] += round(added / accelerator.memory.at(max(added, 1)) * pace)
