@@ -98,7 +98,7 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
         "traces": format.name,
         **({} if simulator is None or simulator == DEFAULT_SIMULATOR else {"simulator": simulator.name}),
         **({} if simulator is None else {"simulated": _simulated(traces.job, simulator)}),
-        "classes": [dict(each.facts) for each in traces.classes],
+        "classes": [dict(of_class.facts) for of_class in traces.classes],
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
     }
     return json.dumps(manifest, indent=1) + "\n"

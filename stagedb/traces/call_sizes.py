@@ -15,7 +15,7 @@ def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 
     On the way to unequal experts the fullest rank receives more than any rank sends.
     """
-    calls = {each.number: _exchanges(each) for each in classes}
+    calls = {columns.number: _exchanges(columns) for columns in classes}
     return with_largest(classes, calls, lambda ops: np.maximum(ops.size, ops.result))
 
 

@@ -55,8 +55,10 @@ def set_crcs(traces: TraceSet, files: RankFiles) -> dict[str, int] | None:
         return None
     return {
         files.file(traces.name, rank): crc
-        for each in traces.classes
-        for rank, crc in zip(each.ranks.ranks.tolist(), rank_crcs(each.encoded, each.ranks).tolist(), strict=True)
+        for of_class in traces.classes
+        for rank, crc in zip(
+            of_class.ranks.ranks.tolist(), rank_crcs(of_class.encoded, of_class.ranks).tolist(), strict=True
+        )
     }
 
 

@@ -70,7 +70,7 @@ def sizes_on_disk(traces: "TraceSet", files: "RankFiles") -> list[int]:
 
     Compressed and converted traces are estimated by the trace of the first rank of their class.
     """
-    sizes = [each.encoded.size if files.plain else _first_size(each, files) for each in traces.classes]
+    sizes = [of_class.encoded.size if files.plain else _first_size(of_class, files) for of_class in traces.classes]
     return [-(-size // BLOCK) * BLOCK for size in sizes]
 
 

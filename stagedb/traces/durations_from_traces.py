@@ -75,7 +75,7 @@ def trace_durations(path: Path) -> Durations:
             f"no node of {path} has a duration (duration_micros): only traces of a run, or of `export "
             f"{Word('profile')}`, have"
         )
-    return Durations(row for name, each in spent.items() for row in _rows(path, name, each))
+    return Durations(row for name, of_name in spent.items() for row in _rows(path, name, of_name))
 
 
 def _alike_of(node: NodeTime) -> _AlikeNodes:

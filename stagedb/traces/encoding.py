@@ -82,7 +82,7 @@ def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes
     parts: list[Bytes] = []
     table = workload.ranks
     columns = {"rank": np.arange(len(table)), **{name: getattr(table, name) for name in NEIGHBOURS}}
-    columns |= {other(place): np.maximum(each, 0) for place, each in enumerate(table.others.T)}
+    columns |= {other(place): np.maximum(peers, 0) for place, peers in enumerate(table.others.T)}
     for name in fields.begins:
         if name.startswith("group."):
             gids = workload.groups.of_axis(name.removeprefix("group."), len(workload.ranks))[ranks]
@@ -115,15 +115,15 @@ def encode(
     tag_ref = references.shape[1] - 1
     return EncodedClass(
         width=np.array([width], np.int64),
-        data=np.concatenate([each.data for each in templates]),
-        data_starts=_starts([len(each.data) for each in templates]),
-        slots=np.concatenate([each.slots for each in templates]).astype(np.int32),
+        data=np.concatenate([template.data for template in templates]),
+        data_starts=_starts([len(template.data) for template in templates]),
+        slots=np.concatenate([template.slots for template in templates]).astype(np.int32),
         slot_refs=np.concatenate([np.where(t.refs == _TAG, tag_ref, t.refs) for t in templates]).astype(np.int32),
-        slot_offsets=np.concatenate([each.offsets for each in templates]).astype(np.int32),
-        slot_starts=_starts([len(each.slots) for each in templates]),
-        patches=np.concatenate([each.patches for each in templates]).astype(np.int32),
-        patch_sources=np.concatenate([each.sources for each in templates]).astype(np.int32),
-        patch_starts=_starts([len(each.patches) for each in templates]),
+        slot_offsets=np.concatenate([template.offsets for template in templates]).astype(np.int32),
+        slot_starts=_starts([len(template.slots) for template in templates]),
+        patches=np.concatenate([template.patches for template in templates]).astype(np.int32),
+        patch_sources=np.concatenate([template.sources for template in templates]).astype(np.int32),
+        patch_starts=_starts([len(template.patches) for template in templates]),
         tasks=np.concatenate([[0], nodes.layout + 1]).astype(np.int32),
         references=np.concatenate([np.zeros((1, references.shape[1]), np.int64), references]),
     )

@@ -96,8 +96,8 @@ def pair_timing(timings: Sequence[NodeTiming], pair: EnginePair) -> NodeTiming:
             rank_parts.append(RankPart((numbered,), np.array(members, np.int64), every))
             numbered += 1
         parts[columns.number] = tuple(rank_parts)
-    digest = hashlib.sha256("+".join(each.profile for each in timings).encode()).hexdigest()
-    step = sum(each.step for each in timings)
+    digest = hashlib.sha256("+".join(timing.profile for timing in timings).encode()).hexdigest()
+    step = sum(timing.step for timing in timings)
     return NodeTiming(digest[: len(timings[0].profile)], system, step, parts)
 
 

@@ -46,14 +46,14 @@ def own_files(directory: Path) -> OwnFiles | None:
     names = {MANIFEST, CHECKSUMS, *sums}
     if described is None:
         # The inputs of a simulator have no checksums: they may be edited.
-        return OwnFiles(frozenset(names.union(*(each.files for each in SIMULATORS.values()))), "")
+        return OwnFiles(frozenset(names.union(*(simulator.files for simulator in SIMULATORS.values()))), "")
     return OwnFiles(frozenset({*names, *described["files"]}), described["name"])
 
 
 def others(directory: Path, own: OwnFiles) -> list[str]:
     """The names in a set's directory that are not its own, in alphabetical order. Raises OSError as the system does."""
     with os.scandir(directory) as entries:
-        return sorted(each.name for each in entries if each.is_dir(follow_symlinks=False) or not own.has(each.name))
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) or not own.has(entry.name))
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

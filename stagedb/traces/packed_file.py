@@ -86,10 +86,10 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
     """
     members: dict[str, dict[str, Any]] = {}
     with path.open("x+b") as file, zipfile.ZipFile(file, "w") as archive:
-        for each in traces.classes:
-            for name, column in _columns(each).items():
+        for of_class in traces.classes:
+            for name, column in _columns(of_class).items():
                 data = np.ascontiguousarray(column).astype(COLUMNS[name].dtype, copy=False).tobytes()
-                member = _member(each.key, name)
+                member = _member(of_class.key, name)
                 _put(archive, member, data, compress)
                 rows = column.shape[1] if column.ndim == 2 else None
                 members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
@@ -97,7 +97,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             "format": FORMAT,
             "what": WHAT,
             "set": dict(traces.facts),
-            "classes": [dict(each.facts) for each in traces.classes],
+            "classes": [dict(of_class.facts) for of_class in traces.classes],
             # The other files next to the traces follow from the set.
             "files": {traces.groups_file: groups_text(traces.groups)},
             "members": members,
@@ -139,8 +139,8 @@ def is_packed(path: Path) -> bool:
 
 def packed_size(traces: TraceSet) -> int:
     """The most bytes that a set takes as a packed file, approximately: those of its columns before compression."""
-    columns = [column.nbytes for each in traces.classes for column in _columns(each).values()]
-    index = [groups_text(traces.groups), *(json.dumps(dict(each.facts)) for each in traces.classes)]
+    columns = [column.nbytes for of_class in traces.classes for column in _columns(of_class).values()]
+    index = [groups_text(traces.groups), *(json.dumps(dict(of_class.facts)) for of_class in traces.classes)]
     return sum(columns) + sum(map(len, index)) + 1000 * (len(columns) + 1)
 
 
@@ -216,10 +216,10 @@ class Packed:
         if reason is not None:
             raise self._damaged(f"{INDEX}: {reason}")
         classes = tuple(self.class_(key) for key in keys)
-        for each in classes:
-            reason = wrong_facts(each)
+        for of_class in classes:
+            reason = wrong_facts(of_class)
             if reason is not None:
-                raise self._damaged(f"class {each.key}: {reason}")
+                raise self._damaged(f"class {of_class.key}: {reason}")
         return TraceSet(self.index["set"], groups_of(self.index), job_of(self.index), classes)
 
     def class_(self, key: str) -> ClassTraces:

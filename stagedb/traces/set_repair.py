@@ -34,7 +34,7 @@ def lacking(
     """
     with os.scandir(directory) as entries:
         sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-    damaged = [_damaged(directory, each, traces.name, files, sizes, crcs or {}) for each in traces.classes]
+    damaged = [_damaged(directory, of_class, traces.name, files, sizes, crcs or {}) for of_class in traces.classes]
     ranks = np.sort(np.concatenate(damaged))
     exact = (traces.groups_file, MANIFEST)
     lacks = {

@@ -114,14 +114,14 @@ RECORDED = ("kind", "num_ops", "tensor_size", "comm_size")
 def node_times(path: Path) -> Iterator[NodeTime]:
     """The durations of a trace's nodes. TraceError as in `read_trace`."""
     metadata, messages = _opened(path, _bytes(path))
-    rank = next((each.int32_val for each in metadata.attr if each.name == "rank"), None)
+    rank = next((attribute.int32_val for attribute in metadata.attr if attribute.name == "rank"), None)
     node = pb.Node()
     for index, data in enumerate(messages):
         _parse(node, data, path, index + 1)
         recorded = {
-            each.name: getattr(each, field)
-            for each in node.attr
-            if each.HasField(field := ATTRIBUTE_FIELDS.get(each.name, "int64_val"))
+            attribute.name: getattr(attribute, field)
+            for attribute in node.attr
+            if attribute.HasField(field := ATTRIBUTE_FIELDS.get(attribute.name, "int64_val"))
         }
         ns = recorded.get("duration_ns")
         yield NodeTime(

@@ -88,24 +88,24 @@ class TraceSet:
     @property
     def ranks(self) -> Ints:
         """The requested ranks, in order."""
-        return np.sort(np.concatenate([each.ranks.ranks for each in self.classes]))
+        return np.sort(np.concatenate([of_class.ranks.ranks for of_class in self.classes]))
 
     @property
     def count(self) -> int:
         """The number of requested ranks."""
-        return sum(len(each.ranks.ranks) for each in self.classes)
+        return sum(len(of_class.ranks.ranks) for of_class in self.classes)
 
     @property
     def nodes(self) -> int:
         """The number of nodes in the traces of all requested ranks."""
-        return sum(each.nodes * len(each.ranks.ranks) for each in self.classes)
+        return sum(of_class.nodes * len(of_class.ranks.ranks) for of_class in self.classes)
 
     @property
     def bytes(self) -> int:
         """Bytes that all traces take as plain files."""
-        return sum(each.encoded.size * len(each.ranks.ranks) for each in self.classes)
+        return sum(of_class.encoded.size * len(of_class.ranks.ranks) for of_class in self.classes)
 
     def only(self, ranks: Ints) -> "TraceSet":
         """The set with fewer requested ranks: those of its own that are among `ranks`."""
-        kept = [replace(each, ranks=each.ranks.only(ranks)) for each in self.classes]
-        return replace(self, classes=tuple(each for each in kept if len(each.ranks.ranks)))
+        kept = [replace(of_class, ranks=of_class.ranks.only(ranks)) for of_class in self.classes]
+        return replace(self, classes=tuple(of_class for of_class in kept if len(of_class.ranks.ranks)))

@@ -127,16 +127,16 @@ def write(traces: "TraceSet", directory: Path, written: Callable[[int], None]) -
     import pyarrow.parquet as pq
 
     roles: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-    for each in traces.classes:
-        table, roles[each.key] = _class_table(traces.name, each)
-        pq.write_table(table, directory / class_file(traces.name, each.key), compression="zstd")
-        written(len(each.ranks.ranks))
+    for of_class in traces.classes:
+        table, roles[of_class.key] = _class_table(traces.name, of_class)
+        pq.write_table(table, directory / class_file(traces.name, of_class.key), compression="zstd")
+        written(len(of_class.ranks.ranks))
     pq.write_table(_rank_table(traces, roles), directory / f"{traces.name}{RANKS}", compression="zstd")
 
 
 def size(traces: "TraceSet") -> int:
     """The most bytes that the tables take: a trace a class before compression, and a row a rank."""
-    return sum(each.encoded.size for each in traces.classes) + MOST_BYTES_OF_A_RANK * traces.count
+    return sum(of_class.encoded.size for of_class in traces.classes) + MOST_BYTES_OF_A_RANK * traces.count
 
 
 def _class_table(prefix: str, each: "ClassTraces") -> "tuple[pa.Table, dict[str, np.ndarray[Any, Any]]]":
@@ -294,7 +294,7 @@ def find(directory: Path) -> FoundTraces | None:
     if not files:
         return None
     if len(files) > 1:
-        names = ", ".join(each.name.removesuffix(RANKS) for each in files)
+        names = ", ".join(file.name.removesuffix(RANKS) for file in files)
         raise UsageError(f"{directory} holds traces of several names: {names}")
     prefix = files[0].name.removesuffix(RANKS)
     rows = {row["rank"]: row for row in _read(files[0]).to_pylist()}

@@ -46,7 +46,7 @@ def check_rates(job: SimulatedJob) -> None:
     for what, rate in (
         ("accelerator.peak", peak(job)),
         ("accelerator.memory.bandwidth", accelerator.bandwidth),
-        *((f"the bandwidth of {each.name}", each.bandwidth) for each in job.system.dimensions),
+        *((f"the bandwidth of {dimension.name}", dimension.bandwidth) for dimension in job.system.dimensions),
     ):
         if rate == math.inf:
             raise UsageError(
@@ -89,7 +89,7 @@ def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]],
         "endpoint-delay": ENDPOINT_DELAY,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": splits,
-        **{f"{each}-implementation": list(implementations[each]) for each in SIMULATED},
+        **{f"{kind}-implementation": list(implementations[kind]) for kind in SIMULATED},
         "collective-optimization": "localBWAware",
         "local-mem-bw": memory,
         "peak-perf": float(peak(job)),
