@@ -181,9 +181,9 @@ class _Family:
 
     @property
     def exchanges_more_than_heads(self) -> bool:
-        """Whether at first several exchanges follow each other one at a time.
+        """Whether the first exchanges follow each other one at a time, several in a row.
 
-        Queries, keys and values are exchanged at once, and what attention makes of them on its own.
+        Ulysses exchanges queries, keys and values at once, and what attention makes of them in an exchange of its own.
         """
         return _mostly([_one_at_a_time(each) for each in self.of(ALL_TO_ALL.name)])
 

@@ -241,7 +241,9 @@ def _added(chunk: Chunk, key: Key, over: tuple[Moment, ...]) -> Iterator[Life]:
 
 
 def _returned(chunk: Chunk, key: Key, later: Moment) -> int:
-    """The item at which the call returns that makes a gradient. The sum of a tied weight is made at its other end."""
+    """The item after which autograd's call has returned that makes a gradient; for a tied weight that of the end which
+    makes the sum.
+    """
     made = chunk.begins[key][1]
     return chunk.returned(key) if later.index == made else later.index
 

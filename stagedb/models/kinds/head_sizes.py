@@ -90,7 +90,7 @@ def own_symbols(card: Architecture, kinds: Mapping[str, KindOfLayer]) -> dict[st
 
 
 def own_axes(card: Architecture, kind: KindOfLayer) -> dict[str, str]:
-    """The sizes of axes in the block of a kind, as texts of symbols, that differ from those in other blocks."""
+    """The axes in the block of a kind with other sizes than in other blocks, each with its size as a symbolic text."""
     words = _own_sizes(card, kind)
     if not words:
         return {}
