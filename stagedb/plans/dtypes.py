@@ -80,6 +80,10 @@ class Dtypes(Formats):
         """The framework's formats for one compute format. A format that is given by name wins.
 
         Gradients are reduced in their own format.
+
+        recipe: the framework's name. dtype: of activations and matmuls. param, grad, reduce, opt, master: of
+        parameters, gradients, their reduction, the optimizer's states and master copies; None: the framework's. logits:
+        of the loss; None: fp32. cache: of keys and values.
         """
         defaults = find_framework(recipe).formats
         param = param or defaults.parameters.get(dtype, dtype)
@@ -96,7 +100,10 @@ class Dtypes(Formats):
         return dataclasses.asdict(Dtypes.of(recipe, self.act, param=self.param, logits=self.logits))
 
     def check(self, recipe: str, fp8: bool, packed: bool = False) -> None:
-        """Raise UsageError if the framework, fp8 matmuls or weights of 4 bits do not support these formats."""
+        """Raise UsageError if the framework, fp8 matmuls or weights of 4 bits do not support these formats.
+
+        recipe: the framework's name. fp8: whether matmuls compute in it. packed: whether weights have 4 bits.
+        """
         if packed and self.act not in HALVES:
             raise UsageError(
                 f"kernels that read weights of 4 bits compute in bf16 or fp16, not in {self.act}: take "

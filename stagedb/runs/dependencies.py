@@ -61,7 +61,10 @@ class RetimedRun:
 
 
 def dependencies_of(ranks: Mapping[int, TimedOps], calls: Sequence[JointCollective]) -> dict[int, Dependencies]:
-    """What the ops of each rank waited for. calls: the collectives and messages of the run."""
+    """What the ops of each rank waited for.
+
+    ranks: by rank, its ops with their times. calls: the collectives and messages of the run.
+    """
     ready = {rank: ops.start.copy() for rank, ops in ranks.items()}
     for call in calls:
         last = max(int(ranks[rank].start[place]) for rank, place in call.members.items())
@@ -131,9 +134,10 @@ def retimed(
 ) -> RetimedRun:
     """Time a run again: each op begins as soon as what it waits for allows, after its gap.
 
-    work, host, gap: by rank, factors of each op's own time, of the time of the host before it, and of the gap before
-    it. without: kinds of dependencies that are left out, of `KINDS_OF_DEPENDENCY`. Raises UsageError for an unknown
-    kind.
+    ranks: by rank, its ops with their times. calls: the collectives and messages of the run. found: by rank, what its
+    ops waited for. work, host, gap: by rank, factors of each op's own time, of the time of the host before it, and of
+    the gap before it. without: kinds of dependencies that are left out, of `KINDS_OF_DEPENDENCY`. Raises UsageError for
+    an unknown kind.
     """
     for kind in without:
         if kind not in KINDS_OF_DEPENDENCY:

@@ -157,13 +157,19 @@ class EventStream(Generic[EventT]):
         return self._offset
 
     def again(self, kind: type[EventT], known: Any = None) -> Sequence[EventT | None]:
-        """The events of the last piece in other forms, which all later pieces have, too."""
+        """The events of the last piece in other forms, which all later pieces have, too.
+
+        kind, known: as `change` has.
+        """
         self.change(kind, known)
         self.left_out = [each for each in self.left_out if each[0] < self.number]
         return self._decode(self._piece)
 
     def change(self, kind: type[EventT], known: Any = None) -> None:
-        """Read what follows in other forms."""
+        """Read what follows in other forms.
+
+        kind: the struct of an event. known: a narrower form that most events have, which is tried first; None: none.
+        """
         self.kind, self.known, self._unknown = kind, known, 0
 
     def _pieces(self, text: _Held) -> Iterator[Sequence[EventT | None]]:
@@ -278,7 +284,10 @@ class EventStream(Generic[EventT]):
         return found
 
     def whole(self, piece: bytes) -> Sequence[EventT] | None:
-        """The events of a list; None if it is no JSON, or one of them does not have the form."""
+        """The events of a list; None if it is no JSON, or one of them does not have the form.
+
+        piece: the list as JSON.
+        """
         if self.known is not None:
             try:
                 events: Sequence[EventT] = msgspec.json.decode(piece, type=list[self.known])  # type: ignore[name-defined]

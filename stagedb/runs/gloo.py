@@ -76,7 +76,10 @@ def _by_number(thread: Hashable) -> tuple[int, str]:
 
 @lru_cache(maxsize=1 << 12)
 def kind_of_call(name: str) -> str | None:
-    """The kind of collective or message that a call of c10d asks for, or an event of gloo is; None for others."""
+    """The kind of collective or message that a call of c10d asks for, or an event of gloo is; None for others.
+
+    name: as the profiler has it, `c10d::allreduce_` or `gloo:all_reduce`.
+    """
     word = name.removeprefix(CALL).removeprefix(EVENT)
     # The name of a call that writes to its arguments ends in an underscore.
     return collective_kind(word.removesuffix("_"))

@@ -15,6 +15,7 @@ def input_shapes(written: bytes) -> str | None:
     """The text of shapes in JSON: one a tensor, a list of them a list of tensors, and `[]` for a number.
 
     None for what is no such list, or has no input; an empty text for shapes that take more than 500 characters.
+    written: the JSON of an event's `Input Dims`.
     """
     try:
         found = _decode(written)

@@ -259,13 +259,13 @@ def _named_phase(annotation: str) -> int:
 
 
 def step_number(name: str) -> int | None:
-    """The number of the profiler's step that an annotation is; None if it is none."""
+    """The number of the profiler's step that an annotation is; None if it is none. name: of the annotation."""
     match = _STEP.match(name)
     return None if match is None else int(match[1])
 
 
 def step_named(name: str) -> bool:
-    """Whether an annotation is one of the profiler's steps."""
+    """Whether an annotation is one of the profiler's steps. name: of the annotation."""
     return step_number(name) is not None
 
 

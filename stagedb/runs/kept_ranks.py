@@ -89,7 +89,7 @@ class KeptRanks:
                 _write(file, ranks)
 
     def ranks(self, digest: str) -> list[RankTrace] | None:
-        """The ranks of a file that were kept; None if none are, or not whole."""
+        """The ranks of a file that were kept; None if none are, or not whole. digest: of the file's bytes."""
         try:
             with open_regular(self._path(digest)) as file:
                 return _read(file)
@@ -97,7 +97,10 @@ class KeptRanks:
             return None
 
     def remove(self, digests: Iterable[str]) -> None:
-        """Remove the ranks of files, and those that nobody asked for in `LONGEST_KEPT`."""
+        """Remove the ranks of files, and those that nobody asked for in `LONGEST_KEPT`.
+
+        digests: of the files' bytes.
+        """
         with suppress(OSError):
             for digest in digests:
                 self._path(digest).unlink(missing_ok=True)

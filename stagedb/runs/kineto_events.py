@@ -231,7 +231,7 @@ def decimal_times(event: Any) -> tuple[int, int]:
 
 
 def integers(values: list[Scalar]) -> Integers:
-    """Values as `integer` returns them, with `NONE` for what is none."""
+    """Values as `integer` returns them, with `NONE` for what is none. values: one an event, as its JSON has it."""
     kinds = set(map(type, values))
     if kinds == {NoneType}:
         return np.full(len(values), NONE, np.int64)

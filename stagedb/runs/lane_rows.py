@@ -234,7 +234,7 @@ class LaneRows:
 
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
-    """The properties that are not None."""
+    """The properties that are not None. values: by name of the property."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -50,7 +50,10 @@ class NestedSpans:
         return which[self.end[self.order[inside[which]]] <= self.start[self.order[which]]]
 
     def around(self, moments: Integers, threads: "npt.NDArray[Any]") -> Places:
-        """For each moment, in ns, the innermost span around it on its thread, as a place, or `NONE`."""
+        """For each moment the innermost span around it on its thread, as a place, or `NONE`.
+
+        moments: [ns]. threads: the thread of each, by its number.
+        """
         found = np.full(len(moments), NONE, np.int32)
         if not len(self.start) or not len(moments):
             return found

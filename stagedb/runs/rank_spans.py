@@ -52,7 +52,7 @@ class SpanColumns:
         return len(self.columns["start"])
 
     def add(self, **values: int) -> None:
-        """Add a span, with its value of each column."""
+        """Add a span. values: its value of each column."""
         for name, value in values.items():
             self.columns[name].append(value)
 
@@ -68,7 +68,7 @@ class SpanColumns:
             self.extend(**{name: places[name][column] if name in places else column})
 
     def column(self, name: str) -> "npt.NDArray[Any]":
-        """A column, which must not be added to as long as this is in use."""
+        """A column, which must not be added to as long as this is in use. name: one of the columns."""
         column = self.columns[name]
         return np.frombuffer(column, np.dtype(_TYPES[name])) if column else np.empty(0, np.dtype(_TYPES[name]))
 

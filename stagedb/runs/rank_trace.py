@@ -29,7 +29,7 @@ def rows_of(*columns: "npt.NDArray[Any]") -> Iterator[tuple[Any, ...]]:
 
 
 def parts_of(count: int) -> Iterator[slice]:
-    """Parts of a column that are computed together where many columns follow from it."""
+    """Parts of a column that are computed together where many columns follow from it. count: its rows."""
     return (slice(first, first + _PART) for first in range(0, count, _PART))
 
 

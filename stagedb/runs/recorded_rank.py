@@ -28,7 +28,10 @@ class RecordedRank(RankSpans):
         size: int = NONE,
         collective: RecordedCollective | None = None,
     ) -> None:
-        """An op of a device. times: start and end in ns. stream: device, stream. category: place in `CATEGORIES`.
+        """An op of a device.
+
+        name: of the kernel or copy. times: start and end in ns. stream: device, stream. category: place in
+        `CATEGORIES`.
 
         correlation: number of the call that launched it. size: bytes of a copy. Either is `NONE` if unknown.
         """
@@ -44,14 +47,22 @@ class RecordedRank(RankSpans):
         )
 
     def add_call(self, name: str, times: tuple[int, int], thread: Hashable, correlation: int) -> None:
-        """Add a call of a host that launches ops. correlation: the number that its ops have, too."""
+        """Add a call of a host that launches ops.
+
+        name: of the call. times: start and end in ns. thread: any key of the thread. correlation: the number that its
+        ops have, too.
+        """
         place = self.threads[thread]
         self.calls.add(start=times[0], end=times[1], place=place, name=self.table[name], correlation=correlation)
 
     def add_operator(
         self, name: str, times: tuple[int, int], thread: Hashable, collective: RecordedCollective | None = None
     ) -> None:
-        """Add an operator of a host, whose inputs have no known shapes. collective: what it records of one."""
+        """Add an operator of a host, whose inputs have no known shapes.
+
+        name: of the operator. times: start and end in ns. thread: any key of the thread. collective: what it records of
+        one.
+        """
         place, number = self.threads[thread], self.place(collective)
         columns = {
             "place": place,
@@ -64,7 +75,10 @@ class RecordedRank(RankSpans):
         self.host.add(start=times[0], end=times[1], **columns)
 
     def add_annotation(self, name: str, times: tuple[int, int], thread: Hashable) -> None:
-        """Add a range that the program named. times: start and end in ns. thread: any key of the thread."""
+        """Add a range that the program named.
+
+        name: of the range. times: start and end in ns. thread: any key of the thread.
+        """
         self.annotations.append(Annotation(name, *times, self.threads[thread]))
 
     def trace(
@@ -83,7 +97,13 @@ class RecordedRank(RankSpans):
         numbered: bool = False,
         memory: tuple[AllocatedMemory, ...] = (),
     ) -> RankTrace | None:
-        """What was read, joined; None if nothing took time. base: ns since 1970 from which times count."""
+        """What was read, joined; None if nothing took time.
+
+        digest: of the file. tool: that wrote it. rank, world: of the job; None: unknown. devices: names of
+        accelerators. base: ns since 1970 from which times count. events: their number by category. left_out: sentences
+        on what was. process: the number of the host's. groups: of processes, by the file. numbered: whether collectives
+        have their sequence numbers. memory: what was allocated.
+        """
         ops = device_ops(self) if len(self.device) else host_ops(self)
         if not len(ops):
             return None

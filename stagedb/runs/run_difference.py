@@ -36,6 +36,7 @@ class OperatorTime:
     calls: float = 0.0
 
     def plus(self, ns: float, calls: float) -> "OperatorTime":
+        """The sum with so many more calls, which take so many ns together."""
         return OperatorTime(self.ns + ns, self.calls + calls)
 
 

@@ -52,11 +52,14 @@ class RunDigest:
         self._sums: dict[str, npt.NDArray[np.uint64]] = defaultdict(lambda: np.zeros(5, np.uint64))
 
     def add_nodes(self, label: str, rows: Iterable[Row]) -> None:
-        """Count the properties of nodes of a label."""
+        """Count the properties of nodes of a label. rows: the properties of each node."""
         self._add(label, rows)
 
     def add_edges(self, kind: Iterable[str], rows: Iterable[Edge]) -> None:
-        """Count relationships of a kind: type, label of the source and of the target."""
+        """Count relationships.
+
+        kind: their type, the label of the source and of the target. rows: one a relationship.
+        """
         self._add(" ".join(kind), rows)
 
     def _add(self, kind: str, rows: Iterable[Row | Edge]) -> None:

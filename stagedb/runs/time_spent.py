@@ -27,7 +27,7 @@ class RankTime:
 
 
 def union(start: Integers, end: Integers) -> tuple[Integers, Integers]:
-    """Spans that cover the same time and do not touch each other, in order."""
+    """Spans that cover the same time and do not touch each other, in order. start, end: of the given spans [ns]."""
     order = np.lexsort((end, start))
     start, end = start[order], end[order]
     if not len(start):
@@ -39,7 +39,10 @@ def union(start: Integers, end: Integers) -> tuple[Integers, Integers]:
 
 
 def covered(start: Integers, end: Integers, spans: tuple[Integers, Integers]) -> Integers:
-    """For each span, for how much of its time one of `spans` runs. spans: a union, as `union` returns it."""
+    """For each span, for how much of its time one of `spans` runs [ns].
+
+    start, end: each span's [ns]. spans: a union, as `union` returns it.
+    """
     first, last = spans
     if not len(first):
         return np.zeros(len(start), np.int64)
@@ -61,7 +64,8 @@ def length(spans: tuple[Integers, Integers]) -> int:
 def time_of(start: Integers, end: Integers, types: Sequence[str], window: int) -> RankTime:
     """The times of a rank.
 
-    types: what each op is: compute, copy, collective, send or recv. window: the length of the run in ns.
+    start, end: each op's [ns]. types: what each op is: compute, copy, collective, send or recv. window: the length of
+    the run in ns.
     """
     numbers = {name: number for number, name in enumerate({*types})}
     column = np.fromiter(map(numbers.__getitem__, types), np.int8, len(types))
@@ -79,7 +83,7 @@ def time_of(start: Integers, end: Integers, types: Sequence[str], window: int) -
 def exposed_of(start: Integers, end: Integers, communicates: "npt.NDArray[np.bool_]") -> Integers:
     """For each op the time in which it communicates and nothing is computed; 0 for what computes.
 
-    communicates: which ops do, as booleans.
+    start, end: each op's [ns]. communicates: which ops do, as booleans.
     """
     compute = union(start[~communicates], end[~communicates])
     return np.where(communicates, (end - start) - covered(start, end, compute), 0)

@@ -56,7 +56,10 @@ _FORM = re.compile(r"[^:=]+(:[^=]+)?=[0-9]+(\.[0-9]+|/[0-9]+)?")
 
 
 def scaling_of(text: str, run: StoredRun) -> Scaling:
-    """The scaling of `WHAT[:WHICH]=FACTOR` for a run. Raises UsageError, with an example that the run has."""
+    """The scaling that a text names for a run. text: `WHAT[:WHICH]=FACTOR`.
+
+    Raises UsageError, with an example that the run has.
+    """
     text = text.strip()
     head, _, factor = text.partition("=")
     what = head.partition(":")[0]

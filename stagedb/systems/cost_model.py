@@ -111,7 +111,10 @@ class Costs:
         return self._known[work]
 
     def learn(self, works: Iterable[Work]) -> None:
-        """Time many operators at once, which is faster with tables. `work` then remembers them."""
+        """Time many operators at once, which is faster with tables.
+
+        `work` then remembers them. works: the operators.
+        """
         asked = [work for work in dict.fromkeys(works) if work not in self._known]
         several = {work: kernels for work in asked if (kernels := kernels_of(work))}
         if several:

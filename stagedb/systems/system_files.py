@@ -61,7 +61,7 @@ def system_names() -> tuple[str, ...]:
 
 
 def load_system(word: str | Path) -> System:
-    """The system with a preset's name, or in a file (YAML or JSON).
+    """The system with a preset's name, or in a file (YAML or JSON). word: the name, or the path of the file.
 
     UsageError for an unknown name (with similar ones) and for a file that cannot be read. For content that does not
     describe a system it names file, line and key.

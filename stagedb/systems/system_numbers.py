@@ -117,7 +117,7 @@ def find_number(system: System, path: str) -> SystemNumber:
 
 
 def with_numbers(system: System, values: Mapping[str, Number]) -> System:
-    """The system with other numbers, by path, checked as its file would be.
+    """The system with other numbers, checked as its file would be. values: by path, as `accelerator.memory`.
 
     Raises UsageError for an unknown path, and for a value that the file of a system could not have.
     """

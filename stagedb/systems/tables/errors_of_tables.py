@@ -30,7 +30,7 @@ class TableError:
 
 
 def held_out(rows: int, seed: int = SEED) -> Bools:
-    """A mask of a random tenth of `rows` rows."""
+    """A mask of a random tenth of `rows` rows. seed: of the drawing."""
     found: Bools = np.random.default_rng(seed).permutation(rows) < rows // 10
     return found
 

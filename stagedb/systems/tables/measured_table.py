@@ -116,7 +116,10 @@ class MeasuredTable:
         return self.base(rows) * np.exp(found)
 
     def nearest_experts(self, hidden: Floats, ffn: Floats, experts: Floats) -> Floats:
-        """How far the nearest measured experts are from these sizes: the sum of differences of logarithms."""
+        """How far the nearest measured experts are from these sizes: the sum of differences of logarithms.
+
+        hidden, ffn, experts: each operator's sizes on one rank.
+        """
         wanted = np.log(np.stack([hidden, ffn, experts], axis=1))
         found: Floats = np.abs(wanted[:, None, :] - np.log(self.local_sizes)[None]).sum(axis=2).min(axis=1)
         return found

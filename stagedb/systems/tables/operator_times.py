@@ -217,7 +217,7 @@ class OperatorTimes:
 def is_attention_kernel(kind: str, dims: Sequence[int]) -> bool:
     """Whether an operator is an attention over queries and keys, whose sizes are known, and not scores of an index.
 
-    dims: as `Shaped` has them.
+    kind, dims: as `Shaped` has them.
     """
     return kind.startswith("attention") and len(dims) >= _ATTENTION and min(dims) > 0
 

@@ -38,7 +38,7 @@ _FORMAT = 1
 
 
 def shipped(name: str) -> Path:
-    """The file of a table that stagedb carries."""
+    """The file of a table that stagedb carries. name: of the table."""
     return Path(str(files("stagedb.systems"))) / "presets" / "tables" / f"{name}.npz"
 
 
@@ -54,7 +54,11 @@ def digest_of(file: str) -> str:
 
 @lru_cache(maxsize=64)
 def load_table(file: str, operator: str, dtype: str, digest: str) -> MeasuredTable:
-    """The table of a file. UsageError if it cannot be read, has other content, or is of another operator."""
+    """The table of a file. UsageError if it cannot be read, has other content, or is of another operator.
+
+    file: as `located` takes it. operator: whose times it has. dtype: the format that its operators compute in.
+    digest: the first 16 hexadecimal digits of its SHA-256.
+    """
     path = located(file)
     data = read_bytes(path, "table", _LARGEST, str(Word("system")))
     where = path_text(path)
@@ -160,7 +164,7 @@ def packed(table: MeasuredTable) -> bytes:
 
 
 def unpacked(data: bytes) -> MeasuredTable:
-    """The table of a compact form. ValueError or KeyError for other content."""
+    """The table of a compact form. data: of the file. ValueError or KeyError for other content."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if sum(each.file_size for each in archive.infolist()) > 4 * _MOST_VALUES:
             raise ValueError("it is larger than a table can be")
