@@ -38,7 +38,7 @@ class RunVerbs:
         name: str | None = None,
         keep_names: bool = False,
         progress: "Callable[[int, int, str], None] | None" = None,
-        notes: Callable[[str], None] = lambda text: None,
+        notes: Callable[[str], None] | None = None,
     ) -> RunInfo:
         """Import a run that a profiler recorded: its trace files, or directories with them.
 
@@ -53,7 +53,7 @@ class RunVerbs:
 
         with jobs.shown(self.store, "import", "a run" if name is None else name, "bytes") as job:
             watched = jobs.watched(job, progress, {"writing": "rows"})
-            run = importing.import_run(self.store, paths, name, keep_names, watched, notes)
+            run = importing.import_run(self.store, paths, name, keep_names, watched, notes or (lambda text: None))
             job.about("run", run.id)
             return run
 
