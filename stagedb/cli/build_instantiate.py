@@ -83,14 +83,21 @@ def note_defaults(common: Common, instance: "InstanceInfo", given: Mapping[str, 
 
 
 def note_implied(common: Common, instance: "InstanceInfo", given: Mapping[str, Any]) -> None:
-    """Note the words that follow from others: the chunks of a schedule, whole choices for shares of experts.
+    """Note the words that follow from others: chunks of a schedule, whole choices of experts, groups of requests.
 
     given: the words that the user gave.
     """
     from stagedb.plans.expert_load import has_shares
     from stagedb.plans.schedule_checks import implied
+    from stagedb.workflows import find_workflow
 
     plan = instance.plan
+    groups = (plan["global_batch_size"] or 1) // (plan["dp"] * plan["micro_batch_size"])
+    if plan["pp"] == 1 < groups and "micro_batch_size" not in given and find_workflow(plan["workflow"]).caches:
+        common.note(
+            f"a rank runs its {groups:,} requests one after the other, each in a pass of its own: "
+            f"--micro-batch-size {groups} has all of them in one pass"
+        )
     for word, value in implied(given).items():
         common.note(f"{Word(word)} {value}, as --schedule {given['schedule']} always has")
     placement = plan.get("chunk_placement") if plan.get("task_order") and "schedule" in given else None

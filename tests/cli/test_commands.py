@@ -66,6 +66,15 @@ def test_few_micro_batches_in_a_pipeline_are_noted(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN, "--quiet").err == ""
 
 
+def test_requests_one_after_the_other_are_noted(run: Run, tiny: str) -> None:
+    words = ("--workflow", "decode", "--cache-len", "7", "--dp", "2", "--global-batch-size", "16")
+    ran = run("memory", "--model", tiny, *words, "--no-keep")
+    assert "runs its 8 requests one after the other" in ran.err
+    assert "--micro-batch-size 8 has all of them in one pass" in ran.err
+    assert "one after" not in run("memory", "--model", tiny, *words, "--micro-batch-size", "8", "--no-keep").err
+    assert "one after" not in run("memory", "--model", tiny, "--dp", "2", "--global-batch-size", "16", "--no-keep").err
+
+
 def test_a_plan_may_come_from_a_file(run: Run, tiny: str, tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text("tp: 2\npp: 2\nmicro-batch-size: 3\n", encoding="utf-8")
     assert run("instantiate", tiny, "--plan", "plan.yaml", "--ranks", "8", "--name", "mine").status == 0
