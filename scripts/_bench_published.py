@@ -35,6 +35,8 @@ CHOSEN = {
 """Words of a row's plan that the search chooses anew; the others are those of all its plans."""
 
 TENTH = 0.1
+FEWEST = 10
+"""Drawn plans that fit, below which a place among them is not known."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class Place:
         return self.best is not None and self.best <= self.step
 
     @property
-    def in_best_tenth(self) -> bool:
-        """Whether at most a tenth of the drawn plans are better."""
-        return self.better <= TENTH * self.drawn
+    def in_best_tenth(self) -> bool | None:
+        """Whether at most a tenth of the drawn plans are better; None if too few of those that were drawn fit."""
+        return None if self.drawn < FEWEST else self.better <= TENTH * self.drawn
 
 
 def main() -> None:
@@ -85,8 +87,11 @@ def main() -> None:
         if asked.json:
             with asked.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(place)) + "\n")
-    matched, tenth = sum(each.is_matched for each in found), sum(each.in_best_tenth for each in found)
-    print(f"{len(found)} rows: a plan at least as good is found for {matched}; {tenth} are in the best tenth")
+    matched, tenths = sum(each.is_matched for each in found), [each.in_best_tenth for each in found]
+    print(
+        f"{len(found)} rows: a plan at least as good is found for {matched}; {tenths.count(True)} are in the best "
+        f"tenth, {tenths.count(False)} are not, and of {tenths.count(None)} that is not known"
+    )
 
 
 def _arguments() -> argparse.Namespace:
