@@ -27,8 +27,8 @@ from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS
 APP = application()
 TREE: Any = get_command(APP)
 
-# Else the runner makes all commands anew for each call, which takes a third of a second.
-typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
+# Else the runner makes all commands anew for each call, which takes a third of a second. typer has no door for this.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]  # not public
 
 WIDTH = 100
 """Columns of the help texts, for any terminal."""

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import GenericAlias
+from typing import Any, BinaryIO, get_type_hints
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from stagedb.inputs import open_regular
 from stagedb.outputs import whole_file
 from stagedb.runs.measured_run import FORMAT
 from stagedb.runs.memory_record import AllocatedMemory, MemoryMoment
-from stagedb.runs.rank_trace import Annotation, DeviceOps, ProcessGroup, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import DeviceOps, RankTrace
 
 LONGEST_KEPT = 7 * 24 * 3600
 """Seconds after which ranks of an import that nobody resumed are removed."""
@@ -46,31 +47,15 @@ class _Memory(msgspec.Struct):
     moments: tuple[MemoryMoment, ...]
 
 
-class _Kept(msgspec.Struct):
-    """A `RankTrace` without the columns of its ops, which follow. count: of ops. types: of the columns."""
+_SAME = tuple(each.name for each in fields(RankTrace) if each.name not in ("ops", "memory"))
+_TYPES = get_type_hints(RankTrace)
+_Kept: Any = msgspec.defstruct(
+    "_Kept",
+    [("count", int), ("types", list[str]), ("memory", list[_Memory]), *((name, _TYPES[name]) for name in _SAME)],
+)
+"""A `RankTrace` without the columns of its ops, which follow. count: of ops. types: of the columns."""
 
-    count: int
-    types: list[str]
-    rank: int | None
-    world: int | None
-    digest: str
-    tool: str
-    devices: tuple[str, ...]
-    streams: tuple[str, ...]
-    names: tuple[str, ...]
-    collectives: tuple[RecordedCollective, ...]
-    annotations: tuple[Annotation, ...]
-    events: dict[str, int]
-    left_out: tuple[str, ...]
-    process: int | None
-    groups: tuple[ProcessGroup, ...]
-    shapes: tuple[str, ...]
-    modules: tuple[str, ...]
-    numbered: bool
-    memory: list[_Memory]
-
-
-_SAME = tuple(name for name in _Kept.__struct_fields__ if name not in ("count", "types", "memory"))
+_HEADS = msgspec.msgpack.Decoder(GenericAlias(list, (_Kept,)))
 
 
 @dataclass(frozen=True)
@@ -125,7 +110,7 @@ def _write(file: BinaryIO, ranks: Sequence[RankTrace]) -> None:
     file.write(check.digest())
 
 
-def _head(trace: RankTrace) -> _Kept:
+def _head(trace: RankTrace) -> Any:
     memory = [
         _Memory(**{**_values(each), "time": each.time.tolist(), "allocated": each.allocated.tolist()})
         for each in trace.memory
@@ -147,7 +132,7 @@ def _read(file: BinaryIO) -> list[RankTrace] | None:
     def part(size: int) -> bytearray:
         return bytearray(file.read(size))
 
-    heads = msgspec.msgpack.decode(part(int.from_bytes(part(8), "little")), type=list[_Kept])
+    heads: list[Any] = _HEADS.decode(part(int.from_bytes(part(8), "little")))
     found = []
     for head in heads:
         columns = {}
