@@ -195,8 +195,9 @@ def _edges(
         if source in every and target in every:
             edges_of[number[target]][source, target, kind] = None
 
+    present: dict[tuple[int, str], list[int]] = {}
     for row in places:
-        for source, target, kind in _copied_edges(graph, made.evaluated.values, row):
+        for source, target, kind in _copied_edges(graph, made.evaluated.values, row, present):
             add(source, target, kind)
     links, readers = bucket_links(made.id, chosen)
     for link in links:
@@ -218,13 +219,23 @@ def _edges(
     return edges_of
 
 
-def _copied_edges(graph: IndexedGraph, values: Sequence[Mapping[str, int]], row: Row) -> Iterator[Edge]:
-    """The edges that lead to the ops of a place (`copy_edges`), also those whose ends are not there."""
+def _copied_edges(
+    graph: IndexedGraph, values: Sequence[Mapping[str, int]], row: Row, present: dict[tuple[int, str], list[int]]
+) -> Iterator[Edge]:
+    """The edges that lead to the ops of a place (`copy_edges`), also those whose ends are not there.
+
+    present: the turns in which an op is there, by turns and its name; what is missing is added.
+    """
     known, step, turns = values[row["variant"]], row["step"], row["turns"]
 
     def there(op: Row) -> list[int]:
         """The turns in which an op of a loop is there."""
-        return [turn["step"] for turn in turns if op["present"] is None or values[turn["variant"]][op["present"]] > 0]
+        key = (id(turns), op["name"])  # all turns of a place have one list
+        if key not in present:
+            present[key] = [
+                turn["step"] for turn in turns if op["present"] is None or values[turn["variant"]][op["present"]] > 0
+            ]
+        return present[key]
 
     places = {"same": row["here"], "turn": row["here"], "previous": row["before"], "next": row["after"]}
     for edge in graph.edges.get(row["block"], ()):

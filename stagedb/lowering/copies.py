@@ -43,6 +43,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
         single = {block: op_prefix(instance, rank_class, number, at) for block, at in stage.single_blocks().items()}
         neighbours = _neighbours(instance, rank_class, number, stage)
         for place in stage.with_cuts():
+            turns = [{"step": turn, "variant": of} for turn, of in enumerate(place.steps)]
             rows += [
                 {
                     "class": rank_class.number,
@@ -51,7 +52,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "step": step,
                     "mark": "" if step is None else f".{step}",
                     "before_mark": "" if step is None else f".{step - 1}",
-                    "turns": [{"step": turn, "variant": of} for turn, of in enumerate(place.steps)],
+                    "turns": turns,
                     "block": place.block,
                     "position": place.position,
                     "layer": place.layer,

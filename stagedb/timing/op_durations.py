@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from stagedb import workflows
 from stagedb.collectives import exchanges
@@ -169,12 +170,14 @@ def _started(workflow: workflows.Workflow, system: System) -> System:
 class _Position:
     """Positions of a lane's groups, by axis, and the ranks at the other ends of its messages.
 
-    The ranks are by whether the message is around a ring, and by direction.
+    The ranks are by whether the message is around a ring, and by direction. around: which ops are such messages. rings:
+    whether attentions take turns around a ring.
     """
 
     rank: int
     groups: Mapping[str, Placement]
     peers: Mapping[tuple[bool, int], int]
+    around: npt.NDArray[np.bool_]
     rings: bool
 
     @classmethod
@@ -183,7 +186,7 @@ class _Position:
         axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
         groups = {axis: costs.placement(group_of(workload.groups, axis, lane.rank)) for axis in axes}
         peers = {which: int(getattr(ranks, name)[lane.rank]) for which, name in NEIGHBOURS.items()}
-        return cls(lane.rank, groups, peers, str(workload.plan.get("cp_kind", "")) in RINGS)
+        return cls(lane.rank, groups, peers, ops.rings, str(workload.plan.get("cp_kind", "")) in RINGS)
 
 
 def _sizes_sent(columns: ClassColumns, overlap: Overlap) -> dict[int, int]:
@@ -220,7 +223,7 @@ def _communicated(costs: Costs, columns: ClassColumns, op: int, position: _Posit
         return timed
     if kind == RECV:
         return NOTHING
-    target = position.peers[bool(ops.rings[op]), int(ops.towards[op])]
+    target = position.peers[bool(position.around[op]), int(ops.towards[op])]
     return costs.transfer(Transfer(int(ops.size[op]), position.rank, target))
 
 
