@@ -7,6 +7,7 @@ the next question. Other systems than Linux do not copy a process with threads s
 import multiprocessing
 import signal
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -56,15 +57,17 @@ class Copies:
         with suppress(BrokenPipeError):  # the answer of a process that has ended is the end of its channel
             channel.send(question)
 
-    def answers(self) -> Iterator[tuple[Any, Any]]:
-        """Questions with their answers, as soon as there is one.
+    def answers(self, until: float | None = None) -> Iterator[tuple[Any, Any]]:
+        """Questions with their answers, as soon as there is one. until: nothing if there is none at that time
+        (`time.monotonic`); without copies there always is one.
 
         Raises StagedbError if a process ends before it answers. What fails there fails here again, with its own error.
         """
         if self._here:
             question = self._here.popleft()
             yield question, self.answer(question)
-        ready = wait(list(self._asked)) if self._asked else []
+        timeout = None if until is None else max(0.0, until - time.monotonic())
+        ready = wait(list(self._asked), timeout) if self._asked else []
         for channel in [each for each in self._asked if each in ready]:
             question = self._asked.pop(channel)
             try:
@@ -72,6 +75,13 @@ class Copies:
             except (EOFError, ConnectionResetError):
                 raise self._ended(self.channels[channel], question) from None
             yield question, self.answer(question) if "failed" in found else found["answer"]
+
+    def given_up(self) -> list[Any]:
+        """The questions without an answer, which are no longer asked. No others are, after that."""
+        left = [*self._asked.values(), *self._here]
+        self._asked.clear()
+        self._here.clear()
+        return left
 
     def _ended(self, process: ForkProcess, question: Any) -> StagedbError:
         process.join()

@@ -140,8 +140,9 @@ class RayWorkers:
         with self._connection():
             self._asked[worker.answer.remote(json.dumps(question)).future()] = worker, question
 
-    def answers(self) -> Iterator[tuple[Any, Any]]:
-        """Questions with their answers, as soon as there is one; nothing if only a worker has come or gone.
+    def answers(self, until: float | None = None) -> Iterator[tuple[Any, Any]]:
+        """Questions with their answers, as soon as there is one; nothing if only a worker has come or gone, and at the
+        time `until` (`time.monotonic`).
 
         Raises StagedbError if all workers are lost, and if one question has cost several. What fails there fails here
         again, with its own error.
@@ -150,7 +151,8 @@ class RayWorkers:
             self.wait_for_one()
         while self._again and self._ready:
             self.ask(self._again.popleft())
-        done, _ = wait([*self._asked, *self._starting], return_when=FIRST_COMPLETED)
+        timeout = None if until is None else max(0.0, until - time.monotonic())
+        done, _ = wait([*self._asked, *self._starting], timeout, FIRST_COMPLETED)
         for future in done:
             if future in self._starting:
                 self._begun(future)
@@ -162,6 +164,13 @@ class RayWorkers:
                 continue
             self._ready.append(worker)
             yield question, self.answer(question) if "failed" in found else found["answer"]
+
+    def given_up(self) -> list[Any]:
+        """The questions without an answer, which are no longer asked. No others are, after that."""
+        left = [*(question for _, question in self._asked.values()), *self._again]
+        self._asked.clear()
+        self._again.clear()
+        return left
 
     def _begun(self, future: Future[Any]) -> None:
         """A worker that runs; another one is asked for in the place of one that has ended before."""

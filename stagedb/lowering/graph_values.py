@@ -1,6 +1,6 @@
 """The rows of a graph that lowering needs, and the values of its expressions under a plan."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -85,8 +85,11 @@ class Evaluated:
     experts: Mapping[str, ExpertSpan] | None = None  # by block, its experts, if they are units of their own
 
 
-def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
-    """Evaluate each distinct expression once. Those of absent ops are left out: they may give fractions."""
+def evaluate_graph(graph: GraphRows, plan: Plan, first_of_cp: bool = False) -> Evaluated:
+    """Evaluate each distinct expression once. Those of absent ops are left out: they may give fractions.
+
+    first_of_cp: whether all ranks of cp have the values of the first one.
+    """
     values = _Values(plan, graph.sizes)
     # An op of a loop that the first iteration on the first rank leaves out may be in another iteration.
     ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
@@ -109,7 +112,7 @@ def evaluate_graph(graph: GraphRows, plan: Plan) -> Evaluated:
     )
     looped = [op for op in ops if op["times"] is not None]
     turns = _turns(looped, values, graph)
-    maps, envs, variants = _variants(values.known, plan, graph, turns)
+    maps, envs, variants = _variants(values.known, plan, graph, turns, first_of_cp)
     apart = of_experts(graph)
     split = plan.may_split and any(map(splits, plan.orders()))
     held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
@@ -146,7 +149,7 @@ def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: GraphR
 
 
 def _variants(
-    known: Mapping[str, int], plan: Plan, graph: GraphRows, turns: int
+    known: Mapping[str, int], plan: Plan, graph: GraphRows, turns: int, first_of_cp: bool
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
     """The distinct maps, the values of the symbols in each, and which map holds where.
 
@@ -154,8 +157,12 @@ def _variants(
     """
     used = {text: symbols(text) for text in known}
     of_experts = {"load_here", "load_dealt", *COPY_SYMBOLS}
-    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step", *of_experts}]
-    of_cp = any("cp_rank" in names for names in used.values())
+    changing = {
+        text: sorted(own_names)
+        for text, names in used.items()
+        if (own_names := names & {"runs", "cp_rank", "step", *of_experts})
+    }
+    of_cp = not first_of_cp and any("cp_rank" in names for names in used.values())
     read = sorted(of_experts & {name for names in used.values() for name in names})
     of_ep = bool(read) and len({tuple(map(own.get, read)) for own in plan.symbols_of_ep(graph.sizes)}) > 1
     apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
@@ -164,12 +171,20 @@ def _variants(
     maps: list[Mapping[str, int]] = []
     envs: list[Mapping[str, int]] = []
     variants = {}
+    seen: dict[tuple[object, ...], int] = {}  # most texts have the same value for many ranks and turns
+
+    def value(text: str, names: Sequence[str], own: Mapping[str, int]) -> int:
+        key = (text, *map(own.get, names))
+        if key not in seen:
+            seen[key] = plan.evaluate(text, own)
+        return seen[key]
+
     for again in (True,) if plan.recomputes_all else (False, True):
         for member in apart:
             ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
             for step in range(max(turns, 1)):
                 own = {**ranked, "runs": 1 + again, "step": step + 1}
-                changed = tuple(plan.evaluate(text, own) for text in changing)
+                changed = tuple(value(text, names, own) for text, names in changing.items())
                 if changed not in map_of:
                     map_of[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})

@@ -50,15 +50,18 @@ class Prepared:
     groups: tuple[AxisGroups, ...]
 
 
-def prepare(stored: GraphRows, plan: Plan) -> Prepared:
-    """Evaluate a graph under a plan. Raises UsageError if the plan does not suit it."""
+def prepare(stored: GraphRows, plan: Plan, first_of_cp: bool = False) -> Prepared:
+    """Evaluate a graph under a plan. Raises UsageError if the plan does not suit it.
+
+    first_of_cp: whether all ranks of cp are taken to run what the first one does.
+    """
     _check_options(stored, plan)
     plan.check(stored.sizes)
     check_groups(stored, plan)
     _check_fused(stored, plan)
     _check_ends(stored, plan)
     _check_backward(stored, plan)
-    evaluated = evaluate_graph(stored, plan)
+    evaluated = evaluate_graph(stored, plan, first_of_cp)
     return Prepared(
         instance_id(stored.id, stored.sizes, plan),
         evaluated,

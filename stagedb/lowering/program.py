@@ -53,13 +53,17 @@ def _indexed(card: Card, options: GraphOptions) -> IndexedGraph:
     return IndexedGraph.of(build_graph(card, options))  # layers traced, backward, layouts, collectives, the optimizer
 
 
-def lower(graph: IndexedGraph, plan: Plan) -> Program:
+def lower(graph: IndexedGraph, plan: Plan, first_of_cp: bool = False) -> Program:
     """The program of a graph under a plan. Raises UsageError if the plan does not suit the graph.
+
+    first_of_cp: whether all ranks of cp are taken to run what the first one does. In a ring of 256 each rank has
+    another program with 256 turns, of which bounds need one.
 
     The instance of a store has the same (`stagedb.store.contents.instance_reading.read_program`).
     """
     words: dict[str, Any] = json.loads(plan.to_json())
-    made = prepare(graph.stored, plan)  # checked, its expressions evaluated, stages dealt to classes, groups
+    # Checked, its expressions evaluated, stages dealt to classes, and groups.
+    made = prepare(graph.stored, plan, first_of_cp)
     like = _alike(made.classes)
     rows = rows_of(graph, plan, made, [one for one in made.classes if like[one.number] == one.number])
     classes: Sequence[ClassColumns] = _columns(graph.graph, plan, rows, like)

@@ -118,7 +118,7 @@ def floor_times(graph: IndexedGraph, plan: Plan, system: System) -> Mapping[str,
     plan: one stage, with a multiple of all micro-batches. system: as `fastest` has it. Collectives that run in chunks
     during matmuls count for nothing, as what is left of them depends on how both are long.
     """
-    program = lower(graph, plan)
+    program = lower(graph, plan, first_of_cp=True)
     parts = parts_of(only_chunk(program))
     workload = replace(program.workload, classes=tuple(map(_least_work, program.workload.classes)))
     found = part_times(replace(program, workload=workload), parts, system)

@@ -230,7 +230,7 @@ def micro_batch_figures(graph: IndexedGraph, plan: Plan, system: System) -> Micr
 
     Raises UsageError if the plan does not suit the model, or the system has no rate for it.
     """
-    program = lower(graph, plan)
+    program = lower(graph, plan, first_of_cp=True)
     columns = program.workload.classes[0]
     carried = program.carried.get(columns.number, {})
     (memory,) = memory_of_classes(program.graph, program.plan, [(columns, carried)])
@@ -243,7 +243,7 @@ def micro_batch_figures(graph: IndexedGraph, plan: Plan, system: System) -> Micr
 
 def state_figures(graph: IndexedGraph, plan: Plan) -> StateFigures:
     """The figures of a shortened graph. plan: one stage. Raises UsageError if the plan does not suit the model."""
-    program = lower(graph, plan)
+    program = lower(graph, plan, first_of_cp=True)
     columns = program.workload.classes[0]
     chunk = Chunk(only_chunk(program), plan, plan.options.framework.memory)
     members = members_of(program.workload, columns)
@@ -454,7 +454,7 @@ def part_times(program: Program, parts: Mapping[int, Part], system: System) -> d
     """The times of the parts of a program with one stage, by the name of a kind of task. parts: by position."""
     columns, plan = program.workload.classes[0], program.plan
     system = _alone(system)
-    ns = _of_a_task(columns, lane_durations(program.workload, system).ns[0], system)
+    ns = _of_a_task(columns, lane_durations(program.workload, system, count=1).ns[0], system)
     found: dict[str, dict[Part, PartTimes]] = {}
     for kind in plan.workflow.kinds:
         if kind.once:

@@ -38,6 +38,9 @@ MANY = 1_000
 bound of each where there are few."""
 
 
+GRACE = 1.5
+"""Times the limit of a search, after which what is still tried is given up: a plan of many tasks takes minutes."""
+
 REMEMBERED = 2
 """Models on a system, whose bounds are remembered for the next search: a plan that is compared, a shard, or what goes
 on."""
@@ -233,12 +236,15 @@ class _Search:
                 self._open(branch)
             if not self.copies.busy:
                 break
-            for question, answer in self.copies.answers():
+            for question, answer in self.copies.answers(self._patience()):
                 if "groups" in question:
                     for row in answer:
                         self._push(_branch(row))
                 else:
                     self._take(_branch(question["branch"]), answer)
+            if self._gives_up():
+                self._put_back(self.copies.given_up())
+                break
         self._keep_known()
         self.settled += [self.places[branch.place].set_of(branch, Fate.UNTRIED) for branch in self.unbounded]
         self.settled = [self._judged(each) for each in self.settled]
@@ -254,7 +260,10 @@ class _Search:
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
 
     def _explain_best(self) -> None:
-        """Find out where the time of the best long steps goes; of the best one alone if the search is late."""
+        """Find out where the time of the best long steps goes; of the best one alone if the search is late.
+
+        What takes too long is left at what the bounds of its step say.
+        """
         some = 1 if self._is_late() else self.request.top
         asked: dict[str, Candidate] = {}
         for ranks in self.worlds:
@@ -263,11 +272,11 @@ class _Search:
             asked |= {_key(each.system, each.words): each for each in best if is_long(each.words)}
         open_, terms = list(asked.values()), dict[str, dict[str, int]]()
         place_of = {(each.system, each.space.ranks): number for number, each in enumerate(self.places)}
-        while open_ or self.copies.busy:
+        while (open_ or self.copies.busy) and not self._gives_up():
             while open_ and self.copies.idle > 0:
                 one = open_.pop(0)
                 self.copies.ask({"terms": one.words, "place": place_of[one.system, one.ranks]})
-            for question, answer in self.copies.answers():
+            for question, answer in self.copies.answers(self._patience()):
                 terms[_key(self.places[question["place"]].system, question["terms"])] = answer
         for at, each in enumerate(self.settled):
             if each.fate is Fate.TIMED and (key := _key(each.system, each.words)) in terms:
@@ -307,6 +316,22 @@ class _Search:
     def _is_late(self, share: float = 1) -> bool:
         """Whether this share of the time is over, if the search has a limit."""
         return self.seconds is not None and time.monotonic() - self.began > share * self.seconds
+
+    def _patience(self) -> float | None:
+        """When what is still being tried is given up; None if it is waited for: a search ends with a plan."""
+        return self.began + GRACE * self.seconds if self.seconds and self.best is not None else None
+
+    def _gives_up(self) -> bool:
+        until = self._patience()
+        return until is not None and time.monotonic() >= until
+
+    def _put_back(self, questions: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the sets of questions that were given up, as those that are not opened yet."""
+        for question in questions:
+            if "groups" in question:
+                self.unbounded += map(_branch, question["groups"])
+            else:
+                self._push(_branch(question["branch"]))
 
     def _popped(self, late: bool) -> PlanSet | None:
         """The set to open next, taken from its heap: the numbers of ranks take turns. None if no set is due."""

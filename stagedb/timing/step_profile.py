@@ -111,10 +111,13 @@ def _durations(workload: Workload, system: System, measured: Durations | None) -
     return network, _of_lanes(workload, network.lanes, system, measured)
 
 
-def lane_durations(workload: Workload, system: System) -> JobDurations:
-    """The durations that `step_of` has of the ops of each lane, without a step."""
+def lane_durations(workload: Workload, system: System, count: int | None = None) -> JobDurations:
+    """The durations that `step_of` has of the ops of each lane, without a step.
+
+    count: how many lanes, from the first one; None: all.
+    """
     system = placed(workload, system)[0]
-    return _of_lanes(workload, find_lanes(workload, system.network(len(workload.ranks))), system, None)
+    return _of_lanes(workload, find_lanes(workload, system.network(len(workload.ranks)))[:count], system, None)
 
 
 def _of_lanes(workload: Workload, lanes: Sequence[Lane], system: System, measured: Durations | None) -> JobDurations:

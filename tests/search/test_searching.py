@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import random
+import time
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
@@ -19,6 +20,8 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
@@ -34,6 +37,7 @@ from stagedb.systems.cost_model import CollectiveWork, Costs, Work
 from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.sent_bytes import most_sent
+from stagedb.timing.step_profile import lane_durations
 
 H100 = load_system("h100")
 
@@ -664,6 +668,34 @@ def test_a_search_ends_in_time_before_all_have_bounds() -> None:
     assert any(each.fate is Fate.UNTRIED and not each.step for each in found.candidates)
     assert not found.covered and sum(each.plans for each in found.candidates) == found.size
     assert found.left is not None
+
+
+def test_a_plan_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = branches.SearchPlace.tried
+
+    def stuck(place: branches.SearchPlace, branch: branches.PlanSet, longest: int | None) -> branches.Opened:
+        if longest is not None:  # another one is known by then
+            time.sleep(3600)
+        return usual(place, branch, longest)
+
+    monkeypatch.setattr(branches.SearchPlace, "tried", stuck)
+    found = run(dataclasses.replace(asked(LLAMA, 8, ("recompute",)), top=1), LLAMA, seconds=2, processes=2)
+    assert found.best is not None and not found.covered and found.left is not None
+    assert sum(each.plans for each in found.candidates) == found.size
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_bounds_of_the_first_rank_of_a_ring_are_those_of_its_whole_program(cp: int) -> None:
+    plan = Plan.from_mapping(
+        {"tp": 1, "cp": cp, "dp": 1, "cp_kind": "ring-p2p", "global_batch_size": 1, "seq_len": 64 * cp}
+    )
+    indexed = IndexedGraph.of(build_graph(LLAMA, plan.options))
+    whole, first = lower(indexed, plan), lower(indexed, plan, first_of_cp=True)
+    assert len(whole.workload.classes) == cp and len(first.workload.classes) == 1
+    alike = dataclasses.replace(first.workload.classes[0], digest=whole.workload.classes[0].digest)
+    assert repr(whole.workload.classes[0]) == repr(alike)
+    ns = lane_durations(whole.workload, H100).ns[0], lane_durations(first.workload, H100, count=1).ns[0]
+    assert (ns[0] == ns[1]).all()
 
 
 def test_a_kind_of_context_parallelism_leaves_plans_without_it() -> None:
