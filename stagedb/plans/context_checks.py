@@ -7,12 +7,16 @@ from typing import cast
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
-from stagedb.plans.graph_options import CpKind, GraphOptions
+from stagedb.plans.graph_options import RINGS, CpKind, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.written_words import RANK_ORDER
 
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, f"{Word('cp_kind', 'ring-p2p')} without {Word('ulysses')}")
+MOST_TURNS = 400_000
+"""Turns of all ranks of a ring in all layers, beyond which a plan is refused: each takes some 20 KB, and
+each rank of a ring has turns of its own, as its part of the sequence has another mask."""
+
 COPYING = tuple(Way({"recipe": name}) for name, each in FRAMEWORKS.items() if each.copies_heads)
 
 
@@ -158,6 +162,25 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"{word} {degree} = {plan.tp * degree}, {reason}",
             nearest(word, degree, heads // plan.tp, fits, least=2),
             [RING if inner else Way({"cp_kind": "allgather-kv"}), *([] if copies or inner else [COPYING])],
+        )
+
+
+def check_turns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for a ring of so many ranks that their programs would not fit into a machine's memory.
+
+    sizes: the model's symbols, such as L for its layers.
+    """
+    turns, layers = plan.cp // plan.ulysses, sizes["L"]
+
+    def fits(cp: int) -> bool:
+        return cp % plan.ulysses == 0 and (cp // plan.ulysses) ** 2 * layers <= MOST_TURNS
+
+    if plan.options.cp_kind in RINGS and not fits(plan.cp):
+        raise Misfit(
+            f"a ring of {turns} ranks has {turns} turns on each of them in {layers} layers, {turns**2 * layers:,} in "
+            f"all, and stagedb keeps at most {MOST_TURNS:,}",
+            [Numbers("cp", range(plan.cp - 1, 1, -1), fits)],
+            [Way({"cp_kind": "allgather-kv", "ulysses": 1}, f"{Word('cp_kind', 'allgather-kv')}")],
         )
 
 

@@ -15,7 +15,14 @@ from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.adapter_checks import check_adapters, check_rank
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
-from stagedb.plans.context_checks import check_context, check_heads, check_kind_given, check_sequence, with_default_kind
+from stagedb.plans.context_checks import (
+    check_context,
+    check_heads,
+    check_kind_given,
+    check_sequence,
+    check_turns,
+    with_default_kind,
+)
 from stagedb.plans.dispatch_checks import settled_routing
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.expert_checks import (
@@ -211,6 +218,7 @@ class Plan(PlanFields):
             near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
+        check_turns(self, sizes)
         check_rank(self, sizes)
         check_gathered(self, sizes)
         check_strategy(self, sizes)

@@ -262,7 +262,7 @@ class _Search:
     def _explain_best(self) -> None:
         """Find out where the time of the best long steps goes; of the best one alone if the search is late.
 
-        What takes too long is left at what the bounds of its step say.
+        What takes too long keeps the terms of its bound.
         """
         some = 1 if self._is_late() else self.request.top
         asked: dict[str, Candidate] = {}

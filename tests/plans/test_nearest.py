@@ -129,6 +129,11 @@ def test_every_plan_that_a_refusal_names_is_accepted(words: Words, sizes: Mappin
             {"ranks": 3, "pp": 3, "virtual_stages": 2, "global_batch_size": 3},
             "is --virtual-stages 1, or --layers-per-chunk",
         ),
+        (
+            DENSE,
+            {"ranks": 512, "cp": 512, "cp_kind": "ring-p2p", "seq_len": 1024},
+            "the nearest is --cp 64, or --cp-kind allgather-kv$",
+        ),
         (DENSE, {"ranks": 14, "cp": 7, "cp_kind": "ulysses", "seq_len": 1022}, "the nearest is --cp 2, or --cp-kind"),
         (DENSE, {"ranks": 8, "tp": 2, "hsdp": 4, "zero": 0}, "shards nothing: leave --hsdp out$"),
         (
