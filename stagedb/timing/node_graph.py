@@ -13,7 +13,8 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.mentions import call
+from stagedb.mentions import Word, call
+from stagedb.plans.graph_options import RINGS
 from stagedb.systems import Dimension
 from stagedb.timing.lanes import Lane, find_lanes
 from stagedb.workload.instance_columns import (
@@ -33,6 +34,9 @@ from stagedb.workload.issue_order import Sequence as Nodes
 
 STREAMS = ("one", "axis")
 """How collectives and sends are put on streams: all of a rank on one stream, or each mesh axis on its own."""
+
+MOST_NODES = 16_000_000
+"""Nodes of a step, each of some 600 bytes while it is timed."""
 
 COMPUTE_STREAM, NO_STREAM = 0, -1
 """Streams of a lane: compute has the first, receives have none, communication has the others."""
@@ -146,6 +150,7 @@ def node_graph_of(workload: Workload, streams: str = "one", dimensions: Sequence
     parts = {columns_of.number: _Part.of(columns_of, sequence(columns_of), axes) for columns_of in workload.classes}
     of_lane = [parts[lane.rank_class] for lane in lanes]
     firsts = np.concatenate([[0], np.cumsum([len(part.task) for part in of_lane])]).astype(np.int64)
+    _check_size(workload, int(firsts[-1]))
 
     def joined(name: str) -> Ints:
         return np.concatenate([getattr(part, name) for part in of_lane])
@@ -171,6 +176,18 @@ def node_graph_of(workload: Workload, streams: str = "one", dimensions: Sequence
         source=np.concatenate([joined("source") + shift, sends]),
         target=np.concatenate([joined("target") + shift, receives]),
         reason=np.concatenate([joined("reason"), np.full(len(sends), Reason.MESSAGE)]).astype(np.int64),
+    )
+
+
+def _check_size(workload: Workload, nodes: int) -> None:
+    if nodes <= MOST_NODES:
+        return
+    words = workload.plan
+    ring = f", a smaller {Word('cp')}" if str(words.get("cp_kind")) in RINGS else ""
+    raise UsageError(
+        f"a step of {nodes:,} operators on all ranks that differ does not fit into memory to be timed (at most "
+        f"{MOST_NODES:,}): take fewer micro-batches ({Word('micro_batch_size')}), a smaller "
+        f"{Word('global_batch_size')}{ring}, or fewer stages ({Word('pp')})"
     )
 
 

@@ -17,6 +17,7 @@ from stagedb.inputs import did_you_mean
 from stagedb.ir.packed_weights import PACKED
 from stagedb.mentions import Word
 from stagedb.plans import FORMAT_BYTES
+from stagedb.plans.graph_options import RINGS
 from stagedb.systems import (
     Costs,
     Coverage,
@@ -49,9 +50,6 @@ from stagedb.workload.instance_columns import (
     Ops,
     Workload,
 )
-
-RINGS = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
-"""Kinds of context parallelism in which a rank computes with the keys of one rank after the other."""
 
 _WEIGHTS = np.array([template.gradients == "weights" for template in workflows.TEMPLATES.values()])
 """Whether a template makes gradients of weights; by index of TEMPLATES."""

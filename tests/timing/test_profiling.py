@@ -111,6 +111,16 @@ def test_what_blocks_is_waited_for_and_goes_with_scalings_and_measured_durations
         assert both.step < late[0] < late[1]
 
 
+def test_a_step_of_too_many_operators_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = computing(tp=2, dp=2, pp=2, microbatches=4)
+    nodes = len(profile_job(made, PLAIN).times.network)
+    monkeypatch.setattr("stagedb.timing.node_graph.MOST_NODES", nodes)
+    profile_job(made, PLAIN)
+    monkeypatch.setattr("stagedb.timing.node_graph.MOST_NODES", nodes - 1)
+    with pytest.raises(UsageError, match=rf"a step of {nodes} operators .* take fewer micro-batches"):
+        profile_job(made, PLAIN)
+
+
 def test_what_cannot_block_is_refused() -> None:
     job = computing(tp=2, dp=1, pp=2, microbatches=2)
     with pytest.raises(UsageError, match=r"unknown axis 'x': --blocking takes axes .* tp, kv, cp, .*pp, embedding"):
