@@ -119,13 +119,15 @@ class SearchWorld:
 
     def _hope(self, number: int) -> tuple[float, ...]:
         """What is small for a set that is likely to lead to a plan that fits: in a group that has not failed, near to
-        plans, and lean. Where there is room, what shards less comes first: it waits less, and is timed sooner."""
+        plans, and lean where there is little room. Where there is room, what shards less comes first, and what has
+        fewer stages: it waits less, and is timed sooner."""
         worth, _, each = self.sets[number]
         pp, sequences = int(each.words["pp"]), int(each.words["micro_batch_size"])
         tight = each.peak > TIGHT * self.rooms.get(each.place, each.peak)
         sharded = 0 if tight else int(each.words.get("zero", 0))
+        stages = (each.peak, -pp) if tight else (0, pp)
         failed = self.failed[_group_of(each)]
-        return (failed, -each.level, tight, sharded, each.peak, -pp, sequences, *worth, number)
+        return (failed, -each.level, tight, sharded, *stages, sequences, *worth, number)
 
     def take(self, number: int) -> PlanSet:
         """Take a set that is opened. number: the set's."""
