@@ -6,14 +6,14 @@
 // column tool: string — what recorded it
 // column world: integer [ranks] — ranks that were imported
 // column job_ranks: integer [ranks] — ranks of the job
-// column step: integer [ns] — time from its first op to the end of its last one
+// column step: integer? [ns] — time from its first op to the end of its last one; null: the run has no times
 // column steps: integer — steps that the profiler counted; 0: it counted none
 // column ops: integer — ops of all imported ranks
 // column devices: string[] — names of the accelerators
-// column busy: integer [ns] — computing or copying, the mean of the imported ranks
-// column exposed: integer [ns] — communicating while nothing is computed or copied, the mean of the imported ranks
-// column unexplained: integer [ns] — of the critical path: idle, though the launch is there
-// column launching: integer [ns] — of the critical path: idle until a launch
+// column busy: integer? [ns] — computing or copying, the mean of the imported ranks; null: the run has no times
+// column exposed: integer? [ns] — communicating while nothing is computed or copied, the mean of the imported ranks; null: the run has no times
+// column unexplained: integer? [ns] — of the critical path: idle, though the launch is there; null: the run has no times
+// column launching: integer? [ns] — of the critical path: idle until a launch; null: the run has no times
 // column left_out: string[] — what of the files was not understood
 // column created: integer [ms] — when it was imported, since 1970 (UTC)
 // column builder: string? — the process that imported it

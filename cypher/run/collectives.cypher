@@ -9,9 +9,9 @@
 // column group: string? — global ranks of the group, or both of a message
 // column message: integer? [B] — operand on one rank; null: not recorded
 // column by_order: boolean — members were found by their order alone
-// column ready: integer [ns] — when its last member begins
-// column last: integer — the rank that begins last
-// column waited: integer [ns] — time that the others wait for it
+// column ready: integer? [ns] — when its last member begins; null: the run has no times
+// column last: integer? — the rank that begins last; null: the run has no times
+// column waited: integer? [ns] — time that the others wait for it; null: the run has no times
 // column ranks: integer[] — recorded members, ascending
 // column ops: integer[] — index of each member's op on its lane
 MATCH (:Run {id: $run})-[:HAS_COLLECTIVE]->(c:RunCollective)-[m:HAS_MEMBER]->(o:RunOp)

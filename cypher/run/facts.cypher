@@ -5,7 +5,7 @@
 // column id: string — the run's id
 // column name: string? — its name
 // column tool: string — what recorded it
-// column step: integer [ns] — from its first op to its last end
+// column step: integer? [ns] — from its first op to its last end; null: the run has no times
 // column job_ranks: integer [ranks] — ranks of the job, recorded or not
 // column devices: string[] — names of the accelerators
 MATCH (r:Run {id: $run})

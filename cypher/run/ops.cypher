@@ -17,9 +17,9 @@
 // column stream: string — the stream that it ran on
 // column processor: string? — device, host or background
 // column step_number: integer? — the profiler's number of the step
-// column starts: integer[] [ns] — when it begins on each rank
-// column durations: integer[] [ns] — on each rank
-// column critical: integer [ns] — of its time on the critical path
+// column starts: integer[]? [ns] — when it begins on each rank; null: the run has no times
+// column durations: integer[]? [ns] — on each rank; null: the run has no times
+// column critical: integer? [ns] — of its time on the critical path; null: the run has no times
 // column launches: integer[]? [ns] — when its launch began on each rank
 // column synchronised: integer[]? — index of the op that the host had waited for last before the launch, on each rank
 MATCH (:Run {id: $run})-[:HAS_LANE]->(:RunLane {lane: $lane})-[:HAS_OP_TIME]->(o:RunOp)

@@ -12,6 +12,7 @@ from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import call
+from stagedb.runs.untimed_run import COUNTING
 
 HEAD = 8
 """Rows of each table of a report."""
@@ -38,12 +39,15 @@ def _report(db: Stagedb, asked: _ReportArguments, limits: AnswerLimits) -> ToolA
     profile = None if run else found.id
     which = f"{'run' if run else 'profile'} {found.id[:12]}"
     tables: dict[str, PagedTable] = {}
-    for name in OF_RUNS if run else OF_PROFILES:
+    untimed = isinstance(found, RunInfo) and found.times is None
+    for name in COUNTING if untimed else OF_RUNS if run else OF_PROFILES:
         head = db.query(name, profile=profile, run=run, most=HEAD, timeout=limits.seconds)
         tables[name] = paged(head, 0, HEAD, f"the query {name} with {which} has the rest")
     facts: dict[str, Any] = {"properties": api.properties(found)}
     if isinstance(found, RunInfo):
-        facts |= {"extent": found.extent, "spent": f"a rank {found.spent} of the time"}
+        facts["extent"] = found.extent
+        if found.times is not None:
+            facts["spent"] = f"a rank {found.times.spent} of the time"
     return ToolAnswer(facts, tables)
 
 

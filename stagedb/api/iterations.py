@@ -13,6 +13,7 @@ from stagedb.api.sweeping import SweepRequest, trials_of
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.plans.request_batches import NotEnoughError, batch_of
+from stagedb.runs.untimed_run import without_times
 from stagedb.store import Store
 
 COLUMNS = ("rank", "number", "workflow", "prefills", "decodes", "tokens", "keys", "seen", "busy", "expected", "ratio")
@@ -62,6 +63,8 @@ def iterations(
     """See `Stagedb.iterations`."""
     info = lookup.the_run(store, run)
     found = store.read("run/iterations", run=info.id, rank=rank)
+    if info.times is None:
+        raise without_times(info.name or info.id[:12])
     if not found:
         where = "" if rank is None else f" on rank {rank}"
         raise UsageError(

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from stagedb.api import catalog, lookup
 from stagedb.api.answer_hints import hints_about_run, hints_of
-from stagedb.api.results import QueryInfo, Rows, SearchInfo, kind_of
+from stagedb.api.results import QueryInfo, Rows, RunInfo, SearchInfo, kind_of
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean, shown
 from stagedb.mentions import Word, call
+from stagedb.runs.untimed_run import without_times
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
@@ -162,7 +163,7 @@ def run(
     instance = _take("instance", asked, params, instance)
     profile = _take("profile", asked, params, profile)
     _check_parameters(statement, asked, params, instance, profile)
-    chosen, newest = _chosen(store, asked, instance, profile, run)
+    chosen, newest = _chosen(store, asked, statement if named else None, instance, profile, run)
     if search is not None:
         chosen, newest = {**chosen, "search": search[0].id}, {**newest, **search[1]}
     given = {**params, **chosen}
@@ -211,9 +212,9 @@ def _about_run(
         able = ", ".join(short(each) for each in map(load, _named()) if of_run(each) is not None or _of_runs(each))
         raise UsageError(f"{shown(query)} needs what a recording does not have; about a run: {able}")
     _check(asked, params.keys() | {"profile"})
-    given = {**params, "profile": lookup.the_run(store, run).id}
+    given = {**params, "profile": _recorded(store, asked, run).id}
     if "other" in given:
-        given["other"] = lookup.the_run(store, str(given["other"])).id
+        given["other"] = _recorded(store, asked, str(given["other"])).id
     text = _asking(asked.text, plan)
     answer = read_whole(
         store, "Run", given["profile"], lambda: store.query(text, given, timeout=timeout, most=most, ranks=False)
@@ -225,6 +226,19 @@ def _about_run(
     keep = tuple(name for name in asked.keep if name in kept)
     hints = tuple(hints_about_run(kept, rows))
     return Rows(tuple(kept), rows, hints=hints, cut=answer.cut, keep=keep, units=units, plan=answer.plan)
+
+
+def _recorded(store: Store, statement: Statement | None, word: str | None) -> RunInfo:
+    """The run that a query is about. Raises UsageError for one without times where a named query has some."""
+    found = lookup.the_run(store, word)
+    if found.times is None and statement is not None and _needs_times(statement):
+        raise without_times(found.name or found.id[:12])
+    return found
+
+
+def _needs_times(statement: Statement) -> bool:
+    """Whether each row of an answer has a time."""
+    return any(field.unit == "ns" and not field.type.endswith("?") for field in statement.columns)
 
 
 def _of_runs(statement: Statement) -> bool:
@@ -244,11 +258,16 @@ def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -
 
 
 def _chosen(
-    store: Store, asked: Set[str], instance: str | None, profile: str | None, run: str | None
+    store: Store,
+    asked: Set[str],
+    statement: Statement | None,
+    instance: str | None,
+    profile: str | None,
+    run: str | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The values of `$instance`, `$profile` and `$run`, and the descriptions of those chosen as the newest."""
     if "run" in asked:
-        recorded = lookup.the_run(store, run)
+        recorded = _recorded(store, statement, run)
         return {"run": recorded.id}, {} if run is not None else {"run": catalog.described(recorded)}
     of = lookup.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:

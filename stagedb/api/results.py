@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from stagedb.api import html_tables
+from stagedb.api.run_times import RunTimes
 from stagedb.outputs.number_texts import spans_of
 from stagedb.plans.written_words import short_plan
 
@@ -380,11 +381,12 @@ class RunInfo:
     """A run in the store: what ranks of a job executed, as a profiler recorded it.
 
     tool: what recorded it. world: ranks that were imported. job_ranks: ranks of the job. step: ns from its first op to
-    the end of its last one. steps: those that the profiler counted; 0 without. ops: their number. devices: names of the
-    accelerators. busy: ns of computing and copying, mean of the ranks. exposed: ns of communication that nothing hides,
-    mean of the ranks. unexplained, launching: ns of gaps of the critical path, after and before the launch of the next
-    op. left_out: what of the files was not understood. new: this call imported it. known_as: names that it had before
-    this call imported it again. name, names, tags, notes, loaded, created, made_by, asked_by: as in `ProfileInfo`.
+    the end of its last one; None for a run whose files have no times, which has none of the other times either. steps:
+    those that the profiler counted; 0 without. ops: their number. devices: names of the accelerators. busy: ns of
+    computing and copying, mean of the ranks. exposed: ns of communication that nothing hides, mean of the ranks.
+    unexplained, launching: ns of gaps of the critical path, after and before the launch of the next op. left_out: what
+    of the files was not understood. new: this call imported it. known_as: names that it had before this call imported
+    it again. name, names, tags, notes, loaded, created, made_by, asked_by: as in `ProfileInfo`.
     """
 
     id: str
@@ -392,14 +394,14 @@ class RunInfo:
     tool: str
     world: int
     job_ranks: int
-    step: int
+    step: int | None
     steps: int
     ops: int
     devices: tuple[str, ...]
-    busy: int
-    exposed: int
-    unexplained: int
-    launching: int
+    busy: int | None
+    exposed: int | None
+    unexplained: int | None
+    launching: int | None
     left_out: tuple[str, ...]
     created: str
     made_by: str | None = None
@@ -420,20 +422,16 @@ class RunInfo:
         return ", ".join([ranks, *([steps] if self.steps else []), f"{self.ops:,} ops"])
 
     @property
-    def spent(self) -> str:
-        """How a rank spends its time, in the mean, such as `computes or copies 46.2%, only communicates …`."""
-        idle = self.step - self.busy - self.exposed
-        parts = (("computes or copies", self.busy), ("only communicates", self.exposed), ("does nothing", idle))
-        return ", ".join(f"{what} {ns / self.step:.1%}" for what, ns in parts)
-
-    @property
-    def gaps(self) -> str:
-        """What the critical path has besides ops, as shares of the run: waits for the host, and other gaps."""
-        host, other = self.launching / self.step, self.unexplained / self.step
-        return f"waits for the host to launch {host:.1%}, other gaps {other:.1%}"
+    def times(self) -> RunTimes | None:
+        """Where the time of the run goes; None if its files have no times."""
+        values = self.step, self.busy, self.exposed, self.unexplained, self.launching
+        known = [each for each in values if each is not None]
+        return RunTimes(*known) if len(known) == len(values) else None
 
     def __str__(self) -> str:
         named = "" if self.name is None else f" {self.name}"
+        if self.step is None:
+            return f"run {self.id[:12]}{named}: {self.extent}, without times"
         each = f" ({self.step / self.steps / 1e6:,.3f} ms a step)" if self.steps > 1 else ""
         return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms{each}"
 

@@ -1,7 +1,7 @@
 """What is made of a run that was imported: traces, timelines, tables, and the run timed again."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import StoredRun
 from stagedb.runs.what_ifs import RunWhatIf, scaling_of, what_if
 from stagedb.store import Store
-from stagedb.store.contents.run_reading import read_run
+from stagedb.store.contents.run_reading import read_any_run, read_run
 from stagedb.systems.system import System
 from stagedb.traces import Request
 from stagedb.traces.set_output import Counter, WriteClock, write_set
@@ -144,29 +144,37 @@ def replay_run(store: Store, word: str, scale: Sequence[str], without: Sequence[
 
 def run_ops(store: Store, word: str) -> Rows:
     """See `Stagedb.run_ops`."""
-    run = read_run(store, lookup.the_run(store, word).id)
+    run = read_any_run(store, lookup.the_run(store, word).id)
     columns = (
         "rank", "lane", "stage", "index", "name", "type", "kind", "phase", "axis", "block", "launcher", "shapes",
         "step_number", "stream", "dtype", "message", "bytes", "start", "duration", "launched", "work", "gap",
     )  # fmt: skip
     rows = []
-    for rank, ops in run.timed.items():
-        lane, found = run.lane_of[rank], run.dependencies[rank]
-        times = zip(lane.ops, ops.start.tolist(), ops.end.tolist(), ops.launched.tolist(), found.work.tolist(),
-                    found.gap.tolist(), strict=True)  # fmt: skip
-        for index, (op, start, end, launched, work, gap) in enumerate(times):
+    for rank in run.timed:
+        lane = run.lane_of[rank]
+        for index, (op, times) in enumerate(zip(lane.ops, _times(run, rank), strict=True)):
             rows.append((
                 rank, lane.number, lane.stage, index, op.name, op.type, op.kind, op.phase, op.axis, op.block,
-                op.launcher, op.shapes, op.step_number, op.stream, op.dtype, op.message, op.bytes, start, end - start,
-                None if launched == NONE else launched, work, gap,
+                op.launcher, op.shapes, op.step_number, op.stream, op.dtype, op.message, op.bytes, *times,
             ))  # fmt: skip
     times_in = dict.fromkeys(("start", "duration", "launched", "work", "gap"), "ns")
     return Rows(columns, tuple(rows), units={**times_in, "message": "B", "bytes": "B"})
 
 
+def _times(run: StoredRun, rank: int) -> Iterator[tuple[int | None, ...]]:
+    """Start, duration, launch, work and gap of each op of a rank; None in a run without times."""
+    ops = run.timed[rank]
+    if not run.has_times:
+        return ((None,) * 5 for _ in ops.start)
+    found = run.dependencies[rank]
+    columns = (ops.start, ops.end - ops.start, ops.launched, found.work, found.gap)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return ((start, ns, None if launched == NONE else launched, work, gap) for start, ns, launched, work, gap in rows)
+
+
 def run_collectives(store: Store, word: str) -> Rows:
     """See `Stagedb.run_collectives`."""
-    run = read_run(store, lookup.the_run(store, word).id)
+    run = read_any_run(store, lookup.the_run(store, word).id)
     columns = (
         "number", "kind", "axis", "sequence", "group_size", "message", "rank", "index", "start", "ready", "end",
         "waits", "last", "by_order",
@@ -182,9 +190,10 @@ def _members(run: StoredRun) -> "list[tuple[object, ...]]":
         recorded = each.joint.collective
         for rank, index in each.joint.members.items():
             start, end = int(run.timed[rank].start[index]), int(run.timed[rank].end[index])
+            times = (start, each.ready, end, each.ready - start, each.last) if run.has_times else (None,) * 5
             message = run.lane_of[rank].ops[index].message
             rows.append((
-                number, recorded.kind, each.axis, recorded.sequence, recorded.size, message, rank, index, start,
-                each.ready, end, each.ready - start, each.last, each.joint.by_order,
+                number, recorded.kind, each.axis, recorded.sequence, recorded.size, message, rank, index, *times,
+                each.joint.by_order,
             ))  # fmt: skip
     return rows

@@ -11,6 +11,7 @@ from stagedb.cli.shared_options import Common, option_groups
 
 if TYPE_CHECKING:
     from stagedb.api import RunInfo
+    from stagedb.api.run_times import RunTimes
 
 
 @option_groups
@@ -46,28 +47,32 @@ def import_(
                 report(done, of)
 
         run = db.import_run(*paths, name=name, keep_names=keep_names, progress=report_on, notes=common.note)
-        clocks = list(db.query("clocks", run=run.id))
+        clocks = [] if run.times is None else list(db.query("clocks", run=run.id))
     for line in summary(run, clocks):
         common.line(line)
     if run.world < run.job_ranks:
-        common.note(
-            f"{run.job_ranks - run.world:,} of {run.job_ranks:,} ranks were not imported: waiting for them counts as "
-            "communicating"
-        )
+        waiting = "" if run.times is None else ": waiting for them counts as communicating"
+        common.note(f"{run.job_ranks - run.world:,} of {run.job_ranks:,} ranks were not imported{waiting}")
     for each in run.left_out:
         common.note(f"left out: {each}")
 
 
 def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was recorded, where the time goes, and what to ask next. clocks: the rows of the query of that name."""
-    return [
+    from stagedb.runs.untimed_run import COUNTING
+
+    times = run.times
+    found = [
         str(run) if run.new else f"{run} (there already)",
         *([_renamed(run)] if run.known_as and {*run.names} != {*run.known_as} else []),
         *([_aligned(clocks)] if len(clocks) > 1 else []),
-        f"a rank {run.spent} of the time",
-        f"on the critical path: {run.gaps} of the time",
-        f"next: stagedb query {_first_question(run)} --run {run.name or run.id[:12]}",
     ]
+    if times is None:
+        found.append("its files have no times: import the profiler's traces of the same ranks for questions about time")
+    else:
+        found += [f"a rank {times.spent} of the time", f"on the critical path: {times.gaps} of the time"]
+    question = COUNTING[0] if times is None else _first_question(times, run.world)
+    return [*found, f"next: stagedb query {question} --run {run.name or run.id[:12]}"]
 
 
 def _renamed(run: "RunInfo") -> str:
@@ -79,14 +84,14 @@ def _renamed(run: "RunInfo") -> str:
     return text if own is None else f"{text}. `stagedb rm {own}` takes off the earlier name, and the run stays"
 
 
-def _first_question(run: "RunInfo") -> str:
-    """The query about what takes the most time besides computing."""
+def _first_question(run: "RunTimes", world: int) -> str:
+    """The query about what takes the most time besides computing. world: ranks that were imported."""
     waiting, rest = run.launching + run.unexplained, run.step - run.busy - run.exposed
     if max(waiting, rest) > run.exposed:
         return "idle_gaps"
     if run.exposed == 0:
         return "critical_breakdown"
-    return "late_ranks" if run.world > 1 and run.exposed > run.busy else "hotspots"
+    return "late_ranks" if world > 1 and run.exposed > run.busy else "hotspots"
 
 
 def _aligned(clocks: Sequence[Mapping[str, Any]]) -> str:

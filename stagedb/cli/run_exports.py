@@ -133,7 +133,7 @@ def view_run(view: str, run: str, out: Path | None, force: bool, common: Common)
     drawn = f"{count(done.slices, 'slice')}, {count(done.flows, 'arrow')}, " if view == "timeline" else ""
     where = "https://ui.perfetto.dev" if view == "timeline" else "a browser"
     common.line(
-        f"{done.path}: run {name} ({count(done.run.world, 'rank')}) takes {span(done.run.step, 6)}, {drawn}"
+        f"{done.path}: run {name} ({count(done.run.world, 'rank')}) takes {span(done.run.step or 0, 6)}, {drawn}"
         f"{size(done.bytes)}; open it in {where}"
     )
 

@@ -3,6 +3,9 @@
 Such traces have durations and dependencies, and no starts. All ranks of a set run together, as in a simulator: a rank
 runs one node of a processor, one of a device and one communication at a time, the smallest id first, and a collective
 begins when all its members have come. So times of such a run are those of a replay, and not those of clocks.
+
+A set in which no node has a duration runs in the same way, each node as long as the others: that gives an order, and
+the run has no times.
 """
 
 import gzip
@@ -11,7 +14,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,17 @@ from stagedb.mentions import Word, call
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.kernel_names import communication_kind
-from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, PHASES, UNKNOWN, DeviceOps, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import (
+    CATEGORIES,
+    HOST,
+    NONE,
+    PHASES,
+    UNKNOWN,
+    DeviceOps,
+    RankTrace,
+    RecordedCollective,
+    RecordedOrder,
+)
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoding import COMM_TYPES, op_name
 from stagedb.traces.set_validation import groups_file
@@ -58,17 +71,23 @@ def is_chakra(path: Path) -> bool:
 def read_chakra(files: Mapping[str, Path]) -> list[RankTrace]:
     """The ranks of a set. files: by the digest of each. Raises TraceFileError for one that is no such trace."""
     nodes = [_read(path) for path in files.values()]
+    timed = any(ns for each in nodes for ns in each.ns)
+    if not timed:
+        nodes = [replace(each, ns=[1] * len(each.ns)) for each in nodes]
     numbers = _numbers(list(files.values()))
     ranks = dict(zip(numbers, nodes, strict=True))
     schedule = _Schedule(ranks, _groups(list(files.values())))
     schedule.run()
     found = []
     for digest, path, number in zip(files, files.values(), numbers, strict=True):
-        trace = _trace(digest, number, len(ranks), ranks[number], schedule)
+        trace = _trace(digest, number, ranks[number], schedule, timed)
         if trace is None:
             raise TraceFileError(
-                f"the trace {path_text(path)} has no node with a duration, so it has no times: import a trace that was "
-                f"converted from a profiler's, or one of {call('export')} with {Word('durations_in_traces', True)}"
+                f"the trace {path_text(path)} has no node with a duration, and others of its set have some: import a "
+                f"trace that was converted from a profiler's, or one of {call('export')} with "
+                f"{Word('durations_in_traces', True)}, or leave the durations of all out"
+                if timed
+                else f"the trace {path_text(path)} has no node"
             )
         found.append(trace)
     return found
@@ -319,14 +338,21 @@ class _Schedule:
                 self._ready(rank, child, now)
 
 
-def _trace(digest: str, rank: int, world: int, nodes: _Nodes, schedule: _Schedule) -> RankTrace | None:
-    """What a rank ran: the nodes of its device that took time, or those of its processor if it has no other."""
+def _ops_of(nodes: _Nodes, state: _RankState, timed: bool) -> list[int]:
+    """The nodes of a device that took time, or those of its processor if it has no other; without times all nodes."""
+    every = [*range(len(nodes.ids))]
+    if timed:
+        took = [at for at in every if state.end[at] > state.start[at] and _is_op(nodes, at)]
+        every = [at for at in took if not nodes.is_host(at)] or took
+    return sorted(every, key=lambda at: (state.start[at], state.end[at], 0 if timed else nodes.ids[at]))
+
+
+def _trace(digest: str, rank: int, nodes: _Nodes, schedule: _Schedule, timed: bool) -> RankTrace | None:
+    """What a rank ran; None for nothing. timed: whether nodes have durations."""
     state = schedule.ranks[rank]
-    timed = [at for at in range(len(nodes.ids)) if state.end[at] > state.start[at] and _is_op(nodes, at)]
-    chosen = [at for at in timed if not nodes.is_host(at)] or timed
+    chosen = _ops_of(nodes, state, timed)
     if not chosen:
         return None
-    chosen.sort(key=lambda at: (state.start[at], state.end[at]))
     names: dict[str, int] = {}
     streams: dict[str, int] = {}
     collectives: dict[RecordedCollective, int] = {}
@@ -363,9 +389,19 @@ def _trace(digest: str, rank: int, world: int, nodes: _Nodes, schedule: _Schedul
         operator=none,
     )
     return RankTrace(
-        rank, world, digest, "chakra", (), tuple(streams), tuple(names), ops, tuple(collectives), (),
-        {"node": len(nodes.ids)}, nodes.left_out,
+        rank, len(schedule.ranks), digest, "chakra", (), tuple(streams), tuple(names), ops, tuple(collectives), (),
+        {"node": len(nodes.ids)}, nodes.left_out, order=None if timed else _order(nodes, chosen, columns["launcher"]),
     )  # fmt: skip
+
+
+def _order(nodes: _Nodes, chosen: Sequence[int], launchers: Sequence[int]) -> RecordedOrder:
+    """What nodes without durations have besides their order.
+
+    chosen: all nodes, in order. launchers: the place of the name of the launcher of each.
+    """
+    place = {at: number for number, at in enumerate(chosen)}
+    waits = ((number, place[dep]) for number, at in enumerate(chosen) for dep in sorted(nodes.waits[at]))
+    return RecordedOrder(("",) * len(chosen), tuple(launchers), tuple(sorted(waits)))
 
 
 def _is_op(nodes: _Nodes, at: int) -> bool:

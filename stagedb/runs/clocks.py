@@ -103,9 +103,11 @@ def _matched_by_order(
     ranks: Mapping[int, RankTrace], keys: Mapping[tuple[object, ...], Mapping[int, int]]
 ) -> set[object]:
     """Kinds without groups whose members can be matched by their order: all ranks have equally many, and the members
-    end together, once the clocks are taken as those of the kind itself."""
+    end together, once the clocks are taken as those of the kind itself. Without times none can."""
     differences: dict[object, list[list[int]]] = defaultdict(list)
     unequal = set()
+    if any(trace.order is not None for trace in ranks.values()):
+        return set()
     for key, members in keys.items():
         if key[0] != "order":
             continue

@@ -1,7 +1,7 @@
 """The ops and the tasks of a lane as rows, which are made as they are asked for: a large run has millions."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -12,7 +12,7 @@ import numpy as np
 from stagedb.runs.clocks import BARRIER
 from stagedb.runs.kernel_names import short_name
 from stagedb.runs.measured_path import next_of_stream
-from stagedb.runs.measured_run import MeasuredLane, MeasuredRun, RankTimeline
+from stagedb.runs.measured_run import MeasuredLane, MeasuredRun, RecordedRun
 from stagedb.runs.rank_spans import Numbering
 from stagedb.runs.rank_trace import (
     BACKGROUND,
@@ -85,10 +85,10 @@ def _is_pipeline(group: str) -> bool:
 
 
 @dataclass(frozen=True)
-class LaneRows:
-    """The rows of one lane of a run: its ops, its tasks and their relationships."""
+class LaneOps:
+    """What the rows of a lane have without times. run: with or without times. lane: one of its lanes."""
 
-    run: MeasuredRun
+    run: RecordedRun
     lane: MeasuredLane
 
     @cached_property
@@ -108,7 +108,7 @@ class LaneRows:
         return self.run.ranks[self.lane.ranks[0]].ops
 
     @cached_property
-    def _tasks(self) -> tuple[list[tuple[int, int]], Places]:
+    def tasks_of_ops(self) -> tuple[list[tuple[int, int]], Places]:
         """Step and phase of each task, by their first ops, and for each op the number of its task."""
         step, number = np.unique(self.columns.step, return_inverse=True)
         keys, first, task = np.unique(number * len(PHASES) + self.columns.phase, return_index=True, return_inverse=True)
@@ -118,17 +118,41 @@ class LaneRows:
         pairs = [(int(step[key // len(PHASES)]), int(key % len(PHASES))) for key in keys[order].tolist()]
         return pairs, numbers[task]
 
+    def descriptions(self, types: Sequence[str], kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """For each op of the lane its properties that are no times. types, kinds: of the ops of its first rank."""
+        ranks = self.lane.ranks
+        return _descriptions(self.run.ranks[ranks[0]], types, kinds, {**self.place, "ranks": len(ranks)})
+
     @property
     def op_count(self) -> int:
         return len(self.columns)
 
     @property
     def task_count(self) -> int:
-        return len(self._tasks[0])
+        return len(self.tasks_of_ops[0])
 
     def task_of(self, ops: Places) -> Places:
         """The numbers of the tasks of ops, which are places."""
-        return self._tasks[1][ops]
+        return self.tasks_of_ops[1][ops]
+
+    @property
+    def next_count(self) -> int:
+        """How many ops follow another one on its stream."""
+        return len(self.columns) - len(np.unique(self.columns.stream))
+
+    def next_ops(self) -> Iterator[Edge]:
+        """The edges from each op to the next one on its stream."""
+        after = next_of_stream(self.columns.stream)
+        ops = np.flatnonzero(after != NONE)
+        for op, following in rows_of(ops, after[ops]):
+            yield f"{self.id}/{op}", f"{self.id}/{following}", {}
+
+
+@dataclass(frozen=True)
+class LaneRows(LaneOps):
+    """The rows of one lane of a run with times: its ops and its tasks."""
+
+    run: MeasuredRun
 
     def _least_slack(self) -> Integers:
         found = [self.run.ops[rank].slack for rank in self.lane.ranks]
@@ -163,7 +187,7 @@ class LaneRows:
             return rows_of(starts, lengths, launches, waits, means, exposed, slack, *others)
 
         rows = chain.from_iterable(map(numbers, parts_of(self.op_count)))
-        descriptions = _descriptions(self.run.ranks[first], of[first], {**self.place, "ranks": count})
+        descriptions = self.descriptions(of[first].types, of[first].kinds)
         for index, (description, row) in enumerate(zip(descriptions, rows, strict=True)):
             begins, durations, launches, waits, mean, exposed, slack, critical, times, idle, launching, size = row
             values = {
@@ -190,7 +214,7 @@ class LaneRows:
 
     def tasks(self) -> Iterator[Node]:
         """The tasks, by the starts of their first ops."""
-        pairs, task = self._tasks
+        pairs, task = self.tasks_of_ops
         timed, path = self.run.ops[self.lane.ranks[0]].timed, self.run.path
 
         def over(values: Integers, each: Callable[..., None], begin: int) -> list[int]:
@@ -220,27 +244,17 @@ class LaneRows:
             }
             yield self.id, known(values)
 
-    @property
-    def next_count(self) -> int:
-        """How many ops follow another one on its stream."""
-        return len(self.columns) - len(np.unique(self.columns.stream))
-
-    def next_ops(self) -> Iterator[Edge]:
-        """The edges from each op to the next one on its stream."""
-        after = next_of_stream(self.columns.stream)
-        ops = np.flatnonzero(after != NONE)
-        for op, following in rows_of(ops, after[ops]):
-            yield f"{self.id}/{op}", f"{self.id}/{following}", {}
-
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
     """The properties that are not None. values: by name of the property."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _descriptions(trace: RankTrace, timeline: RankTimeline, fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _descriptions(
+    trace: RankTrace, types: Sequence[str], kinds: Sequence[str], fixed: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """For each op of a rank its properties that are no times, those of its lane, and those that all ops have."""
-    ops, types, kinds = trace.ops, timeline.types, timeline.kinds
+    ops = trace.ops
     blocks: Numbering[str] = Numbering()
     block = np.array([blocks[each.name[:LONGEST_NAME]] for each in trace.annotations] or [0], np.int32)
     block = np.where(ops.annotation == NONE, np.int32(NONE), block[ops.annotation])

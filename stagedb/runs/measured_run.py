@@ -57,21 +57,15 @@ class MeasuredLane:
 
 
 @dataclass(frozen=True)
-class MeasuredRun:
-    """A recorded run, its ranks on one clock.
+class RecordedRun:
+    """A run that was recorded, with or without times.
 
-    ranks: traces by rank. calls: its collectives and messages. clocks: how far each rank's clock is ahead. begin: in ns
-    since 1970. window: its length in ns. ops: the timeline of each rank. lanes: by number. path: the critical path.
+    ranks: traces by rank. calls: its collectives and messages. lanes: by number.
     """
 
     ranks: Mapping[int, RankTrace]
     calls: tuple[JointCollective, ...]
-    clocks: Mapping[int, Clock]
-    begin: int
-    window: int
-    ops: Mapping[int, RankTimeline]
     lanes: tuple[MeasuredLane, ...]
-    path: PathPieces
 
     @cached_property
     def id(self) -> str:
@@ -86,6 +80,21 @@ class MeasuredRun:
     @cached_property
     def lane_of(self) -> Mapping[int, MeasuredLane]:
         return {rank: lane for lane in self.lanes for rank in lane.ranks}
+
+
+@dataclass(frozen=True)
+class MeasuredRun(RecordedRun):
+    """A recorded run with times, its ranks on one clock.
+
+    ranks, calls, lanes: as of a `RecordedRun`. clocks: how far each rank's clock is ahead. begin: in ns since 1970.
+    window: its length in ns. ops: the timeline of each rank. path: the critical path.
+    """
+
+    clocks: Mapping[int, Clock]
+    begin: int
+    window: int
+    ops: Mapping[int, RankTimeline]
+    path: PathPieces
 
 
 def run_id(digests: Mapping[int, str]) -> str:
@@ -125,7 +134,8 @@ def measured_run(traces: Sequence[RankTrace]) -> MeasuredRun:
     slack = slack_of(timed, calls, window)
     ops = {rank: _rank_ops(trace, timed[rank], slack[rank], window) for rank, trace in ranks.items()}
     path = critical_path(timed, calls)
-    return MeasuredRun(ranks, tuple(calls), clocks, begin, window, ops, _lanes(ranks, ops), path)
+    lanes = lanes_of(ranks, {rank: each.kinds for rank, each in ops.items()})
+    return MeasuredRun(ranks, tuple(calls), lanes, clocks, begin, window, ops, path)
 
 
 def _check_of_one_job(ranks: Mapping[int, RankTrace], calls: Sequence[JointCollective]) -> None:
@@ -154,14 +164,14 @@ def _timed(trace: RankTrace, begin: int) -> TimedOps:
 
 
 def _rank_ops(trace: RankTrace, timed: TimedOps, slack: npt.NDArray[np.int64], window: int) -> RankTimeline:
-    types, kinds = _types(trace)
+    types, kinds = types_of(trace)
     communicates = np.array([each in ("collective", *MESSAGES) for each in types], bool)
     exposed = exposed_of(timed.start, timed.end, communicates)
     return RankTimeline(timed, types, kinds, exposed, slack, time_of(timed.start, timed.end, types, window))
 
 
-def _types(trace: RankTrace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What each op is: compute, copy, collective, send or recv; and its kind."""
+def types_of(trace: RankTrace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What each op of a rank is: compute, copy, collective, send or recv; and its kind. trace: of the rank."""
     types, kinds = [], []
     ops = trace.ops
     for category, collective, name, launcher in rows_of(ops.category, ops.collective, ops.name, ops.launcher):
@@ -178,32 +188,40 @@ def _types(trace: RankTrace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(types), tuple(kinds)
 
 
-def _lanes(ranks: Mapping[int, RankTrace], ops: Mapping[int, RankTimeline]) -> tuple[MeasuredLane, ...]:
-    """Ranks with the same ops in the same order of starts on each stream, by their first rank."""
+def lanes_of(ranks: Mapping[int, RankTrace], kinds: Mapping[int, Sequence[str]]) -> tuple[MeasuredLane, ...]:
+    """Ranks with the same ops in the same order of starts on each stream, by their first rank.
+
+    ranks: traces by rank. kinds: of their ops, by rank.
+    """
     if len(ranks) == 1:
         return (MeasuredLane(0, tuple(ranks)),)
     alike: dict[str, list[int]] = defaultdict(list)
     for rank, trace in ranks.items():
-        alike[_signature(trace, ops[rank])].append(rank)
+        alike[_signature(trace, kinds[rank])].append(rank)
     return tuple(MeasuredLane(number, tuple(each)) for number, each in enumerate(sorted(alike.values())))
 
 
-def _signature(trace: RankTrace, ops: RankTimeline) -> str:
+def _signature(trace: RankTrace, kinds: Sequence[str]) -> str:
     """A digest of what a rank executed, without its times and without the numbers of its streams and groups."""
-    columns = trace.ops
+    columns, order = trace.ops, trace.order
     streams: Numbering[int] = Numbering()
     known: dict[tuple[Any, ...], bytes] = {}
 
     def described(place: int, stream: int, name: int, collective: int, phase: int) -> bytes:
-        key = stream, name, collective, phase, ops.kinds[place]
+        key = stream, name, collective, phase, kinds[place]
         if key not in known:
             own = trace.collectives[collective] if collective != NONE else None
             shape = None if own is None else (own.size, own.dtype, own.sent, own.received)
-            text = repr((streams[stream], trace.names[name], ops.kinds[place], phase, shape))
+            text = repr((streams[stream], trace.names[name], kinds[place], phase, shape))
             known[key] = hashlib.sha256(text.encode()).digest()
         return known[key]
 
     digest = hashlib.sha256()
     for place, row in enumerate(rows_of(columns.stream, columns.name, columns.collective, columns.phase)):
         digest.update(described(place, *row))
+    if order is not None:
+        # All that such a rank has is the same on the ranks of its lane.
+        shapes, callers = ([texts[at] if at != NONE else None for at in places] for texts, places in
+                           ((trace.shapes, columns.shapes.tolist()), (trace.names, order.callers)))  # fmt: skip
+        digest.update(repr((shapes, callers, order.dtypes, order.waits)).encode())
     return digest.hexdigest()

@@ -152,6 +152,19 @@ what another thread does for it."""
 
 
 @dataclass(frozen=True)
+class RecordedOrder:
+    """What a file without times has of the ops of a rank besides their order, one entry an op.
+
+    dtypes: of the first tensor that goes in, as PyTorch writes it; empty: none. callers: the operator that called the
+    op, as a place in `RankTrace.names`, or `NONE`. waits: pairs of places: an op, and one that it depends on.
+    """
+
+    dtypes: tuple[str, ...]
+    callers: tuple[int, ...]
+    waits: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class RankTrace:
     """One rank of a run.
 
@@ -162,6 +175,7 @@ class RankTrace:
     how many there are of each category of the file. left_out: what was not understood, as sentences. process: its
     number in the system. groups: those that it is in, in the order in which they were made. numbered: whether numbers
     of operators are those that execution traces have, and no others. memory: of its devices and its host, if recorded.
+    order: of a file without times, in which `start` and `end` of the ops are places and no times; None: they are times.
     """
 
     rank: int | None
@@ -182,3 +196,4 @@ class RankTrace:
     modules: tuple[str, ...] = ()
     numbered: bool = False
     memory: tuple[AllocatedMemory, ...] = ()
+    order: RecordedOrder | None = None

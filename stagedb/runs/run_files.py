@@ -4,28 +4,32 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text
 from stagedb.runs.chakra_files import is_chakra, read_chakra
 from stagedb.runs.execution_joins import with_execution_traces
-from stagedb.runs.execution_trace import is_execution_trace, read_execution_trace
+from stagedb.runs.execution_nodes import is_execution_trace
+from stagedb.runs.execution_ranks import read_untimed
+from stagedb.runs.execution_trace import read_execution_trace
 from stagedb.runs.gloo_groups import with_groups
 from stagedb.runs.kineto import file_digest
 from stagedb.runs.measured_run import MeasuredRun, measured_run
 from stagedb.runs.trace_files import TraceReading, read_traces
+from stagedb.runs.untimed_run import UntimedRun, untimed_run
 
 
 @dataclass(frozen=True)
 class RunFiles:
     """Files of one run. profiles: each by the digest of what its ranks are read from, with execution traces of all.
 
-    is_chakra: they are traces of Chakra.
+    execution: the execution traces next to profiles. form: what the profiles are.
     """
 
     profiles: Mapping[str, Path]
-    execution: Sequence[Path]
-    is_chakra: bool = False
+    execution: Sequence[Path] = ()
+    form: Literal["profiles", "chakra", "execution traces"] = "profiles"
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> "RunFiles":
@@ -33,29 +37,35 @@ class RunFiles:
         digests: dict[str, Path] = {}
         for path in paths:
             digest = file_digest(path)
-            if digest in digests:
+            if digest in digests and not is_chakra(path):
                 raise UsageError(f"{path_text(path)} is there twice among the traces: name each file once")
+            while digest in digests:
+                # Ranks of a set may do the same, and then their files have the same bytes.
+                digest = hashlib.sha256(f"{digest} again".encode()).hexdigest()
             digests[digest] = path
         chakra = {digest: path for digest, path in digests.items() if is_chakra(path)}
         if chakra:
-            return cls(_of_one_set(chakra, digests), (), is_chakra=True)
+            return cls(_of_one_set(chakra, digests), form="chakra")
         execution = {digest: path for digest, path in digests.items() if is_execution_trace(path)}
         profiles = {digest: path for digest, path in digests.items() if digest not in execution}
         if not profiles:
-            raise UsageError(
-                f"{path_text(paths[0])} is an execution trace, and no profiler trace of its rank is among the files. "
-                "It has no times: record torch.profiler.profile and ExecutionTraceObserver together, export both, and "
-                "name both files"
-            )
+            return cls(execution, form="execution traces")
         if execution:
             others = "".join(sorted(execution))
             profiles = {hashlib.sha256((each + others).encode()).hexdigest(): path for each, path in profiles.items()}
         return cls(profiles, tuple(execution.values()))
 
-    def read(self, reading: TraceReading | None = None) -> MeasuredRun:
-        """The run. reading: how, as of `read_traces`; traces of Chakra are read at once, and none is kept."""
-        if self.is_chakra:
-            return measured_run(read_chakra(self.profiles))
+    def read(self, reading: TraceReading | None = None) -> MeasuredRun | UntimedRun:
+        """The run, without times if the files have none.
+
+        reading: how, as of `read_traces`; traces of Chakra and execution traces without profiles are read at once, and
+        none is kept.
+        """
+        if self.form == "execution traces":
+            return untimed_run([read_untimed(path, digest) for digest, path in self.profiles.items()])
+        if self.form == "chakra":
+            ranks = read_chakra(self.profiles)
+            return measured_run(ranks) if all(each.order is None for each in ranks) else untimed_run(ranks)
         traces = read_traces(self.profiles, reading)
         found = [read_execution_trace(path) for path in self.execution]
         return measured_run(with_groups(with_execution_traces(traces, found)))

@@ -15,9 +15,9 @@ import numpy as np
 from stagedb.runs.clocks import JointCollective, ends_of
 from stagedb.runs.engine_iterations import engine_iterations
 from stagedb.runs.joined_ops import step_named
-from stagedb.runs.lane_rows import Edge, LaneRows, Node, axis_of, known, message_bytes
+from stagedb.runs.lane_rows import Edge, LaneOps, LaneRows, Node, axis_of, known, message_bytes
 from stagedb.runs.leg_rows import LegRows
-from stagedb.runs.measured_run import FORMAT, MeasuredRun
+from stagedb.runs.measured_run import FORMAT, MeasuredRun, RecordedRun
 from stagedb.runs.memory_rows import shared_memory
 from stagedb.runs.rank_trace import NONE, Integers
 from stagedb.traces.rank_sets import format_ranks
@@ -75,7 +75,7 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
         ),
     }
     edges = {
-        ("IN_LANE", "RunRank", "RunLane"): RowSource(len(run.ranks), partial(_in_lane, run)),
+        ("IN_LANE", "RunRank", "RunLane"): RowSource(len(run.ranks), partial(in_lane, run)),
         ("NEXT_ITERATION", "RunIteration", "RunIteration"): RowSource(
             sum(one["rank"] == other["rank"] for (_, one), (_, other) in pairwise(iterations)),
             lambda: _following(iterations),
@@ -99,7 +99,8 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
     return RunRows(_own(run), nodes, edges)
 
 
-def _own(run: MeasuredRun) -> dict[str, Any]:
+def facts_of(run: RecordedRun) -> dict[str, Any]:
+    """Properties of a run's node that are no times. run: with or without times."""
     traces = run.ranks.values()
     steps = {int(each) for trace in traces for each in np.unique(trace.ops.step).tolist()} - {NONE}
     formats: Counter[str] = Counter()
@@ -107,23 +108,29 @@ def _own(run: MeasuredRun) -> dict[str, Any]:
         for place, count in zip(*np.unique(trace.ops.collective, return_counts=True), strict=True):
             if place != NONE and trace.collectives[place].dtype:
                 formats[trace.collectives[place].dtype] += (message_bytes(trace.collectives[place]) or 0) * int(count)
-    idle, launching = int(run.path.idle.sum()), int(run.path.launching.sum())
     return {
         "tool": ", ".join(sorted({trace.tool for trace in traces})),
         "format": FORMAT,
         "world": len(run.ranks),
         "job_ranks": run.job_ranks,
-        "step": run.window,
         "steps": len(steps),
         "ops": sum(len(trace.ops) for trace in traces),
         "devices": sorted({name for trace in traces for name in trace.devices if name}),
+        "left_out": [f"rank {rank}: {each}" for rank, trace in run.ranks.items() for each in trace.left_out],
+        "dtype": max(formats, key=lambda each: (formats[each], each)) if formats else None,
+    }
+
+
+def _own(run: MeasuredRun) -> dict[str, Any]:
+    idle, launching = int(run.path.idle.sum()), int(run.path.launching.sum())
+    return {
+        **facts_of(run),
+        "step": run.window,
         "busy": _mean([each.spent.busy for each in run.ops.values()]),
         "exposed": _mean([each.spent.exposed + each.spent.bubble for each in run.ops.values()]),
         "begin": run.begin,
         "unexplained": idle - launching,
         "launching": launching,
-        "left_out": [f"rank {rank}: {each}" for rank, trace in run.ranks.items() for each in trace.left_out],
-        "dtype": max(formats, key=lambda each: (formats[each], each)) if formats else None,
     }
 
 
@@ -131,15 +138,22 @@ def _mean(values: Sequence[int]) -> int:
     return sum(values) // len(values)
 
 
+def lane_facts(rows: LaneOps) -> dict[str, Any]:
+    """Properties of a lane's node that are no times. rows: of the lane."""
+    return {
+        "id": rows.id,
+        **rows.place,
+        "ranks": len(rows.lane.ranks),
+        "members": list(rows.lane.ranks),
+    }
+
+
 def _lane(rows: LaneRows) -> Node:
     run, lane = rows.run, rows.lane
     spent = [run.ops[rank].spent for rank in lane.ranks]
     times = {name: _mean([getattr(each, name) for each in spent]) for name in ("busy", "exposed", "bubble")}
     values = {
-        "id": rows.id,
-        **rows.place,
-        "ranks": len(lane.ranks),
-        "members": list(lane.ranks),
+        **lane_facts(rows),
         **times,
         # Means are rounded down; what is left over is idle, so that the times add up.
         "idle": run.window - sum(times.values()),
@@ -198,22 +212,30 @@ def _following(iterations: Sequence[Node]) -> Iterator[Edge]:
             yield one["id"], other["id"], {}
 
 
-def _rank(run: MeasuredRun, rank: int, file: str | None) -> Node:
+def rank_facts(run: RecordedRun, rank: int, file: str | None) -> dict[str, Any]:
+    """Properties of a rank's node that are no times. run: of the rank. rank: its number. file: its name, if kept."""
     trace = run.ranks[rank]
-    timed, spent, clock = run.ops[rank].timed, run.ops[rank].spent, run.clocks[rank]
     values = {
         "id": f"{run.id}/r{rank}",
         "run": run.id,
         "rank": rank,
         "source": trace.digest,
         "file": file,
-        "offset": clock.offset,
-        "spread": clock.spread,
-        "synchronised": clock.collectives,
         "ops": len(trace.ops),
         "categories": list(trace.events),
         "events": list(trace.events.values()),
         "streams": list(trace.streams),
+    }
+    return known(values)
+
+
+def _rank(run: MeasuredRun, rank: int, file: str | None) -> Node:
+    timed, spent, clock = run.ops[rank].timed, run.ops[rank].spent, run.clocks[rank]
+    values = {
+        **rank_facts(run, rank, file),
+        "offset": clock.offset,
+        "spread": clock.spread,
+        "synchronised": clock.collectives,
         "start": int(timed.start.min()),
         "finish": int(timed.end.max()),
         "busy": spent.busy,
@@ -222,10 +244,11 @@ def _rank(run: MeasuredRun, rank: int, file: str | None) -> Node:
         "bubble": spent.bubble,
         "idle": spent.idle,
     }
-    return run.id, known(values)
+    return run.id, values
 
 
-def _in_lane(run: MeasuredRun) -> Iterator[Edge]:
+def in_lane(run: RecordedRun) -> Iterator[Edge]:
+    """The edges from each rank to its lane. run: with or without times."""
     for rank, lane in run.lane_of.items():
         yield f"{run.id}/r{rank}", f"{run.id}/{lane.number}", {}
 
@@ -240,21 +263,31 @@ def _spans(run: MeasuredRun) -> list[tuple[list[tuple[int, int, int]], JointColl
     return sorted(((span(call), call) for call in run.calls), key=lambda each: each[0])
 
 
+def collective_facts(run: RecordedRun, number: int, call: JointCollective) -> dict[str, Any]:
+    """Properties of a collective's node that are no times, None where they were not recorded.
+
+    run: of the collective. number: its place. call: the collective, with its members.
+    """
+    return {
+        "id": f"{run.id}/c{number}",
+        "run": run.id,
+        "number": number,
+        "kind": call.collective.kind,
+        "axis": axis_of(call.collective),
+        "sequence": call.collective.sequence,
+        "group_size": call.collective.size,
+        "group": _group_text(ends_of(call)),
+        "message": message_bytes(call.collective),
+        "by_order": call.by_order,
+    }
+
+
 def _collectives(run: MeasuredRun) -> Iterator[Node]:
     for number, (members, call) in enumerate(_spans(run)):
         ready, last, _ = members[-1]
         values = {
-            "id": f"{run.id}/c{number}",
-            "run": run.id,
-            "number": number,
-            "kind": call.collective.kind,
-            "axis": axis_of(call.collective),
-            "sequence": call.collective.sequence,
-            "group_size": call.collective.size,
-            "group": _group_text(ends_of(call)),
+            **collective_facts(run, number, call),
             "members": [rank for _, rank, _ in members],
-            "message": message_bytes(call.collective),
-            "by_order": call.by_order,
             "start": members[0][0],
             "ready": ready,
             "finish": max(end for _, _, end in members),

@@ -93,7 +93,8 @@ class StoredRun:
 
     id, name: of the run. tool: what recorded it. step: its length in ns. job_ranks: ranks of its job, recorded or not.
     devices: names of the accelerators. lanes: by number. timed: the ops of each recorded rank. collectives: and
-    messages between recorded ranks. memory: empty if it was not recorded.
+    messages between recorded ranks. memory: empty if it was not recorded. has_times: without times `step`, the waits of
+    collectives and what is critical are 0, and the starts and ends of `timed` are the places of ops in their order.
     """
 
     id: str
@@ -106,6 +107,7 @@ class StoredRun:
     timed: Mapping[int, TimedOps]
     collectives: tuple[StoredCollective, ...] = field(default=())
     memory: tuple[StoredMemory, ...] = ()
+    has_times: bool = True
 
     @cached_property
     def calls(self) -> tuple[JointCollective, ...]:

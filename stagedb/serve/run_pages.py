@@ -27,6 +27,18 @@ TABLES: Mapping[str, str] = {
 }
 """Named queries that the page answers, with their titles."""
 
+COUNTED: Mapping[str, str] = {
+    "run_against_plan": "What differs from its plan",
+    "collectives_by_group": "What its ranks communicate",
+    "ops_by_module": "What ran most often",
+}
+"""Those of a run without times."""
+
+NO_TIMES = (
+    "<p>The files of this run have no times: it has no timeline, no critical path and no report. Import the traces of "
+    "the profiler of the same ranks for these.</p>"
+)
+
 Table = tuple[str, str, list[str], list[list[Cell]]]
 """A query, its title, its columns and rows."""
 
@@ -37,7 +49,7 @@ def run(request: Request) -> Response:
 
     def read(db: Stagedb) -> tuple[RunInfo, list[Table], Rows, tuple[str, bool]]:
         found = _run(db, word)
-        tables = [_table(db, found.id, *each) for each in TABLES.items()]
+        tables = [_table(db, found.id, *each) for each in (COUNTED if found.times is None else TABLES).items()]
         return found, tables, db.origin(found.id), to_instance(db, found)
 
     shared, kept = request.app.state.shared, request.app.state.kept
@@ -46,6 +58,8 @@ def run(request: Request) -> Response:
     key = ("run parts", info.id)
 
     def parts() -> str:
+        if info.times is None:
+            return NO_TIMES
         made: str = kept.get(key, lambda: shared.read(lambda db: run_views.run_report_parts(db.store, info).html))
         return made
 
@@ -62,7 +76,8 @@ def run(request: Request) -> Response:
         report=address("runs", info.id, "report"),
         trace=address("runs", info.id, "trace"),
         perfetto=step_pages.PERFETTO,
-        gaps=f"On it: {info.gaps} of the time.",
+        has_times=info.times is not None,
+        gaps="" if info.times is None else f"On it: {info.times.gaps} of the time.",
         tables=[table for table in tables if table[3]],
         origin=page_frames.origin(origin),
     )

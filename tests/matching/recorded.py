@@ -13,6 +13,7 @@ from stagedb.runs import MeasuredRun
 from stagedb.runs.run_files import RunFiles
 from stagedb.validation.programs import lowered
 from stagedb.validation.records import card_of, plan_words
+from tests.runs.recordings import measured
 from tests.runs.stored_rows import stored
 
 FOLDER = Path(__file__).parent / "gloo"
@@ -50,7 +51,7 @@ def program_of(name: str) -> Program:
 
 @cache
 def run_of(name: str) -> MeasuredRun:
-    return RunFiles.of(trace_files([folder_of(name)])).read()
+    return measured(RunFiles.of(trace_files([folder_of(name)])))
 
 
 @cache

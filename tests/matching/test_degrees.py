@@ -19,6 +19,7 @@ from stagedb.runs.run_files import RunFiles
 from stagedb.store import Store
 from stagedb.traces import chakra_pb2 as pb
 from tests.instances.drawn_plans import Drawn, drawn_plan
+from tests.runs.recordings import measured
 from tests.runs.stored_rows import stored
 
 NAMES = ("kind", "phase", "axis", "dtype", "layer", "block")
@@ -96,7 +97,7 @@ def _exported(store: Store, out: Path, drawn: Drawn) -> Path | None:
 def test_the_degrees_of_drawn_plans_are_found(embedded_store: Store, tmp_path: Path, batch: int) -> None:
     wrong = []
     for plan, path in exports(embedded_store, tmp_path, batch):
-        run = stored(RunFiles.of(trace_files([path])).read())
+        run = stored(measured(RunFiles.of(trace_files([path]))))
         found = degrees_of(group_calls(run), run.job_ranks)
         wanted = str(FoundDegrees(plan.tp, plan.pp, plan.dp, plan.cp, plan.ep))
         if str(found) != wanted and not found.ties:

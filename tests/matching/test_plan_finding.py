@@ -19,7 +19,7 @@ from stagedb.validation.records import card_of
 from tests.matching.recorded import CLEAN, FOLDER, OF_TWO, config_of, match_of, run_of
 from tests.matching.recorded import program_of as planned_program
 from tests.matching.test_gloo_matches import FAULTS
-from tests.runs.recordings import small_run
+from tests.runs.recordings import measured, small_run
 from tests.runs.stored_rows import stored
 
 SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "top_k", "mlp", "norm")
@@ -125,5 +125,5 @@ def test_a_rank_that_differs_alone_is_named(embedded_store: Store) -> None:
 
 def test_a_stage_that_was_not_recorded_is_named() -> None:
     files = [path for path in trace_files([FOLDER / "pp"]) if not path.name.startswith("rank3")]
-    found = find_plan(stored(RunFiles.of(files).read()))
+    found = find_plan(stored(measured(RunFiles.of(files))))
     assert found.card is None and "no rank of some stage was recorded" in found.ties

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stagedb.runs import MeasuredRun, file_digest, measured_run, read_kineto
+from stagedb.runs.run_files import RunFiles
 
 BASE = 1_760_000_000_000_000_000
 """Ns since 1970 that traces count from."""
@@ -161,6 +162,13 @@ def training_step(rank: int, late: int = 0) -> Recording:
     found.span("user_annotation", "Optimizer.step#AdamW.step", host - 4_000, 20_000)
     kernel("multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctorMaster<float>>(long)", 260_000)
     return found
+
+
+def measured(files: RunFiles) -> MeasuredRun:
+    """The run of files that have times."""
+    run = files.read()
+    assert isinstance(run, MeasuredRun)
+    return run
 
 
 def small_run() -> MeasuredRun:

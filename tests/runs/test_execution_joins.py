@@ -10,7 +10,8 @@ from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun
 from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
 from stagedb.runs.run_files import RunFiles
-from tests.runs.recordings import Recording
+from stagedb.runs.untimed_run import UntimedRun
+from tests.runs.recordings import Recording, measured
 
 Operand = tuple[Any, list[Any], str]
 """An input of a node: its value, its shape, and its type."""
@@ -102,7 +103,7 @@ def profile(
 
 
 def read(*paths: Path) -> MeasuredRun:
-    return RunFiles.of(paths).read()
+    return measured(RunFiles.of(paths))
 
 
 def communicated(trace: RankTrace) -> list[RecordedCollective]:
@@ -182,6 +183,12 @@ def test_collectives_that_a_profile_has_otherwise_are_refused(name: str, value: 
         read(profile(tmp_path, **{**RECORDED, name: value}), one)
 
 
-def test_an_execution_trace_alone_is_refused_with_how_to_record_both(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no times: record torch\.profiler\.profile and ExecutionTraceObserver"):
-        read(execution_trace(tmp_path, "1.0.1"))
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_an_execution_trace_alone_has_its_collectives(schema: str, tmp_path: Path) -> None:
+    run = RunFiles.of([execution_trace(tmp_path, schema)]).read()
+    assert isinstance(run, UntimedRun)
+    (trace,) = run.ranks.values()
+    assert shapes(trace)[0] == "[[4,6],[6,8]]" and len(trace.ops) == 3
+    assert [(each.kind, each.sent, each.sequence) for each in communicated(trace)] == [
+        ("all_to_all", 96, 41), ("all_reduce", 3, 42)
+    ]  # fmt: skip

@@ -12,7 +12,7 @@ from stagedb.runs.run_difference import RunDifference, difference
 from stagedb.runs.run_files import RunFiles
 from stagedb.store import Store
 from tests.matching.recorded import run_of
-from tests.runs.recordings import Recording
+from tests.runs.recordings import Recording, measured
 from tests.runs.stored_rows import stored
 
 
@@ -30,7 +30,7 @@ def window(tmp_path: Path, name: str, turns: int, took: int, wait: int, launcher
 
 
 def compared(tmp_path: Path, *windows: tuple[int, int, int]) -> RunDifference:
-    one, other = (stored(RunFiles.of([window(tmp_path, str(at), *each)]).read()) for at, each in enumerate(windows))
+    one, other = (stored(measured(RunFiles.of([window(tmp_path, str(at), *each)]))) for at, each in enumerate(windows))
     return difference(one, other)
 
 
@@ -61,7 +61,7 @@ def test_operators_with_long_names_are_apart(tmp_path: Path) -> None:
             found.kernel("attention_kernel", 20_000 * turn + 1_000, took, operator=forward)
             found.kernel("attention_kernel", 20_000 * turn + 15_000, took // 4, operator=f"{forward}_backward")
         (tmp_path / str(place)).mkdir()
-        runs.append(stored(RunFiles.of([found.write(tmp_path / str(place))]).read()))
+        runs.append(stored(measured(RunFiles.of([found.write(tmp_path / str(place))]))))
     made = difference(*runs)
     assert [(row[0], row[3], row[4]) for row in made.operators] == [
         (forward, 16_000, 4),

@@ -113,6 +113,7 @@ def test_as_json_and_compressed(store: Store, tmp_path: Path) -> None:
 def test_a_run_timed_again(store: Store, tmp_path: Path) -> None:
     db = Stagedb(store)
     run = db.import_run(*(training_step(rank, 120_000 * (rank == 2)).write(tmp_path) for rank in range(4)), name="r")
+    assert run.step is not None
     as_it_was = db.replay_run("r")
     assert (as_it_was.measured, as_it_was.base, as_it_was.step) == (run.step,) * 3
     assert db.replay_run("r", scale=["collective=0", "host=0"]).step < run.step
@@ -157,6 +158,7 @@ def test_a_run_of_pytorch_replays_as_long_as_it_took(embedded_store: Store, tmp_
     run = db.import_run(*sorted(folder.glob("rank*.json.gz")), name=folder.name)
     done = db.export_run(folder.name, out=tmp_path / "out")
     report = validate(done.path)
+    assert run.step is not None
     assert (report.faults, report.replayed) == ((), True)
     assert abs(replay_step(done.path) / run.step - 1) <= 0.02
     found = db.replay_run(folder.name)

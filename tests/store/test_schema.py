@@ -30,6 +30,7 @@ from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
 from tests.matching.small_match import small_match
+from tests.runs.execution_traces import untimed_step
 from tests.runs.recordings import served_run, small_run
 from tests.store.searches import small_request, working
 from tests.timing.plain import PLAIN
@@ -66,6 +67,7 @@ def _fill(store: Store) -> None:
     run = small_run()
     record_run(store, run)
     record_run(store, served_run())
+    record_run(store, untimed_step())
     naming.set_name(store, "Run", run.id, naming.wanted_name(store, "base"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STAGEDB_USER", "ada")

@@ -14,6 +14,7 @@ from stagedb.runs.clocks import JointCollective
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import HOST, NONE, Integers, RecordedCollective
 from stagedb.runs.stored_run import LaneFacts, RunOpFacts, StoredCollective, StoredLevel, StoredMemory, StoredRun
+from stagedb.runs.untimed_run import without_times
 from stagedb.store import Store, read_whole
 from stagedb.traces.rank_sets import parse_ranks
 
@@ -21,19 +22,32 @@ _FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "shapes"
 
 
 def read_run(store: Store, run: str) -> StoredRun:
-    """The complete run of this id. Raises StagedbError for one that is not there, or is damaged."""
+    """The complete run of this id.
+
+    Raises StagedbError for one that is not there, or is damaged, and UsageError for one without times.
+    """
+    found = read_any_run(store, run)
+    if not found.has_times:
+        raise without_times(found.name)
+    return found
+
+
+def read_any_run(store: Store, run: str) -> StoredRun:
+    """The complete run of this id, which may have no times. Raises StagedbError as `read_run` does."""
     return read_whole(store, "Run", run, lambda: _read(store, run))
 
 
 def _read(store: Store, run: str) -> StoredRun:
     facts = store.read("run/facts", run=run)[0]
-    lanes, timed = [], dict[int, TimedOps]()
+    lanes, timed, has_times = [], dict[int, TimedOps](), facts["step"] is not None
     for row in store.read("run/lanes", run=run):
         ops = store.read("run/ops", run=run, lane=row["lane"])
         members = tuple(row["members"])
-        timed |= _timed(ops, members)
+        timed |= _timed(ops, members) if has_times else _in_order(ops, members)
         described = (
-            RunOpFacts(**{name: op[name] for name in _FACTS}, step_number=op["step_number"], critical=op["critical"])
+            RunOpFacts(
+                **{name: op[name] for name in _FACTS}, step_number=op["step_number"], critical=op["critical"] or 0
+            )
             for op in ops
         )
         lanes.append(LaneFacts(row["lane"], row["stage"], members, tuple(described)))
@@ -41,13 +55,14 @@ def _read(store: Store, run: str) -> StoredRun:
         id=facts["id"],
         name=facts["name"] or facts["id"][:12],
         tool=facts["tool"],
-        step=facts["step"],
+        step=facts["step"] or 0,
         job_ranks=facts["job_ranks"],
         devices=tuple(facts["devices"]),
         lanes=tuple(lanes),
         timed=dict(sorted(timed.items())),
         collectives=tuple(_collective(row, timed) for row in store.read("run/collectives", run=run)),
         memory=tuple(map(_memory, store.read("run/memory", run=run))),
+        has_times=has_times,
     )
 
 
@@ -78,6 +93,16 @@ def _timed(ops: Sequence[Mapping[str, Any]], members: Sequence[int]) -> dict[int
     }
 
 
+def _in_order(ops: Sequence[Mapping[str, Any]], members: Sequence[int]) -> dict[int, TimedOps]:
+    """The places of the ops of a lane without times, in their order, on each of its ranks."""
+    place = np.arange(len(ops))
+    none = np.full(len(ops), NONE, np.int64)
+    by_host = np.array([op["processor"] == HOST for op in ops], bool)
+    streams: dict[str, int] = {}
+    stream = np.array([streams.setdefault(op["stream"], len(streams)) for op in ops], np.int64)
+    return {rank: TimedOps(place, place + 1, stream, none, none, by_host) for rank in members}
+
+
 def _column(ops: Sequence[Mapping[str, Any]], name: str, count: int) -> Integers:
     """A column of lists, a row an op: one number a rank. -1 where it is absent."""
     rows = [op[name] if op[name] is not None else [NONE] * count for op in ops]
@@ -95,7 +120,9 @@ def _collective(row: Mapping[str, Any], timed: Mapping[int, TimedOps]) -> Stored
         row["kind"], group=row["axis"] or "", size=row["group_size"], sequence=row["sequence"]
     )
     joint = JointCollective(recorded, members, row["by_order"])
-    return StoredCollective(joint, row["axis"], row["ready"], row["last"], row["waited"], _ranks(row["group"]))
+    return StoredCollective(
+        joint, row["axis"], row["ready"] or 0, row["last"] or 0, row["waited"] or 0, _ranks(row["group"])
+    )
 
 
 @lru_cache(maxsize=1 << 10)

@@ -13,6 +13,8 @@ from stagedb.inputs import check_unicode, shown
 from stagedb.mentions import Word
 from stagedb.runs import MeasuredRun, RunDigest, RunRows, run_digest, run_rows
 from stagedb.runs.measured_run import FORMAT
+from stagedb.runs.untimed_rows import untimed_rows
+from stagedb.runs.untimed_run import UntimedRun
 from stagedb.store import Input, Lease, Store, ask_again, building
 from stagedb.store.contents.comparisons import one_each, without_none
 from stagedb.store.dump_contents import End, ThingContent
@@ -45,7 +47,7 @@ def known_ranks(store: Store, digests: Sequence[str]) -> str | None:
 
 def record_run(
     store: Store,
-    run: MeasuredRun,
+    run: MeasuredRun | UntimedRun,
     name: str | None = None,
     files: Mapping[int, str | None] | None = None,
     progress: Progress = lambda done, of: None,
@@ -57,7 +59,7 @@ def record_run(
     """
     check_unicode(name or "", str(Word("name")))
     inputs = [Input("trace", trace.digest[:20], f"rank {rank}") for rank, trace in run.ranks.items()]
-    rows = run_rows(run, files or {})
+    rows = run_rows(run, files or {}) if isinstance(run, MeasuredRun) else untimed_rows(run, files or {})
     with building(store, "Run", run.id, {**without_none(rows.own), "name": name}, inputs) as lease:
         if lease is not None:
             content = _write(store, lease, rows, progress)
@@ -82,7 +84,7 @@ def _write(store: Store, lease: Lease, rows: RunRows, progress: Progress) -> str
 def _batches(rows: RunRows, digest: RunDigest) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Rows of each statement: first nodes, each after the one that it belongs to, then relationships."""
     for label in _PARENTS_FIRST:
-        made = iter(rows.nodes[label])
+        made = iter(rows.nodes.get(label, ()))
         while nodes := list(islice(made, AT_ONCE)):
             digest.add_nodes(label, (values for _, values in nodes))
             batch = [{"id": values["id"], "parent": parent, "values": values} for parent, values in nodes]
@@ -100,7 +102,7 @@ def run_problems(section: ThingContent) -> Iterator[str]:
     own = section.own
     yield from one_each("IN_LANE", _edges(section, "IN_LANE", "RunRank", "RunLane"), section.nodes.get("RunRank", {}))
     yield from one_each("IN_TASK", _edges(section, "IN_TASK", "RunLeg", "RunTask"), section.nodes.get("RunLeg", {}))
-    for lane in section.values("RunLane"):
+    for lane in section.values("RunLane") if own.get("step") is not None else ():
         if sum(lane[name] for name in ("busy", "exposed", "bubble", "idle")) != own["step"]:
             yield f"the times of RunLane {shown(lane['id'])} do not add up to the run"
     legs = sorted(section.values("RunLeg"), key=lambda leg: int(leg["number"]))

@@ -1,0 +1,238 @@
+"""Execution traces of PyTorch without the profiles of their ranks: the same ops as of a profile of hosts, and no times.
+
+A node has its place among all calls of the process in the order of their begins, and the node around it. So a call
+lasts, in places, from its own to that of the last call inside it, and the ops of a rank follow as they do from times.
+What an op depends on follows from tensors: those that an op reads were made, or written last, by another one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stagedb.outputs import path_text
+from stagedb.runs.event_stream import TraceFileError
+from stagedb.runs.execution_nodes import USER_SCOPE, CallNode, CallNodes, read_nodes
+from stagedb.runs.execution_trace import ExecutionTrace, dtype_of, execution_trace
+from stagedb.runs.gloo import WAIT, kind_of_call
+from stagedb.runs.process_groups import in_group
+from stagedb.runs.rank_spans import Numbering
+from stagedb.runs.rank_trace import NONE, ProcessGroup, RankTrace, RecordedCollective, RecordedOrder
+from stagedb.runs.recorded_calls import RECORD
+from stagedb.runs.recorded_rank import RecordedRank
+
+_OF_THE_PROFILER = ("[pytorch|profiler|", "## process_group:init ##")
+"""How names of nodes begin that the profiler makes for a process, for a thread, and for the list of groups."""
+
+
+def read_untimed(path: Path, digest: str) -> RankTrace:
+    """The rank of an execution trace, whose ops are in order and have no times.
+
+    digest: of the file. Raises TraceFileError for a damaged file, one of another version, and one without operators.
+    """
+    nodes = read_nodes(path)
+    trace = _CallSpans(nodes, execution_trace(path, nodes)).trace(digest)
+    if trace is None:
+        raise TraceFileError(
+            f"the execution trace {path_text(path)} has no operator: record it over a step of the program"
+        )
+    return trace
+
+
+@dataclass(frozen=True)
+class _CallSpans:
+    """The nodes of a file, and what it has of collectives."""
+
+    nodes: CallNodes
+    one: ExecutionTrace
+
+    @cached_property
+    def _by_id(self) -> dict[int, CallNode]:
+        return {node.id: node for node in sorted(self.nodes.nodes, key=lambda node: node.id)}
+
+    @cached_property
+    def _above(self) -> dict[int, int]:
+        """By node, the one around it. A call that communicates is around no other one that does.
+
+        A message that is asked for together with others ends after they were asked for, and would be around them.
+        """
+        found: dict[int, int] = {}
+        for id, node in self._by_id.items():
+            # A node comes after the one around it.
+            above = node.above if node.above in self._by_id and node.above < id else NONE
+            if above in self._communicates and id in self._communicates:
+                above = found[above]
+            found[id] = above
+        return found
+
+    @cached_property
+    def _communicates(self) -> dict[int, RecordedCollective]:
+        """What nodes communicate."""
+        found = ((id, self._collective(node)) for id, node in self._by_id.items())
+        return {id: each for id, each in found if each is not None}
+
+    @cached_property
+    def _last(self) -> dict[int, int]:
+        """By node, the last node that is inside it."""
+        found = {id: id for id in self._by_id}
+        for id, above in reversed(self._above.items()):
+            if above != NONE:
+                found[above] = max(found[above], found[id])
+        for id, node in self._by_id.items():
+            if node.above != self._above[id] and node.above in self._communicates:
+                found[node.above] = min(found[node.above], id - 1)
+        return found
+
+    @cached_property
+    def _groups(self) -> dict[str, ProcessGroup]:
+        """The groups by name; one without a list of its ranks has all of them."""
+        every = tuple(range(self.one.world or 0))
+        return {each.name: each if each.ranks else replace(each, ranks=every) for each in self.one.groups}
+
+    @cached_property
+    def _recorded(self) -> set[int]:
+        """The numbers of the calls around collectives that are recorded."""
+        return {around for number in self.one.records for around in self.one.around(number)}
+
+    def trace(self, digest: str) -> RankTrace | None:
+        """The rank; None if it has no operator."""
+        rank = RecordedRank(waiting=(WAIT,))
+        for id, node in self._by_id.items():
+            self._add(rank, id, node)
+        one = self.one
+        found = rank.trace(
+            digest,
+            tool="execution trace",
+            rank=one.rank,
+            world=one.world,
+            events={"node": len(self.nodes.nodes)},
+            process=one.process,
+            groups=tuple(self._groups.values()),
+        )
+        if found is None:
+            return None
+        none = np.full(len(found.ops), NONE, np.int64)
+        nodes = [self._by_id[place // 2] for place in found.ops.start.tolist()]
+        names = Numbering[str]()
+        for name in found.names:
+            names[name]
+        callers = [self._caller(node) for node in nodes]
+        order = RecordedOrder(
+            tuple(next((dtype for kind in node.read().types if (dtype := dtype_of(str(kind)))), "") for node in nodes),
+            tuple(NONE if caller is None else names[caller] for caller in callers),
+            tuple(_dependencies(nodes)),
+        )
+        return replace(found, ops=replace(found.ops, launched=none, synchronised=none), names=tuple(names), order=order)
+
+    def _add(self, rank: RecordedRank, id: int, node: CallNode) -> None:
+        """Add a node as the span of places that it lasts."""
+        if node.name.startswith(_OF_THE_PROFILER):
+            return
+        span, thread = (2 * id, 2 * self._last[id] + 1), node.property_of("tid")
+        if node.property_of("scope") == USER_SCOPE:
+            rank.add_annotation(node.name, span, thread)
+            return
+        collective = self._communicates.get(id)
+        if node.name == RECORD and collective is None:
+            # A wait, or the making of a group: what it waits for is an op already.
+            return
+        shapes = None if node.number is None else self.one.shapes.get(node.number)
+        sequence = node.property_of("seq_id")
+        rank.host.add(
+            start=span[0],
+            end=span[1],
+            place=rank.threads[thread],
+            name=rank.table[node.name],
+            collective=rank.place(collective),
+            shapes=NONE if shapes is None else rank.shapes[shapes],
+            number=NONE if node.number is None else node.number,
+            sequence=sequence if type(sequence) is int else NONE,
+        )
+
+    def _collective(self, node: CallNode) -> RecordedCollective | None:
+        """What a node communicates: one that records it, or a call of c10d in which nothing does."""
+        number = node.number
+        if number is None:
+            return None
+        found = self.one.records.get(number)
+        asked = self.one.calls.get(number)
+        if found is None and asked is not None and number not in self._recorded:
+            kind = kind_of_call(asked.name)
+            if kind is not None:
+                found = RecordedCollective(
+                    kind, asked.group, dtype=asked.dtype, sent=asked.sent, received=asked.received, peer=asked.peer
+                )
+        if found is None or found.group not in self._groups:
+            return found
+        return in_group(found, self._groups[found.group])
+
+    def _caller(self, node: CallNode) -> str | None:
+        """The operator that called a node."""
+        above = self._above[node.id]
+        while above != NONE and self._by_id[above].property_of("scope") == USER_SCOPE:
+            above = self._above[above]
+        name = "" if above == NONE else self._by_id[above].name
+        return None if not name or name.startswith(_OF_THE_PROFILER) else name
+
+
+@dataclass
+class _Tensors:
+    """Which op made each tensor, and which one wrote each storage last; tensors and storages have numbers."""
+
+    made: dict[tuple[int, int], int] = field(default_factory=dict)
+    wrote: dict[int, int] = field(default_factory=dict)
+
+    def before(self, read: Sequence[tuple[int, int]]) -> set[int]:
+        """The ops that tensors come from."""
+        found = (each for tensor in read for each in (self.made.get(tensor), self.wrote.get(tensor[1])))
+        return {each for each in found if each is not None}
+
+    def write(self, op: int, read: Sequence[tuple[int, int]], written: Sequence[tuple[int, int]]) -> None:
+        """Add what an op returns: a tensor with the storage of another one is a view, and writes nothing."""
+        storages = {storage for _, storage in read}
+        for tensor in written:
+            self.made[tensor] = op
+            if tensor in read or tensor[1] not in storages:
+                self.wrote[tensor[1]] = op
+
+
+def _dependencies(nodes: Sequence[CallNode]) -> Iterator[tuple[int, int]]:
+    """For each op those that it depends on, as places. nodes: of the ops, in order."""
+    known = _Tensors()
+    for op, node in enumerate(nodes):
+        read, written = (list(_tensors(operands.values)) for operands in (node.read(), node.written()))
+        yield from ((op, other) for other in sorted(known.before(read)))
+        known.write(op, read, written + _written_in_place(node))
+
+
+def _tensors(value: Any) -> Iterator[tuple[int, int]]:
+    """The numbers of tensors and their storages in operands: a tensor is both, an offset, two sizes and a device."""
+    if not isinstance(value, list):
+        return
+    if len(value) == 6 and isinstance(value[5], str) and all(type(each) is int for each in value[:2]):
+        yield value[0], value[1]
+        return
+    for each in value:
+        yield from _tensors(each)
+
+
+def _written_in_place(node: CallNode) -> list[tuple[int, int]]:
+    """The tensors among the inputs that the signature of an operator marks as written to, such as `Tensor(a!)[]`."""
+    signature = str(node.property_of("op_schema") or "")
+    arguments = _arguments(signature.partition("(")[2].rpartition(") -> ")[0])
+    pairs = zip(arguments, node.read().values, strict=False)
+    return [tensor for argument, value in pairs if "!" in argument for tensor in _tensors(value)]
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments of a signature, cut at the commas that are inside no bracket; a star is none."""
+    found, depth, begin = [], 0, 0
+    for at, each in enumerate(f"{text},"):
+        depth += (each in "([") - (each in ")]")
+        if each == "," and not depth:
+            found.append(text[begin:at].strip())
+            begin = at + 1
+    return [each for each in found if each not in ("*", "")]
