@@ -13,7 +13,7 @@ from stagedb.plans import typed_words
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_program
 from stagedb.store.contents.matches import counts, record_match
-from stagedb.store.contents.run_reading import read_run
+from stagedb.store.contents.run_reading import read_any_run, read_run
 
 Progress = Callable[[int, int], None]
 """Called with the relationships that were written, and with all of them."""
@@ -68,8 +68,13 @@ UNITS = {"time": "ns", "critical": "ns"}
 def match(store: Store, run: str, instance: str | None, progress: Progress | None = None) -> MatchedRun:
     """See `Stagedb.match`."""
     info = lookup.the_run(store, run)
-    stored = read_run(store, info.id)
+    stored = read_any_run(store, info.id)
     plan = None
+    if instance is None and not stored.has_times:
+        raise UsageError(
+            f"the plan of run {info.id[:12]} does not follow from its files, which have no times: name an instance of "
+            f"the plan that was run, {call('match', info.id[:12], 'INSTANCE')}, or import the profiler's traces"
+        )
     if instance is None:
         plan = find_plan(stored)
         against = _made(store, info, plan)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
@@ -48,8 +48,13 @@ class RunMatch:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """All that differs, those of several ranks as one: what costs most on the critical path first."""
+        """All that differs, those of several ranks as one: what costs most on the critical path first.
+
+        In a run without times nothing is known to be late, to be slow, or to cost anything.
+        """
         found = [each for rank, step in self.ranks for each in self._about(rank, step).all()]
+        if not self.run.has_times:
+            return [replace(each, critical=None) for each in merged(found)]
         every = [*merged(found), *self._late(), *self._slow()]
         return sorted(every, key=lambda each: -(each.critical or 0))
 
@@ -69,6 +74,8 @@ class RunMatch:
 
     def _sums_of_path(self, ns: Integers) -> Mapping[int, Mapping[int, int]]:
         found: dict[int, dict[int, int]] = {rank: defaultdict(int) for rank in self.run.timed}
+        if not self.run.has_times:
+            return found
         for rank, op, each in rows_of(self.run.path.rank, self.run.path.op, ns):
             found[rank][op] += each
         return found

@@ -42,7 +42,12 @@ MATCH_LABELS = (
             Property("reason", "string", "why the plan has it"),
             Property("count", "integer", "ops of each rank"),
             Property("ns", "integer?", "time of each rank, of a finding about time", "ns"),
-            Property("critical", "integer?", "of its ops, or its gap, on the critical path; absent: none ran", "ns"),
+            Property(
+                "critical",
+                "integer?",
+                "of its ops, or its gap, on the critical path; absent: none ran, or it has no times",
+                "ns",
+            ),
         ),
         style=("#f16667", "kind"),
     ),

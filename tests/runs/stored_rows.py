@@ -6,6 +6,8 @@ from typing import Any, cast
 from stagedb.runs import MeasuredRun
 from stagedb.runs.run_rows import run_rows
 from stagedb.runs.stored_run import StoredRun
+from stagedb.runs.untimed_rows import untimed_rows
+from stagedb.runs.untimed_run import UntimedRun
 from stagedb.store import Store
 from stagedb.store.contents import run_reading
 
@@ -13,8 +15,9 @@ from stagedb.store.contents import run_reading
 class _Rows:
     """The statements of `cypher/run` on the rows of a run."""
 
-    def __init__(self, run: MeasuredRun) -> None:
-        self.run, self.rows = run, run_rows(run, {})
+    def __init__(self, run: MeasuredRun | UntimedRun) -> None:
+        self.run = run
+        self.rows = run_rows(run, {}) if isinstance(run, MeasuredRun) else untimed_rows(run, {})
 
     def read(self, statement: str, **given: Any) -> list[Any]:
         return list(getattr(self, statement.partition("/")[2])(**given))
@@ -39,9 +42,9 @@ class _Rows:
 
     def memory(self, run: str) -> Any:
         levels: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for owner, values in self.rows.nodes["RunMemoryLevel"]:
+        for owner, values in self.rows.nodes.get("RunMemoryLevel", ()):
             levels[owner].append(values)
-        for _, values in self.rows.nodes["RunMemory"]:
+        for _, values in self.rows.nodes.get("RunMemory", ()):
             own = levels[values["id"]]
             yield defaultdict(
                 lambda: None,
@@ -53,6 +56,6 @@ class _Rows:
             )
 
 
-def stored(run: MeasuredRun) -> StoredRun:
+def stored(run: MeasuredRun | UntimedRun) -> StoredRun:
     """The run as a store answers it."""
     return run_reading._read(cast(Store, _Rows(run)), run.id)

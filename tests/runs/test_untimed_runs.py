@@ -261,6 +261,13 @@ def test_traces_of_a_plan_are_a_run_with_their_nodes_and_bytes(store: Store, tmp
     for each in db.query("collectives_by_group", run="mine"):
         seen[each["kind"]] += each["bytes"]
     assert seen == planned and seen.total() > 0
+    assert done.instance is not None
+    found = db.match("mine", done.instance.id)
+    assert (found.matched, found.changed, found.missing, found.extra) == (found.planned, 0, 0, 0)
+    # A trace of Chakra counts bytes, and not elements of a type.
+    assert found.planned > 100 and {each["finding"] for each in db.query("run_against_plan", run="mine")} == {"format"}
+    with pytest.raises(UsageError, match="does not follow from its files, which have no times: name an instance"):
+        db.match("mine")
 
 
 def test_files_that_are_no_run_without_times_are_refused(tmp_path: Path) -> None:
