@@ -701,6 +701,17 @@ def recorded(page: str) -> str:
     return ""
 
 
+def execution_traces(page: str) -> str:
+    """Write execution traces of two ranks to the folder `traces-et` of a page, for its commands. Prints nothing."""
+    from tests.runs.execution_traces import linear_step
+
+    folder = Path(_first_store(page)["STAGEDB_HOME"], "written", "traces-et")
+    folder.mkdir(parents=True)
+    for rank in range(2):
+        linear_step(rank).write(folder / f"rank{rank}.et.json")
+    return ""
+
+
 def real_run(page: str, name: str) -> str:
     """Copy a run of PyTorch over gloo to the folder `traces` of a page, for the commands on it. Prints nothing.
 

@@ -43,11 +43,12 @@ class RunVerbs:
         """Import a run that a profiler recorded: its trace files, or directories with them.
 
         paths: JSON of PyTorch's profiler (Kineto), a file a rank, as it is or compressed with gzip; or SQLite exports
-        of Nsight Systems, which have a rank for each process with a device; all of one recording of one job. A run that
-        the store has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names:
-        keep the names of the files, which may contain host names and user names. progress: called with what is done, of
-        how much, and of what. notes: called with what is not read because an import that was interrupted had read it.
-        Raises UsageError for a file that is no such trace, and for files of different jobs.
+        of Nsight Systems, which have a rank for each process with a device; all of one recording of one job. Execution
+        traces without profiles, and traces of Chakra without durations, are a run without times. A run that the store
+        has is found by its files, and nothing is read. name: of the run, as `name` sets it. keep_names: keep the names
+        of the files, which may contain host names and user names. progress: called with what is done, of how much, and
+        of what. notes: called with what is not read because an import that was interrupted had read it. Raises
+        UsageError for a file that is no such trace, and for files of different jobs.
         """
         from stagedb.api import importing, jobs
 
@@ -127,7 +128,8 @@ class RunVerbs:
         made: degrees from what ranks communicate, sizes of the model from recorded shapes, and the words of the plan
         under which most of the run is as planned; the result's `found` has them, and what stays open. progress:
         called with the relationships that were written, and with all of them. Raises UsageError for a run of a job with
-        another number of ranks than the instance has, and for one from which no plan follows.
+        another number of ranks than the instance has, and for one from which no plan follows, such as one without
+        times.
         """
         from stagedb.api import matching
 
@@ -189,7 +191,8 @@ class RunVerbs:
     def run_ops(self, run: str, /) -> Rows:
         """The ops of a run that was imported, a row for each op of each rank; times in ns from the run's begin.
 
-        `work` is the op's own time without waiting for other ranks, `gap` what no dependency explains before it.
+        `work` is the op's own time without waiting for other ranks, `gap` what no dependency explains before it. In a
+        run without times they are None.
         """
         from stagedb.api import run_views
 
@@ -198,7 +201,8 @@ class RunVerbs:
     def run_collectives(self, run: str, /) -> Rows:
         """The collectives and messages of a run that was imported, a row for each member; times in ns.
 
-        `ready` is when the last member began, `waits` how long this one waited for that, `last` the rank of it.
+        `ready` is when the last member began, `waits` how long this one waited for that, `last` the rank of it. In a
+        run without times they are None.
         """
         from stagedb.api import run_views
 

@@ -34,7 +34,9 @@ def import_(
 
     PATHs are JSON of PyTorch's profiler (Kineto), a file a rank, from CUDA, ROCm or other devices or from a CPU alone,
     as it is or compressed with gzip; or SQLite exports of Nsight Systems, with a rank for each process that ran
-    kernels; or a set of Chakra's execution traces. They are of one recording of one job. Collectives are matched over
+    kernels; or a set of Chakra's execution traces. Execution traces of PyTorch may be next to the profiles of their
+    ranks; alone they are a run without times, as are traces of Chakra without durations. They are of one recording of
+    one job. Collectives are matched over
     the ranks, and their clocks are aligned by them. A run that the store has is found by its files, and is not read
     again. After an import of several files that was interrupted, only those are read that it had not read.
 

@@ -123,7 +123,7 @@ def linear_step(rank: int, world: int = 2, width: int = 8) -> CallTree:
     backward = made.add("AddmmBackward0", node, [z], [gw], thread=2, scope=1, seq_id=5)
     made.add("aten::clone", backward, [z], [grad], thread=2)
     made.add("aten::mm", backward, [grad, x], [gw], thread=2)
-    call = made.add("c10d::allreduce_", engine, [[gw]], [[gw]], thread=2)
+    call = made.add("c10d::allreduce_", node, [[gw]], [[gw]], thread=2)
     values = [[gw], 41, 0, 0, "allreduce", [], [], 0, 1, world]
     recorded = {"pg_name": "0", "pg_desc": "default_pg", "dtype": "Float", "pg_size": world}
     sizes = {"in_msg_nelems": width * 6, "out_msg_nelems": width * 6, "global_rank_start": 0, "global_rank_stride": 1}

@@ -65,7 +65,7 @@ def test_an_execution_trace_is_a_run_with_its_ops_and_without_times(store: Store
         (2, "aten::relu", "other", "forward", "[[4,8]]", "Float", None, "thread 0", ddp, 3),
         (3, "aten::clone", "other", "backward", "[[4,8]]", "Float", "AddmmBackward0", "thread 1", "", 3),
         (4, "aten::mm", "matmul", "backward", "[[4,8],[4,6]]", "Float", "AddmmBackward0", "thread 1", "", 3),
-        (5, "record_param_comms", "all_reduce", "forward", "[[[8,6]],[],[],[],[],[],[],[],[],[]]", "Float",
+        (5, "record_param_comms", "all_reduce", "backward", "[[[8,6]],[],[],[],[],[],[],[],[],[]]", "Float",
          "c10d::allreduce_", "thread 1", "", 3),
         (6, "aten::_foreach_add_", "other", "optimizer", "[[[8,6]],[[8,6]],[]]", "Float", None, "thread 0",
          "Optimizer.step#SGD.step", 3),
@@ -143,7 +143,7 @@ def test_questions_about_times_are_refused_and_those_that_count_are_not(store: S
             db.query(short(statement), other, run="mine")
     assert asked[True] > 10 and asked[False] >= 3
     assert [tuple(each.values()) for each in db.query("collectives_by_group", run="mine")] == [
-        ("default_pg", "all_reduce", "forward", "Float", 2, 2, 2 * 4 * 48)
+        ("default_pg", "all_reduce", "backward", "Float", 2, 2, 2 * 4 * 48)
     ]
     found = [(each["module"], each["operator"], each["calls"]) for each in db.query("ops_by_module", run="mine")]
     assert ("Optimizer.step#SGD.step", "aten::_foreach_add_", 2) in found and len(found) == 8
