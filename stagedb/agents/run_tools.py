@@ -12,7 +12,7 @@ from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import call
-from stagedb.runs.untimed_run import COUNTING
+from stagedb.runs.untimed_run import COUNTING, without_times
 
 HEAD = 8
 """Rows of each table of a report."""
@@ -76,6 +76,8 @@ def _run_ops(db: Stagedb, asked: _RunOpsArguments, limits: AnswerLimits) -> Tool
         raise UsageError(
             f"the run has no such ops: its ranks are {_listed(ranks)}, and the kinds of its ops {_listed(kinds)}"
         )
+    if asked.order != "start" and rows[0][at["start"]] is None:
+        raise without_times(asked.run)
     if asked.order != "start":
         rows.sort(key=lambda row: -row[at[asked.order]])
     table = Rows(found.columns, tuple(rows), units=found.units)

@@ -8,6 +8,7 @@ What an op depends on follows from tensors: those that an op reads were made, or
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.execution_nodes import USER_SCOPE, CallNode, CallNodes, read_nodes
 from stagedb.runs.execution_trace import ExecutionTrace, dtype_of, execution_trace
 from stagedb.runs.gloo import WAIT, kind_of_call
+from stagedb.runs.kineto_events import integer
 from stagedb.runs.process_groups import in_group
 from stagedb.runs.rank_spans import Numbering
 from stagedb.runs.rank_trace import NONE, ProcessGroup, RankTrace, RecordedCollective, RecordedOrder
@@ -34,7 +36,12 @@ def read_untimed(path: Path, digest: str) -> RankTrace:
     digest: of the file. Raises TraceFileError for a damaged file, one of another version, and one without operators.
     """
     nodes = read_nodes(path)
-    trace = _CallSpans(nodes, execution_trace(path, nodes)).trace(digest)
+    try:
+        trace = _CallSpans(nodes, execution_trace(path, nodes)).trace(digest)
+    except RecursionError:
+        raise TraceFileError(
+            f"the execution trace {path_text(path)} is damaged: operands are nested too deep"
+        ) from None
     if trace is None:
         raise TraceFileError(
             f"the execution trace {path_text(path)} has no operator: record it over a step of the program"
@@ -44,46 +51,58 @@ def read_untimed(path: Path, digest: str) -> RankTrace:
 
 @dataclass(frozen=True)
 class _CallSpans:
-    """The nodes of a file, and what it has of collectives."""
+    """The nodes of a file, and what it has of collectives. Nodes have their places in the order of their begins."""
 
-    nodes: CallNodes
+    content: CallNodes
     one: ExecutionTrace
 
     @cached_property
-    def _by_id(self) -> dict[int, CallNode]:
-        return {node.id: node for node in sorted(self.nodes.nodes, key=lambda node: node.id)}
+    def _nodes(self) -> list[CallNode]:
+        """The nodes in order. Raises TraceFileError if some have the same id."""
+        found = sorted(self.content.nodes, key=lambda node: node.id)
+        for one, other in pairwise(found):
+            if one.id == other.id:
+                raise TraceFileError(
+                    f"the execution trace {path_text(self.one.path)} is damaged: several nodes have the id {one.id}"
+                )
+        return found
 
     @cached_property
-    def _above(self) -> dict[int, int]:
-        """By node, the one around it. A call that communicates is around no other one that does.
+    def _around(self) -> list[int]:
+        """For each node the one around it, as the file has it, or `NONE`."""
+        places = {node.id: place for place, node in enumerate(self._nodes)}
+        found = (places.get(node.above, NONE) for node in self._nodes)
+        # A node comes after the one around it.
+        return [above if above < place else NONE for place, above in enumerate(found)]
+
+    @cached_property
+    def _above(self) -> list[int]:
+        """For each node the one around it. A call that communicates is around no other one that does.
 
         A message that is asked for together with others ends after they were asked for, and would be around them.
         """
-        found: dict[int, int] = {}
-        for id, node in self._by_id.items():
-            # A node comes after the one around it.
-            above = node.above if node.above in self._by_id and node.above < id else NONE
-            if above in self._communicates and id in self._communicates:
-                above = found[above]
-            found[id] = above
+        found: list[int] = []
+        for place, above in enumerate(self._around):
+            lifted = above in self._communicates and place in self._communicates
+            found.append(found[above] if lifted else above)
         return found
 
     @cached_property
     def _communicates(self) -> dict[int, RecordedCollective]:
-        """What nodes communicate."""
-        found = ((id, self._collective(node)) for id, node in self._by_id.items())
-        return {id: each for id, each in found if each is not None}
+        """What nodes communicate, by place."""
+        found = ((place, self._collective(node)) for place, node in enumerate(self._nodes))
+        return {place: each for place, each in found if each is not None}
 
     @cached_property
-    def _last(self) -> dict[int, int]:
-        """By node, the last node that is inside it."""
-        found = {id: id for id in self._by_id}
-        for id, above in reversed(self._above.items()):
-            if above != NONE:
-                found[above] = max(found[above], found[id])
-        for id, node in self._by_id.items():
-            if node.above != self._above[id] and node.above in self._communicates:
-                found[node.above] = min(found[node.above], id - 1)
+    def _last(self) -> list[int]:
+        """For each node the last one that is inside it."""
+        found = [*range(len(self._nodes))]
+        for place in reversed(range(len(found))):
+            if (above := self._above[place]) != NONE:
+                found[above] = max(found[above], found[place])
+        for place, (around, above) in enumerate(zip(self._around, self._above, strict=True)):
+            if around != above:
+                found[around] = min(found[around], place - 1)
         return found
 
     @cached_property
@@ -100,26 +119,27 @@ class _CallSpans:
     def trace(self, digest: str) -> RankTrace | None:
         """The rank; None if it has no operator."""
         rank = RecordedRank(waiting=(WAIT,))
-        for id, node in self._by_id.items():
-            self._add(rank, id, node)
+        for place in range(len(self._nodes)):
+            self._add(rank, place)
         one = self.one
         found = rank.trace(
             digest,
             tool="execution trace",
             rank=one.rank,
             world=one.world,
-            events={"node": len(self.nodes.nodes)},
+            events={"node": len(self._nodes)},
             process=one.process,
             groups=tuple(self._groups.values()),
         )
         if found is None:
             return None
         none = np.full(len(found.ops), NONE, np.int64)
-        nodes = [self._by_id[place // 2] for place in found.ops.start.tolist()]
+        places = [start // 2 for start in found.ops.start.tolist()]
+        nodes = [self._nodes[place] for place in places]
         names = Numbering[str]()
         for name in found.names:
             names[name]
-        callers = [self._caller(node) for node in nodes]
+        callers = [self._caller(place) for place in places]
         order = RecordedOrder(
             tuple(next((dtype for kind in node.read().types if (dtype := dtype_of(str(kind)))), "") for node in nodes),
             tuple(NONE if caller is None else names[caller] for caller in callers),
@@ -127,20 +147,20 @@ class _CallSpans:
         )
         return replace(found, ops=replace(found.ops, launched=none, synchronised=none), names=tuple(names), order=order)
 
-    def _add(self, rank: RecordedRank, id: int, node: CallNode) -> None:
+    def _add(self, rank: RecordedRank, place: int) -> None:
         """Add a node as the span of places that it lasts."""
+        node = self._nodes[place]
         if node.name.startswith(_OF_THE_PROFILER):
             return
-        span, thread = (2 * id, 2 * self._last[id] + 1), node.property_of("tid")
+        span, thread = (2 * place, 2 * self._last[place] + 1), integer(node.property_of("tid"), NONE)
         if node.property_of("scope") == USER_SCOPE:
             rank.add_annotation(node.name, span, thread)
             return
-        collective = self._communicates.get(id)
+        collective = self._communicates.get(place)
         if node.name == RECORD and collective is None:
             # A wait, or the making of a group: what it waits for is an op already.
             return
         shapes = None if node.number is None else self.one.shapes.get(node.number)
-        sequence = node.property_of("seq_id")
         rank.host.add(
             start=span[0],
             end=span[1],
@@ -148,8 +168,8 @@ class _CallSpans:
             name=rank.table[node.name],
             collective=rank.place(collective),
             shapes=NONE if shapes is None else rank.shapes[shapes],
-            number=NONE if node.number is None else node.number,
-            sequence=sequence if type(sequence) is int else NONE,
+            number=integer(node.number, NONE),
+            sequence=integer(node.property_of("seq_id"), NONE),
         )
 
     def _collective(self, node: CallNode) -> RecordedCollective | None:
@@ -169,12 +189,12 @@ class _CallSpans:
             return found
         return in_group(found, self._groups[found.group])
 
-    def _caller(self, node: CallNode) -> str | None:
+    def _caller(self, place: int) -> str | None:
         """The operator that called a node."""
-        above = self._above[node.id]
-        while above != NONE and self._by_id[above].property_of("scope") == USER_SCOPE:
+        above = self._above[place]
+        while above != NONE and self._nodes[above].property_of("scope") == USER_SCOPE:
             above = self._above[above]
-        name = "" if above == NONE else self._by_id[above].name
+        name = "" if above == NONE else self._nodes[above].name
         return None if not name or name.startswith(_OF_THE_PROFILER) else name
 
 

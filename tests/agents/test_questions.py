@@ -1,5 +1,6 @@
 """What people ask about steps and runs (traffic, breakdowns, the critical path, the topology), asked by an agent."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from stagedb.store.contents.runs import record_run
 from tests.agents.asking import Agent, agent_of, rows_of
 from tests.conftest import Fill
 from tests.ir.tiny import card
+from tests.runs.execution_traces import linear_step
 from tests.runs.recordings import small_run
 
 TOKENS, HIDDEN, VOCABULARY, BYTES = 8, 16, 512, 2
@@ -121,6 +123,19 @@ def test_a_run_is_explained(agent: Agent) -> None:
     assert "a rank computes or copies" in report["spent"]
     faster = agent.call("replay", run=run["id"], scale=["rank:1=0.5"]).content
     assert faster["step"] < faster["base"]
+
+
+def test_a_run_without_times_is_counted(store: Store, tmp_path: Path) -> None:
+    files = [linear_step(rank).write(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    run = Stagedb(store).import_run(*files)
+    agent = agent_of(store)
+    report = agent.call("report", word=run.id).content
+    assert "spent" not in report and report["extent"] == "2 ranks, 1 step, 16 ops"
+    assert [row["bytes"] for row in rows_of(report["collectives_by_group"])] == [384]
+    (op,) = agent.call("run_ops", run=run.id, rank=1, kind="all_reduce").rows
+    assert (op["message"], op["start"], op["duration"]) == (192, None, None)
+    for asked in (("run_ops", {"order": "duration"}), ("replay", {})):
+        assert "has no times" in agent.call(asked[0], run=run.id, **asked[1]).error
 
 
 def test_plans_are_tried_and_nothing_is_kept(reading: Store, agent: Agent) -> None:

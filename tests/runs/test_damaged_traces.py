@@ -8,7 +8,11 @@ import pytest
 
 from scripts._fuzz_hostile import changed, damaged
 from stagedb.errors import UsageError
-from stagedb.runs import MeasuredRun, file_digest, measured_run, read_trace, run_rows
+from stagedb.runs import MeasuredRun, file_digest, measured_run, read_trace, run_digest, run_rows
+from stagedb.runs.run_files import RunFiles
+from stagedb.runs.untimed_rows import untimed_rows
+from stagedb.runs.untimed_run import UntimedRun
+from tests.runs.execution_traces import linear_step
 from tests.runs.nsight_exports import two_processes, write_export
 from tests.runs.recordings import training_step
 
@@ -116,3 +120,68 @@ def test_a_file_that_was_merged_from_several_ranks_is_refused(label: str, tmp_pa
     events[3] = {**events[3], "pid": "another"}
     path.write_text(json.dumps(merged))
     assert isinstance(attempt(path), MeasuredRun)
+
+
+def attempt_untimed(path: Path) -> UntimedRun | str:
+    """The run of an execution trace, or why it is refused."""
+    try:
+        run = RunFiles.of([path]).read()
+    except UsageError as error:
+        assert path.name in str(error) or "took time" in str(error)
+        assert "\n" not in str(error) and len(str(error)) < 600
+        return str(error)
+    assert isinstance(run, UntimedRun)
+    rows = untimed_rows(run, {})
+    for label, nodes in rows.nodes.items():
+        # The texts and numbers are those that a store and its digest take.
+        run_digest(rows.own, {label: [values for _, values in nodes]}, {})
+    edges = list(rows.edges["DEPENDS_ON", "RunOp", "RunOp"])
+    ids = {values["id"]: values["index"] for _, values in rows.nodes["RunOp"]}
+    assert all(ids[op] > ids[other] for op, other, _ in edges)
+    return run
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_execution_traces_whose_bytes_or_values_are_hostile(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    path = linear_step(0).write(tmp_path / "whole.json", rng.choice(["1.0.1", "1.1.1-chakra.0.0.4"]))
+    whole = path.read_bytes()
+    found = []
+    for number in range(10):
+        path = tmp_path / f"{number}.json"
+        if number % 2:
+            path.write_bytes(damaged(rng, whole, whole))
+        else:
+            path.write_text(json.dumps(changed(rng, json.loads(whole))))
+        if path.read_bytes()[:12].lstrip().startswith(b'{"schema":'):
+            found.append(attempt_untimed(path))
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("id", 1 << 70), ("rf_id", 1 << 64), ("seq_id", -(1 << 80)), ("tid", [[1]]), ("ctrl_deps", 10**30), ("id", 1)],
+)
+def test_numbers_that_no_program_has_harm_nothing_else(name: str, value: object, tmp_path: Path) -> None:
+    made = linear_step(0)
+    node = next(each for each in made.nodes if each["name"] == "aten::relu")
+    for each in node["attrs"]:
+        if each["name"] == name:
+            each["value"] = value
+    if name in node:
+        node[name] = value
+    found = attempt_untimed(made.write(tmp_path / "odd.json"))
+    if value == 1:
+        assert isinstance(found, str) and "several nodes have the id 1" in found
+    else:
+        assert isinstance(found, UntimedRun) and {len(trace.ops) for trace in found.ranks.values()} == {8}
+
+
+@pytest.mark.parametrize("depth", [900, 5_000])
+def test_operands_that_are_nested_deep_are_none_or_refused(depth: int, tmp_path: Path) -> None:
+    made = linear_step(0)
+    next(each for each in made.nodes if each["name"] == "aten::relu")["inputs"]["values"][0] = "deep"
+    path = made.write(tmp_path / "deep.json")
+    path.write_text(path.read_text().replace('"deep"', "[" * depth + "]" * depth))
+    found = attempt_untimed(path)
+    assert isinstance(found, UntimedRun) if depth < 1_000 else "is damaged" in str(found)

@@ -10,6 +10,7 @@ import pytest
 
 from stagedb.api import Stagedb, run_views
 from stagedb.store import Store
+from tests.runs.execution_traces import linear_step
 from tests.runs.recordings import step
 from tests.serve.served import Served, serving
 from tests.serve.test_search_pages import section
@@ -43,6 +44,23 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     report = served.get(f"/runs/{run.id}/report").text
     assert "What every stream does" in report and "The others wait most for rank 1" in report
     assert served.get("/runs/none/report").status == 400
+
+
+def test_a_run_without_times_has_a_page_of_counts(store: Store, served: Served, tmp_path: Path) -> None:
+    files = [linear_step(rank).write(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    run = Stagedb(store).import_run(*files, name="order")
+    assert f"/runs/{run.id}" in served.get("/list/runs").text
+    # The first answer comes in parts, the second one as a whole.
+    for _ in range(2):
+        page = served.get(f"/runs/{run.id}").text
+        assert "The files of this run have no times" in page and "/report" not in page and "/trace" not in page
+        assert section(page, "What its ranks communicate") == [
+            ("default_pg", "all_reduce", "backward", "Float", "2", "2", "384")
+        ]
+        assert len(section(page, "What ran most often")) == 8
+    for part in ("report", "trace"):
+        refused = served.get(f"/runs/{run.id}/{part}")
+        assert refused.status == 400 and "has no times" in unescape(refused.text)
 
 
 def test_the_timeline_of_a_run_goes_to_perfetto(store: Store, served: Served, tmp_path: Path) -> None:
