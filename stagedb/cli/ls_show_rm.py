@@ -191,6 +191,8 @@ def _next(found: Any) -> str:
             return f"next: `stagedb query hotspots --profile {id}`, or `stagedb export {instance}` for its traces"
         case "search":
             return f"next: `stagedb query best-plans -p search={id}`, or `stagedb report {id}` for its picture"
+        case _ if found.times is None:
+            return f"next: `stagedb query ops-by-module --run {id}`, or `stagedb query collectives-by-group --run {id}`"
         case _:
             return (
                 f"next: `stagedb query critical-breakdown --run {id}`, or `stagedb report --run {id}` for its picture"

@@ -59,7 +59,8 @@ def match(
     word = found.run.names[0].rpartition("/")[2] if found.run.names else found.run.id[:12]
     if not rows.rows:
         write("the run does what is planned. If it is slow, ask where its time goes:")
-        write(f"next: stagedb query late_ranks --run {word}")
+        question = "ops_by_module" if found.run.times is None else "late_ranks"
+        write(f"next: stagedb query {question} --run {word}")
     if printed:
         chosen = [rows.columns.index(name) for name in PRINTED]
         if rows.rows:

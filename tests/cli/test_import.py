@@ -1,12 +1,14 @@
 """`stagedb import`: a run from files into the store, and what to ask it."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stagedb import connect
 from stagedb.store import current_user
+from tests.runs.execution_traces import linear_step
 from tests.runs.recordings import step, training_step
 
 
@@ -36,6 +38,23 @@ def test_a_run_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
     exact = {row["property"]: row["value"] for row in json.loads(run("show", "base", "-f", "json").out)}
     assert (exact["step"], exact["busy"], exact["launching"]) == (65_000, 30_000, 3_990)
     assert exact["left_out"] == []
+
+
+def test_a_run_without_times_is_imported_and_asked(run: Any, tmp_path: Path) -> None:
+    paths = [str(linear_step(rank, 3).write(tmp_path / f"rank{rank}.et.json")) for rank in range(2)]
+    found = run("import", *paths, "--name", "order")
+    assert found.status == 0 and "2 of 3 ranks" in found.out and "1 of 3 ranks were not imported\n" in found.err
+    assert found.out.splitlines()[1:] == [
+        "its files have no times: import the profiler's traces of the same ranks for questions about time",
+        "next: stagedb query collectives_by_group --run order",
+    ]
+    for command in re.findall(r"stagedb (query [^`]+)`", run("show", "order").err):
+        assert run(*command.split()).status == 0
+    (counted,) = json.loads(run("query", "collectives-by-group", "--run", "order", "-f", "json").out)
+    assert (counted["calls"], counted["bytes"]) == (2, 384)
+    for words in (("query", "hotspots", "--run", "order"), ("replay", "order"), ("report", "--run", "order")):
+        refused = run(*words)
+        assert refused.status == 2 and "`stagedb query ops_by_module --run order`" in refused.err, words
 
 
 def test_a_run_of_several_steps_has_the_time_of_one(run: Any, tmp_path: Path) -> None:
