@@ -272,8 +272,11 @@ def _descriptions(
             found = made[key] = {**fixed, **_described(trace, index, texts[block[index]])}
             found["type"], found["kind"] = types[index], kinds[index]
         if collective != NONE:
-            found = known({**found, **_communication(trace.collectives[collective])})
-            found["type"], found["kind"] = types[index], kinds[index]
+            own = _communication(trace.collectives[collective])
+            found = {**found, **own, "type": types[index], "kind": kinds[index]}
+            if "message" not in own:
+                # Only what does not communicate has a message of no bytes.
+                del found["message"]
         yield found
 
 
@@ -319,11 +322,13 @@ def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
 
 
 def _communication(collective: RecordedCollective) -> dict[str, Any]:
-    """Properties of what it communicates; None where nothing was recorded."""
-    return {
-        "axis": axis_of(collective),
-        "dtype": collective.dtype or None,
-        "message": message_bytes(collective),
-        "group_size": collective.size,
-        "sequence": collective.sequence,
-    }
+    """Properties of what it communicates, those that were recorded."""
+    return known(
+        {
+            "axis": axis_of(collective),
+            "dtype": collective.dtype or None,
+            "message": message_bytes(collective),
+            "group_size": collective.size,
+            "sequence": collective.sequence,
+        }
+    )

@@ -3,11 +3,11 @@
 Rows are made each time that they are iterated over, since those of a large run need more memory than its files.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from stagedb.runs.lane_rows import Edge, LaneOps, LaneRows, Node, axis_of, known
 from stagedb.runs.leg_rows import LegRows
 from stagedb.runs.measured_run import FORMAT, MeasuredRun, RecordedRun
 from stagedb.runs.memory_rows import shared_memory
-from stagedb.runs.rank_trace import NONE, Integers
+from stagedb.runs.rank_trace import NONE, Integers, rows_of
 from stagedb.traces.rank_sets import format_ranks
 
 RowT = TypeVar("RowT", Node, Edge)
@@ -60,13 +60,14 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
     )
     iterations = list(chain.from_iterable(_iterations(run, rank) for rank in run.ranks))
     memory = [each for lane in lanes for each in shared_memory(lane)]
+    meetings = _Meetings.of(run)
     nodes = {
         "RunLane": RowSource(len(lanes), lambda: map(_lane, lanes)),
         "RunRank": RowSource(len(run.ranks), lambda: (_rank(run, rank, files.get(rank)) for rank in run.ranks)),
         "RunIteration": RowSource(len(iterations), lambda: iter(iterations)),
         "RunOp": RowSource(ops, lambda: chain.from_iterable(lane.ops() for lane in lanes)),
         "RunTask": RowSource(tasks, lambda: chain.from_iterable(lane.tasks() for lane in lanes)),
-        "RunCollective": RowSource(len(run.calls), partial(_collectives, run)),
+        "RunCollective": RowSource(len(run.calls), partial(_collectives, run, meetings)),
         "RunLeg": RowSource(legs, path.legs),
         "RunMemory": RowSource(len(memory), lambda: (each.node() for each in memory)),
         "RunMemoryLevel": RowSource(
@@ -83,7 +84,7 @@ def run_rows(run: MeasuredRun, files: Mapping[int, str | None]) -> RunRows:
         ("NEXT", "RunOp", "RunOp"): RowSource(
             following, lambda: chain.from_iterable(each.next_ops() for each in lanes)
         ),
-        ("HAS_MEMBER", "RunCollective", "RunOp"): RowSource(members, partial(_members, run)),
+        ("HAS_MEMBER", "RunCollective", "RunOp"): RowSource(members, partial(_members, run, meetings)),
         ("FIRST_LEG", "Run", "RunLeg"): RowSource(1, path.first),
         ("NEXT_LEG", "RunLeg", "RunLeg"): RowSource(legs - 1, path.following),
         ("IN_TASK", "RunLeg", "RunTask"): RowSource(legs, path.tasks),
@@ -253,14 +254,57 @@ def in_lane(run: RecordedRun) -> Iterator[Edge]:
         yield f"{run.id}/r{rank}", f"{run.id}/{lane.number}", {}
 
 
-def _spans(run: MeasuredRun) -> list[tuple[list[tuple[int, int, int]], JointCollective]]:
-    """The collectives by the starts of their members, each of which has its start, rank and end."""
+@dataclass(frozen=True)
+class _Meetings:
+    """The collectives of a run by the starts of their members, and the members of each by start.
 
-    def span(call: JointCollective) -> list[tuple[int, int, int]]:
-        ends = ((run.ops[rank].timed, rank, place) for rank, place in call.members.items())
-        return sorted((int(ops.start[place]), rank, int(ops.end[place])) for ops, rank, place in ends)
+    calls: in this order. rank, start, end: of the members of all calls, one call after the other, with times in ns.
+    """
 
-    return sorted(((span(call), call) for call in run.calls), key=lambda each: each[0])
+    calls: Sequence[JointCollective]
+    rank: Integers
+    start: Integers
+    end: Integers
+
+    @classmethod
+    def of(cls, run: MeasuredRun) -> "_Meetings":
+        """Those of a run."""
+        calls = run.calls
+        counts = np.array([len(each.members) for each in calls], np.int64)
+        rank = np.fromiter(chain.from_iterable(each.members for each in calls), np.int64)
+        place = np.fromiter(chain.from_iterable(each.members.values() for each in calls), np.int64)
+        start, end = np.empty_like(place), np.empty_like(place)
+        by_rank = np.argsort(rank, kind="stable")
+        for here in np.split(by_rank, np.flatnonzero(np.diff(rank[by_rank])) + 1) if len(rank) else ():
+            timed = run.ops[int(rank[here[0]])].timed
+            start[here], end[here] = timed.start[place[here]], timed.end[place[here]]
+        order = _order(np.repeat(np.arange(len(calls)), counts), rank, start, end)
+        position = np.empty(len(calls), np.int64)
+        position[order] = np.arange(len(calls))
+        members = np.lexsort((end, rank, start, np.repeat(position, counts)))
+        return cls([calls[at] for at in order.tolist()], rank[members], start[members], end[members])
+
+    def __iter__(self) -> Iterator[tuple[JointCollective, list[tuple[int, int, int]]]]:
+        """Each call with the rank, the start and the end of its members."""
+        rows = rows_of(self.rank, self.start, self.end)
+        return ((call, list(islice(rows, len(call.members)))) for call in self.calls)
+
+
+def _order(call: Integers, rank: Integers, start: Integers, end: Integers) -> Integers:
+    """The places of calls by the start, rank and end of their first member, then by those of the next one.
+
+    call: the place of the call of each member. rank, start, end: of the members.
+    """
+    members = np.lexsort((end, rank, start, call))
+    first = members[np.flatnonzero(np.diff(call[members], prepend=-1))]
+    columns = start[first], rank[first], end[first]
+    order = np.lexsort(columns[::-1])
+    if not np.logical_and.reduce([np.diff(column[order]) == 0 for column in columns]).any():
+        return order
+    several: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for at, *member in rows_of(call[members], start[members], rank[members], end[members]):
+        several[at].append((member[0], member[1], member[2]))
+    return np.array(sorted(several, key=several.__getitem__), np.int64)
 
 
 def collective_facts(run: RecordedRun, number: int, call: JointCollective) -> dict[str, Any]:
@@ -282,17 +326,17 @@ def collective_facts(run: RecordedRun, number: int, call: JointCollective) -> di
     }
 
 
-def _collectives(run: MeasuredRun) -> Iterator[Node]:
-    for number, (members, call) in enumerate(_spans(run)):
-        ready, last, _ = members[-1]
+def _collectives(run: MeasuredRun, meetings: _Meetings) -> Iterator[Node]:
+    for number, (call, members) in enumerate(meetings):
+        last, ready, _ = members[-1]
         values = {
             **collective_facts(run, number, call),
-            "members": [rank for _, rank, _ in members],
-            "start": members[0][0],
+            "members": [rank for rank, _, _ in members],
+            "start": members[0][1],
             "ready": ready,
             "finish": max(end for _, _, end in members),
             "last": last,
-            "waited": sum(ready - start for start, _, _ in members),
+            "waited": sum(ready - start for _, start, _ in members),
         }
         yield run.id, known(values)
 
@@ -302,9 +346,9 @@ def _group_text(ranks: tuple[int, ...]) -> str | None:
     return format_ranks(np.array(sorted(ranks), np.int64)) if ranks else None
 
 
-def _members(run: MeasuredRun) -> Iterator[Edge]:
-    for number, (members, call) in enumerate(_spans(run)):
-        ready = members[-1][0]
-        for start, rank, _ in members:
-            op = f"{run.id}/{run.lane_of[rank].number}/{call.members[rank]}"
-            yield f"{run.id}/c{number}", op, {"rank": rank, "waits": ready - start}
+def _members(run: MeasuredRun, meetings: _Meetings) -> Iterator[Edge]:
+    lanes = {rank: f"{run.id}/{lane.number}" for rank, lane in run.lane_of.items()}
+    for number, (call, members) in enumerate(meetings):
+        source, ready = f"{run.id}/c{number}", members[-1][1]
+        for rank, start, _ in members:
+            yield source, f"{lanes[rank]}/{call.members[rank]}", {"rank": rank, "waits": ready - start}

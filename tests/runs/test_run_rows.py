@@ -1,11 +1,16 @@
 """Rows of a run: made anew each time, counted before, and with a digest that sees each of them in any order."""
 
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from stagedb.runs import RunDigest, rank_trace, run_digest, run_rows
+from stagedb.runs import MeasuredRun, RunDigest, rank_trace, run_digest, run_rows
+from stagedb.runs.clocks import JointCollective
+from stagedb.runs.rank_trace import RecordedCollective
+from stagedb.runs.run_rows import _Meetings
 from tests.runs.recordings import small_run
 
 
@@ -72,3 +77,35 @@ def test_runs_of_earlier_formats_keep_their_digest() -> None:
         earlier, {"RunLane": [{"id": "a", "lane": 0}]}, {("NEXT", "RunOp", "RunOp"): [("a", "b", {})]}
     ) == ("95aae35e08b419a096d279c1e288c366623d75f5b6b84ccdd89e825206d5a2bb")
     assert run_digest({**own, "format": 2}, nodes, edges) != run_digest(own, nodes, edges)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_collectives_are_in_the_order_of_their_members(seed: int) -> None:
+    """By a plain sort of the starts, ranks and ends of all members, with many that are the same."""
+    random_ = random.Random(seed)
+    ranks, count = range(random_.choice([1, 3])), 12
+    times = {
+        rank: SimpleNamespace(
+            start=np.array([random_.randrange(3) for _ in range(count)], np.int64),
+            end=np.array([3 + random_.randrange(2) for _ in range(count)], np.int64),
+        )
+        for rank in ranks
+    }
+    calls = []
+    for place in range(count):
+        of = random_.sample(ranks, random_.randint(1, len(ranks)))
+        calls.append(JointCollective(RecordedCollective("all_reduce"), dict.fromkeys(of, place), False))
+    run = SimpleNamespace(calls=calls, ops={rank: SimpleNamespace(timed=each) for rank, each in times.items()})
+
+    def members(call: JointCollective) -> list[tuple[int, int, int]]:
+        found = ((times[rank].start[at], rank, times[rank].end[at]) for rank, at in call.members.items())
+        return sorted((int(start), rank, int(end)) for start, rank, end in found)
+
+    wanted = [(each, [(rank, start, end) for start, rank, end in members(each)]) for each in sorted(calls, key=members)]
+    meetings = _Meetings.of(cast(MeasuredRun, run))
+    assert list(meetings) == wanted and list(meetings) == wanted
+
+
+def test_a_run_without_collectives_has_no_meeting() -> None:
+    run = SimpleNamespace(calls=(), ops={})
+    assert list(_Meetings.of(cast(MeasuredRun, run))) == []
