@@ -30,8 +30,8 @@ MOST_PROCESSES = 8
 class TraceReading:
     """How the traces of a run are read. progress: called with the bytes that were read of all files.
 
-    kept: where ranks of several files are kept until the run is in the store; None: nowhere. notes: gets what is not
-    read, as sentences.
+    kept: where ranks of several files, or of a large one, are kept until the run is in the store; None: nowhere. notes:
+    gets what is not read, as sentences.
     """
 
     progress: Callable[[int], None] = lambda done: None
@@ -46,17 +46,17 @@ def read_traces(profiles: Mapping[str, Path], reading: TraceReading | None = Non
     kept. Raises what `read_trace` raises, and StagedbError if a process that reads a file is ended.
     """
     how = TraceReading() if reading is None else reading
-    kept = how.kept if len(profiles) > 1 else None
     sizes = {digest: path.stat().st_size for digest, path in profiles.items()}
+    # A small file alone takes as long to keep as to read.
+    kept = how.kept if len(profiles) > 1 or sum(sizes.values()) >= LARGE else None
     found: dict[str, list[RankTrace]] = {}
     if kept is not None:
         known = ((digest, kept.ranks(digest)) for digest in profiles)
         found = {digest: ranks for digest, ranks in known if ranks is not None}
         if found:
-            how.notes(
-                f"{len(found):,} of {len(profiles):,} files were read by an import that did not end, and are not read "
-                "again"
-            )
+            several = f"{len(found):,} of {len(profiles):,} files were read by an import that did not end, and are"
+            one = "the file was read by an import that did not end, and is"
+            how.notes(f"{several if len(profiles) > 1 else one} not read again")
             how.progress(sum(sizes[digest] for digest in found))
     left = {digest: path for digest, path in profiles.items() if digest not in found}
     before = sum(sizes[digest] for digest in found)

@@ -81,9 +81,17 @@ def test_an_interrupted_reading_goes_on(kept: KeptRanks, monkeypatch: pytest.Mon
     assert not kept.directory.exists()
 
 
-def test_one_file_alone_is_not_kept(kept: KeptRanks) -> None:
-    read_traces(profiles(TRACES[:1]), TraceReading(kept=kept))
+def test_one_file_alone_is_kept_if_it_is_large(kept: KeptRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = TRACES[:1]
+    first = read_traces(profiles([path]), TraceReading(kept=kept))
     assert not kept.directory.exists()
+    monkeypatch.setattr(trace_files, "LARGE", path.stat().st_size)
+    read_traces(profiles([path]), TraceReading(kept=kept))
+    notes = list[str]()
+    monkeypatch.setattr(trace_files, "read_trace", lambda *more: pytest.fail("the file is read again"))
+    again = read_traces(profiles([path]), TraceReading(kept=kept, notes=notes.append))
+    assert notes == ["the file was read by an import that did not end, and is not read again"]
+    assert [*map(columns, again)] == [*map(columns, first)]
 
 
 def test_without_a_place_for_them_ranks_are_only_read(tmp_path: Path) -> None:
