@@ -174,32 +174,32 @@ class LaneRows(LaneOps):
         on_path = [*map(self._on_path, (path.end - path.start, np.ones_like(path.reason), path.idle, path.launching))]
 
         def numbers(part: slice) -> Iterator[tuple[Any, ...]]:
-            starts = np.stack([of[rank].timed.start[part] for rank in ranks], axis=1)
-            lengths = np.stack([of[rank].timed.end[part] for rank in ranks], axis=1) - starts
+            timed = [of[rank].timed for rank in ranks]
+            lengths = [each.end[part] - each.start[part] for each in timed]
             exposed = np.add.reduce([of[rank].exposed[part] for rank in ranks]) // count
             slack = np.minimum.reduce([of[rank].slack[part] for rank in ranks])
-            means = lengths.sum(axis=1) // count
             others = (*(each[part] for each in on_path), self.columns.bytes[part])
-            launches, waits = (
-                np.stack([getattr(of[rank].timed, name)[part] for rank in ranks], axis=1)
-                for name in ("launched", "synchronised")
+            starts, launches, waits = (
+                [getattr(each, name)[part] for each in timed] for name in ("start", "launched", "synchronised")
             )
-            return rows_of(starts, lengths, launches, waits, means, exposed, slack, *others)
+            mean = np.add.reduce(lengths) // count
+            # A column a rank: lists of a part, one an op, would be looked at by the collector of garbage.
+            return rows_of(*starts, *lengths, *launches, *waits, mean, exposed, slack, *others)
 
         rows = chain.from_iterable(map(numbers, parts_of(self.op_count)))
         descriptions = self.descriptions(of[first].types, of[first].kinds)
         for index, (description, row) in enumerate(zip(descriptions, rows, strict=True)):
-            begins, durations, launches, waits, mean, exposed, slack, critical, times, idle, launching, size = row
+            mean, exposed, slack, critical, times, idle, launching, size = row[4 * count :]
             values = {
                 **description,
                 "id": f"{self.id}/{index}",
                 "index": index,
-                "start": begins[0],
+                "start": row[0],
                 "duration": mean,
-                "starts": begins,
-                "durations": durations,
-                "launches": launches,
-                "synchronised": waits,
+                "starts": [*row[:count]],
+                "durations": [*row[count : 2 * count]],
+                "launches": [*row[2 * count : 3 * count]],
+                "synchronised": [*row[3 * count : 4 * count]],
                 "total": mean,
                 "exposed": exposed,
                 "slack": slack,
