@@ -55,7 +55,7 @@ def _filled(command: tuple[str, ...], name: str, seeds: Seeds) -> tuple[str, ...
 
 def _run(rng: random.Random, seeds: Seeds) -> Attempt:
     """A trace of a profiler, imported."""
-    name = rng.choice(["rank0.json", "rank0.json", "job.sqlite"])
+    name = rng.choice(["rank0.json", "rank0.json", "rank0.et.json", "job.sqlite"])
     data = seeds.files[name]
     data = damaged(rng, data) if name.endswith("sqlite") else _document(rng, data, seeds.files["rank1.json"])
     files: dict[str, bytes | str] = {"rank1.json": seeds.files["rank1.json"], name: data}

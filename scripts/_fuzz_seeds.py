@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts._fuzz_runs import forked_program
+from tests.runs.execution_traces import linear_step
 from tests.runs.nsight_exports import two_processes, write_export
 from tests.runs.recordings import step
 
@@ -147,6 +148,7 @@ def seeds(directory: Path, environment: Mapping[str, str]) -> Seeds:
     (directory / "system.yaml").write_bytes(preset.read_bytes())
     for rank in range(2):
         step(rank).write(directory)
+    linear_step(0).write(directory / "rank0.et.json")
     write_export(directory / "job.sqlite", two_processes())
     records = json.loads((ROOT / "tests" / "validation" / "records.json").read_text(encoding="utf-8"))
     (directory / "records.json").write_text(json.dumps(records[:1]), encoding="utf-8")
