@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         kind_of,
         properties,
     )
+    from stagedb.api.run_times import RunTimes
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.api.searching import search
     from stagedb.api.serving_search import SearchedServing, search_serving
@@ -85,6 +86,7 @@ __all__ = [
     "RequestWords",
     "Rows",
     "RunInfo",
+    "RunTimes",
     "SavedSummary",
     "SearchInfo",
     "Searched",
@@ -158,6 +160,7 @@ _MODULES = {
         "kind_of",
         "properties",
     ),
+    "run_times": ("RunTimes",),
     "run_views": ("ExportedRun", "ViewedRun"),
     "searching": ("search",),
     "serving_search": ("SearchedServing", "search_serving"),
