@@ -14,9 +14,10 @@
 // column readers: string[]? — ops that read it
 // column depth: integer? — the layer for further tokens that it is in
 // column joined: boolean? — it makes queries, keys and values in one matmul
+// column axes: string[] — names of its axes
 MATCH (:Graph {id: $graph})-[:HAS_TENSOR]->(t:SymTensor)
 WHERE t.role = 'weight'
 RETURN t.name AS name, t.block AS block, t.`order` AS `order`, t.elements AS elements, t.shard AS shard,
   t.present AS present, t.buckets AS buckets, t.grads AS grads, t.gathers AS gathers, t.readers AS readers,
-  t.depth AS depth, t.joined AS joined
+  t.depth AS depth, t.joined AS joined, t.axes AS axes
 ORDER BY name

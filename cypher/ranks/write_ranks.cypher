@@ -9,7 +9,7 @@
 // param last: integer — the last one
 // param axes: map — for each mesh axis, and ep: size, stride
 // param groups: map — for each axis that has groups: first (id), stride, span (stride times size)
-// param classes: map — numbers: the class of each stage and coordinates on cp and ep, that of ep counted first; cp, ep: how many coordinates these have
+// param classes: map — numbers: the class of each stage and coordinates on cp, ep and dp, that of dp counted first; cp, ep, dp: how many coordinates these have
 // column written: integer — ranks that were written
 MATCH (i:Instance {id: $instance})
 SET i.claim = $owner
@@ -24,7 +24,8 @@ WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.c
 CREATE (:Rank {
   id: $instance + '/' + toString(r), instance: $instance, `rank`: r,
   tp: tp, cp: cp, dp: dp, ep: ep, pp: pp,
-  class: $classes.numbers[(pp * $classes.cp + cp % $classes.cp) * $classes.ep + ep % $classes.ep],
+  class: $classes.numbers[
+    ((pp * $classes.cp + cp % $classes.cp) * $classes.ep + ep % $classes.ep) * $classes.dp + dp % $classes.dp],
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
   group_cp: $groups.cp.first + r / $groups.cp.span * $groups.cp.stride + r % $groups.cp.stride,

@@ -90,9 +90,9 @@ class GraphWords(TypedDict, total=False):
     weight_dtype: Literal["same", "int4", "int4_symmetric", "mxfp4", "nvfp4"]
     """Stored weights of linear layers in serving, which multiply in dtype: int4 (AWQ), int4_symmetric (GPTQ), mxfp4
     (experts alone), nvfp4. [same]"""
-    optimizer: Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "sgd", "sgd-momentum"]
-    """What updates the weights. Muon updates the matrices of layers, and AdamW the rest; adamw-8bit is that of
-    bitsandbytes, adamw-8bit-ao that of torchao. [adamw]"""
+    optimizer: Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "dist-muon", "sgd", "sgd-momentum"]
+    """What updates the weights. Muon updates the matrices of layers, and AdamW the rest, dist-muon with each weight
+    on one rank of dp; adamw-8bit is that of bitsandbytes, adamw-8bit-ao that of torchao. [adamw]"""
     muon_tp: Literal["usual", "blockwise", "duplicated"]
     """Matrices that tp partitions in Muon: each rank's part alone, or gathered, so that each has the whole.
     [megatron: blockwise]"""

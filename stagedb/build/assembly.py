@@ -10,6 +10,7 @@ from stagedb.build.costs import Sizes
 from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, UpdateRule, is_master, step
+from stagedb.build.owned_layers import OwnedLayers, parameters_of
 from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
 from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import largest, parse, smallest, symbol
@@ -67,13 +68,17 @@ def assemble(
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     parameters: dict[str, Parameter] = {}
-    for block in blocks:
+    for number, block in enumerate(blocks):
         sizes = own.get(block.plan.name, usual)
+        owned = OwnedLayers.of(number, block, sizes) if reduction_rules.owned else None
         once_a_step, step_tensors, layouts, buckets = step(
             block, reduction_rules, tie, rule, repeats="kv_heads" in sizes.replicable
         )
         rows = [*block.operations, *once_a_step]
-        ops += [sym_op(block, op, i, sizes, layouts, reduction_rules, tie) for i, op in enumerate(rows)]
+        for place, op in enumerate(rows):
+            here = sizes if owned is None else owned.sizes_of(op)
+            row = sym_op(block, op, place, here, layouts, reduction_rules, tie)
+            ops.append(row if owned is None else owned.placed(op, row))
         parameters |= _parameters(block, rows, sizes, layouts, buckets, reduction_rules, tie)
         tensors |= {row.name: row for row in _tensors(block, rows, step_tensors, sizes, layouts, tie)}
     used = {name for each in parameters.values() for name in (*each.buckets, *each.gathers)}
@@ -235,7 +240,10 @@ def _parameters(
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
         shape = sizes.local_shape(weight, layout)
-        shard = shard_elements(shape, block.rows[weight.name], layout, reduction_rules.columns)
+        if reduction_rules.owned:
+            shard = sizes.elements(weight, layout) / parameters_of(weight, layout, sizes)
+        else:
+            shard = shard_elements(shape, block.rows[weight.name], layout, reduction_rules.columns)
         updated = reduction_rules.sharded or weight.name in block.gradients
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
@@ -251,7 +259,7 @@ def _parameters(
             buckets=tuple(buckets[weight.name]),
             grads=_made_with(block.gradients[weight.name], makers, issued) if weight.name in block.gradients else (),
             tied=tie.first if tie is not None and weight.name == tie.second else None,
-            **(sharded if reduction_rules.optimizer else {}),
+            **(sharded if reduction_rules.optimizer or reduction_rules.owned else {}),
         )
     return found
 

@@ -22,6 +22,10 @@ STATE = "momentum_buffer"
 """The word of its state, as in `torch.optim.Muon`."""
 
 
+MOMENTUM, GATHER, ORTHOGONALISATION, CUT = CHAIN = ("momentum", "gather", "orthogonalisation", "slice")
+"""The words of the operators of a matrix before its update, with which their names end."""
+
+
 @dataclass(frozen=True)
 class Muon:
     """How Muon runs. gathers: ranks of tp gather the matrices that they partition. splits: see `Orthogonalisation`."""
@@ -91,18 +95,18 @@ def muon_step(
     state = Tensor(f"{weight.name}.{STATE}", weight.axes, "opt", "optimizer_state")
     layouts[state.name] = own
     update = chain.made("direction", gradient.dtype, own)
-    chain.emit("momentum", Momentum(), (gradient, state), update, state)
+    chain.emit(MOMENTUM, Momentum(), (gradient, state), update, state)
     cut = own.on("tp") if muon.gathers else None
     gathered = own.with_("tp", None) if isinstance(cut, Partitioned) else own
     if isinstance(cut, Partitioned):
         whole = chain.made("direction.whole", gradient.dtype, gathered)
-        chain.emit("gather", Redistribution(ALL_GATHER.name, "tp", source=cut.axis), (update,), whole)
+        chain.emit(GATHER, Redistribution(ALL_GATHER.name, "tp", source=cut.axis), (update,), whole)
         update = whole
     made = chain.made("orthogonal", "bf16", gathered)
-    chain.emit("orthogonalisation", _orthogonalisation(muon, block, weight), (update,), made)
+    chain.emit(ORTHOGONALISATION, _orthogonalisation(muon, block, weight), (update,), made)
     if isinstance(cut, Partitioned):
         part = chain.made("orthogonal.part", "bf16", own)
-        chain.emit("slice", Redistribution(SLICE, "tp", target=cut.axis), (made,), part)
+        chain.emit(CUT, Redistribution(SLICE, "tp", target=cut.axis), (made,), part)
         made = part
     chain.emit("optimizer", MuonUpdate(), (weight, made, master), weight, master)
     return chain.operations, state

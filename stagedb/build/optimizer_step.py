@@ -34,7 +34,7 @@ from stagedb.ir.operators.optimizer import (
     WriteWeight,
 )
 from stagedb.ir.tensors import Operation, Tensor
-from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.graph_options import MUONS, GraphOptions
 from stagedb.workflows.training import STEP
 
 
@@ -55,7 +55,7 @@ class UpdateRule:
     @classmethod
     def of(cls, options: GraphOptions) -> "UpdateRule":
         """The update rule that the options of a graph name."""
-        if options.optimizer == "muon":
+        if options.optimizer in MUONS:
             return cls(AdamW(), Muon(options.gathers_for_muon, options.framework.splits_packed))
         usual = OPTIMIZERS[options.optimizer]()
         return cls(

@@ -57,7 +57,7 @@ class BucketRule:
     the wire. `parts`: an all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters are
     always of parts. norms: it is over one number a gradient. of: whether it takes all weights, only those of `experts`
     that ranks of ep divide among them, or only `dense` ones. again: it runs where a backward computes its forward
-    again.
+    again. owned: the parts of a gather are whole weights, and members have unequal numbers of them.
     """
 
     name: str
@@ -73,6 +73,7 @@ class BucketRule:
     members: Expression | None = None
     of: Literal["all", "dense", "experts"] = "all"
     again: bool = False
+    owned: bool = False
 
     def takes(self, weight: Layout) -> bool:
         """Whether a weight with this layout, or its gradient, is in buckets of this rule."""
@@ -83,6 +84,8 @@ class BucketRule:
 
         They are expressions over `elements` of the weight, and `shard`, the elements of a rank's part.
         """
+        if self.owned:
+            return symbol("shard") * CLASS_BYTES[self.dtype], symbol("elements") * CLASS_BYTES[self.dtype]
         if self.norms:
             return CLASS_BYTES[self.dtype], CLASS_BYTES[self.dtype]
         if not self.kind.resizes:
@@ -103,7 +106,8 @@ class ReductionRules:
     that are partial on only one of the two, because of a user's strategy. context: whether there is a cp at all.
     parameters: the buckets that gather sharded parameters. partial: the buckets for gradients that are partial
     over tp; without any, each is reduced on its own once a step. sharded: whether each rank keeps only a part of the
-    parameters. optimizer: whether the optimizer updates only a part. clips: whether gradients are clipped before.
+    parameters. optimizer: whether the optimizer updates only a part. owned: whether each rank updates whole weights of
+    its own. clips: whether gradients are clipped before.
     norms: the buckets of their norms then. columns: see `shard_elements`. temporaries: whether gradients are computed
     by several kernels, with values between them (`graph.temporaries`).
     """
@@ -113,6 +117,7 @@ class ReductionRules:
     partial: tuple[BucketRule, ...] = ()
     sharded: bool = False
     optimizer: bool = False
+    owned: bool = False
     clips: bool = False
     norms: tuple[BucketRule, ...] = ()
     columns: bool = False

@@ -172,6 +172,9 @@ def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:
     partial: tuple[BucketRule, ...] = ()
     if framework.sequence_parallel_gradients == "one":
         partial = (BucketRule("bucket.gradients.tp", ALL_REDUCE, ONE.name, "tp", STEP, parts=options.zero == 3),)
+    if options.owns_layers:
+        update = BucketRule("bucket.parameters.update", ALL_GATHER, ONE.name, "dp", STEP, dtype="param", owned=True)
+        return ReductionRules((_reduced(options, framework),), (update,), partial, owned=True)
     if options.zero == 0:
         return ReductionRules((_reduced(options, framework),), partial=partial)
     if options.zero == 1:

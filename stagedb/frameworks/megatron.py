@@ -64,6 +64,8 @@ MEGATRON = Framework(
     # `TensorParallelMuon` in `emerging_optimizers.py`: `muon_tp_mode`, `muon_split_qkv`.
     muon_tp="blockwise",
     splits_packed=True,
+    # `LayerWiseDistributedOptimizer` in `core/optimizer/layer_wise_optimizer.py`.
+    owns_layers=True,
     any_optimizer=False,
     # `HybridDeviceOptimizer` in `core/optimizer/cpu_offloading`, without `--overlap-cpu-optimizer-d2h-h2d`.
     offloads=("optimizer",),

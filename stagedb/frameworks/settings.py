@@ -135,6 +135,7 @@ MEGATRON_LM = SettingNames(
         "optimizer": {
             "adamw": (),
             "muon": ("optimizer muon",),
+            "dist-muon": ("optimizer dist_muon",),
             "sgd": ("optimizer sgd", "sgd-momentum 0"),
             "sgd-momentum": ("optimizer sgd",),
         },

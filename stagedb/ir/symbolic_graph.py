@@ -69,7 +69,8 @@ class Parameter:
     `tied` names the weight that it shares values with.
     If parameters, or their gradients or states, are sharded over dp: the first `rows` axes together are the dimension
     that is dealt in equal parts, the last ones padded. `shard` is the number of elements of one rank's part, `gathers`
-    are the bucket ops that put the parts together, and `readers` are the ops that read the weight.
+    are the bucket ops that put the parts together, and `readers` are the ops that read the weight. Where ranks update
+    whole weights of their own, `shard` is the number of elements of one of them: of the matrix of one expert.
     """
 
     order: int

@@ -9,8 +9,8 @@ from stagedb.lowering.bucket_members import Bucket
 from stagedb.lowering.stage_blocks import IssueOrder, Stage
 from stagedb.schedules import LOOP, ChunkPlacement, ChunkRoute, Task, pairs, receiver, sending, sent
 
-Member = tuple[int, int]
-"""A rank's coordinates on cp and ep."""
+Member = tuple[int, int, int]
+"""A rank's coordinates on cp, ep and dp."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class StageWork:
     """The work of a rank of one stage.
 
     index: of the stage. chunks: in their order on the stage. tasks: in the order in which they run. member: coordinates
-    on cp and ep of the rank; 0 along an axis whose ranks do the same.
+    on cp, ep and dp of the rank; 0 along an axis whose ranks do the same.
     """
 
     index: int
     chunks: tuple[ChunkWork, ...]
     tasks: tuple[Task, ...]
-    member: Member = (0, 0)
+    member: Member = (0, 0, 0)
 
     @property
     def layers(self) -> int:
@@ -71,7 +71,7 @@ class RankClass:
     number: of the class. digest: of the work. stages: their indexes. first_layers: for each stage, chunk after chunk,
     the number to add to a layer's number on the stage to get its number in the model. work: that of the first stage;
     peers and groups are relative in it, so it serves all stages. places: (stage, member) of all ranks; the member (0,
-    0) represents all where none differ.
+    0, 0) represents all where none differ.
     """
 
     number: int

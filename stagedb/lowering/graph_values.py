@@ -14,6 +14,7 @@ from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.lowering.class_digests import Member
 from stagedb.lowering.expert_units import ExpertSpan, spans
+from stagedb.lowering.layer_owners import all_owned
 from stagedb.lowering.stage_blocks import BUCKET, Block
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
@@ -32,7 +33,7 @@ OP_COLUMNS = (
 )
 WEIGHT_COLUMNS = (
     *("name", "block", "order", "elements", "shard", "present", "buckets", "grads", "gathers", "readers"),
-    *("depth", "joined"),
+    *("depth", "joined", "axes"),
 )
 """Properties of ops and of weights that lowering reads: the columns of `instantiate/ops` and `instantiate/weights`."""
 
@@ -63,13 +64,15 @@ class Evaluated:
     layers that recompute and layers that do not, between ranks of cp and of ep, and between the turns of a loop.
     `variants` gives the place of the map for each (whether it recomputes, member, turn). A member's coordinate is 0
     where ranks along the axis do not differ. temporaries: for each map, bytes that ops allocate while they run. They
-    are separate because two ranks that differ in nothing else are of one class. ragged: matmuls of experts with uneven
+    are separate because two ranks that differ in nothing else are of one class. envs: for each map, the values of its
+    symbols. ragged: matmuls of experts with uneven
     loads, which have no dims. loops: blocks that have loops. turns: the number of each loop. width: the largest number
     of ops of a loop.
     """
 
     values: tuple[Mapping[str, int], ...]
     temporaries: tuple[Mapping[str, int], ...]
+    envs: tuple[Mapping[str, int], ...]
     variants: Mapping[tuple[bool, Member, int], int]
     ragged: tuple[str, ...]
     loops: frozenset[str]
@@ -90,7 +93,8 @@ def evaluate_graph(graph: GraphRows, plan: Plan, first_of_cp: bool = False) -> E
 
     first_of_cp: whether all ranks of cp have the values of the first one.
     """
-    values = _Values(plan, graph.sizes)
+    env = _env(plan, graph)
+    values = _Values(plan, env)
     # An op of a loop that the first iteration on the first rank leaves out may be in another iteration.
     ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
     for op in ops:
@@ -112,13 +116,14 @@ def evaluate_graph(graph: GraphRows, plan: Plan, first_of_cp: bool = False) -> E
     )
     looped = [op for op in ops if op["times"] is not None]
     turns = _turns(looped, values, graph)
-    maps, envs, variants = _variants(values.known, plan, graph, turns, first_of_cp)
+    maps, envs, variants = _variants(values.known, plan, graph, turns, env, first_of_cp)
     apart = of_experts(graph)
     split = plan.may_split and any(map(splits, plan.orders()))
     held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
     return Evaluated(
         values=maps,
         temporaries=tuple({text: plan.evaluate(text, env) for text in held} for env in envs),
+        envs=envs,
         variants=variants,
         ragged=_ragged(ops, plan, graph.sizes),
         loops=frozenset(op["block"] for op in looped),
@@ -135,6 +140,14 @@ def evaluate_graph(graph: GraphRows, plan: Plan, first_of_cp: bool = False) -> E
     )
 
 
+def _env(plan: Plan, graph: GraphRows) -> dict[str, int]:
+    """The values of symbols on the first rank, which updates all weights of its stage where ranks own some."""
+    env = plan.env(graph.sizes)
+    if plan.options.owns_layers:
+        env |= all_owned(plan, env, [block.name for block in graph.blocks], graph.weights)
+    return env
+
+
 def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan, sizes: Mapping[str, int]) -> tuple[str, ...]:
     if not uneven(plan, sizes):
         return ()
@@ -149,11 +162,12 @@ def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: GraphR
 
 
 def _variants(
-    known: Mapping[str, int], plan: Plan, graph: GraphRows, turns: int, first_of_cp: bool
+    known: Mapping[str, int], plan: Plan, graph: GraphRows, turns: int, env: Mapping[str, int], first_of_cp: bool
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
     """The distinct maps, the values of the symbols in each, and which map holds where.
 
-    The last result is by whether a layer recomputes, member and turn, from 0.
+    The last result is by whether a layer recomputes, member and turn, from 0. env: the values of all symbols on the
+    first rank.
     """
     used = {text: symbols(text) for text in known}
     of_experts = {"load_here", "load_dealt", *COPY_SYMBOLS}
@@ -165,8 +179,7 @@ def _variants(
     of_cp = not first_of_cp and any("cp_rank" in names for names in used.values())
     read = sorted(of_experts & {name for names in used.values() for name in names})
     of_ep = bool(read) and len({tuple(map(own.get, read)) for own in plan.symbols_of_ep(graph.sizes)}) > 1
-    apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
-    env = plan.env(graph.sizes)
+    apart = sorted({(cp if of_cp else 0, ep if of_ep else 0, 0) for cp, ep, _ in members(plan)})
     map_of: dict[tuple[int, ...], int] = {}
     maps: list[Mapping[str, int]] = []
     envs: list[Mapping[str, int]] = []
@@ -181,7 +194,7 @@ def _variants(
 
     for again in (True,) if plan.recomputes_all else (False, True):
         for member in apart:
-            ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
+            ranked = {**env, **plan.rank_symbols(graph.sizes, *member[:2])}
             for step in range(max(turns, 1)):
                 own = {**ranked, "runs": 1 + again, "step": step + 1}
                 changed = tuple(value(text, names, own) for text, names in changing.items())
@@ -258,8 +271,8 @@ def _parts(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[str, tuple[Par
 class _Values:
     """The expressions evaluated so far; each text once."""
 
-    def __init__(self, plan: Plan, sizes: Mapping[str, int]) -> None:
-        self._plan, self._env = plan, plan.env(sizes)
+    def __init__(self, plan: Plan, env: Mapping[str, int]) -> None:
+        self._plan, self._env = plan, env
         self.known: dict[str, int] = {}
 
     def of(self, text: str, what: str) -> int:

@@ -11,6 +11,7 @@ from stagedb.inputs import shown
 from stagedb.lowering.bucket_members import fill
 from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
+from stagedb.lowering.owned_classes import digest_of, with_owners
 from stagedb.lowering.packed_groups import check_groups
 from stagedb.lowering.stage_blocks import lay_out
 from stagedb.mentions import Word
@@ -61,11 +62,11 @@ def prepare(stored: GraphRows, plan: Plan, first_of_cp: bool = False) -> Prepare
     _check_fused(stored, plan)
     _check_ends(stored, plan)
     _check_backward(stored, plan)
-    evaluated = evaluate_graph(stored, plan, first_of_cp)
+    evaluated, classes = classes_of(stored, plan, evaluate_graph(stored, plan, first_of_cp))
     return Prepared(
         instance_id(stored.id, stored.sizes, plan),
         evaluated,
-        classes_of(stored, plan, evaluated),
+        classes,
         _groups(stored, plan, evaluated),
     )
 
@@ -127,8 +128,11 @@ def _groups(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[AxisGr
     return made
 
 
-def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    """The rank classes of a graph under a plan, with the blocks, buckets and tasks of their stages."""
+def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[Evaluated, tuple[RankClass, ...]]:
+    """The rank classes of a graph under a plan, with the blocks, buckets and tasks of their stages.
+
+    Returns the values of expressions too, which have more variants where ranks of dp update weights of their own.
+    """
     orders, placement, last = plan.tasks(), plan.placement, plan.pp * plan.virtual_stages - 1
     works = []
     room = 1 + evaluated.turns * evaluated.width
@@ -167,5 +171,9 @@ def classes_of(stored: GraphRows, plan: Plan, evaluated: Evaluated) -> tuple[Ran
         for stage in range(plan.pp):
             numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             works.append(StageWork(stage, tuple(chunks[number] for number in numbers), orders[stage], member))
-    common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
-    return classify(works, common)
+    values: object = evaluated.values
+    if plan.options.owns_layers:
+        evaluated, works = with_owners(stored, plan, evaluated, works)
+        values = digest_of(evaluated.values)
+    common = {"format": FORMAT, "graph": stored.id, "values": values, "dtypes": plan.dtypes.names()}
+    return evaluated, classify(works, common)

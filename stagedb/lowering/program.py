@@ -69,7 +69,8 @@ def lower(graph: IndexedGraph, plan: Plan, first_of_cp: bool = False) -> Program
     classes: Sequence[ClassColumns] = _columns(graph.graph, plan, rows, like)
     classes = [placed(columns, words) for columns in classes]  # where its messages lead
     classes = [joined_tasks(columns, words) for columns in classes]  # tasks that run operator by operator together
-    classes = with_calls(classes)  # calls of ranks with unequal loads
+    group_columns = group_table(made.groups)
+    classes = with_calls(classes, group_columns)  # calls of ranks with unequal loads
     workload = Workload(
         instance=made.id,
         name=graph.stored.name,
@@ -79,7 +80,7 @@ def lower(graph: IndexedGraph, plan: Plan, first_of_cp: bool = False) -> Program
         degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
         classes=tuple(classes),
         ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
-        groups=group_table(made.groups),
+        groups=group_columns,
     )
     carried = _carried(rows)
     return Program(graph.graph, plan, workload, {number: carried[of] for number, of in like.items()})
@@ -134,7 +135,7 @@ def _with_tasks(columns: ClassColumns, row: Row, tasks: Sequence[Row], instance:
         id=tuple(f"{instance}/{number}{id[beginning:]}" for id in columns.origins.id),
         tasks=tuple(task["id"] for task in tasks),
         first_layers=tuple(row["first_layers"]),
-        member=(row["cp"], row["ep"]),
+        member=(row["cp"], row["ep"], row["dp"]),
     )
     task_columns = tasks_of_rows({name: [task[name] for task in tasks] for name in tasks[0]})
     return replace(

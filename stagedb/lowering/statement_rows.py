@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 from stagedb.lowering.class_digests import Member, RankClass, feeds
 from stagedb.lowering.copies import Row, bucket_id, chunks_of, op_prefix
@@ -25,6 +25,7 @@ def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int])
             "layers": rank_class.work.layers,
             "cp": rank_class.work.member[0],
             "ep": rank_class.work.member[1],
+            "dp": rank_class.work.member[2],
             "ranks": ranks[rank_class.number],
             "ops": ops[rank_class.number],
             "tasks": len(rank_class.work.tasks),
@@ -118,19 +119,22 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: Chunk
 def rank_layout(classes: Sequence[RankClass], plan: Plan, groups: Sequence[AxisGroups]) -> RankLayout:
     """The numbers from which all ranks and groups of an instance follow."""
     number = {place: rank_class.number for rank_class in classes for place in rank_class.places}
-    cps, eps = (size if any(member[at] for _, member in number) else 1 for at, size in ((0, plan.cp), (1, plan.ep)))
-    table = [number.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(cps) for ep in range(eps)]
-    return RankLayout(plan, tuple(table), cps, eps, tuple(groups))
+    cps, eps, dps = (
+        size if any(member[at] for _, member in number) else 1 for at, size in enumerate((plan.cp, plan.ep, plan.dp))
+    )
+    places = product(range(plan.pp), range(cps), range(eps), range(dps))
+    table = tuple(number.get((stage, (cp, ep, dp)), -1) for stage, cp, ep, dp in places)
+    return RankLayout(plan, table, cps, eps, dps, tuple(groups))
 
 
 def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, Member], int]:
-    """The number of the rank class of each stage and member (coordinates on cp and ep)."""
+    """The number of the rank class of each stage and member (coordinates on cp, ep and dp)."""
     number = {place: rank_class.number for rank_class in classes for place in rank_class.places}
-    of_cp, of_ep = (any(member[axis] for _, member in number) for axis in (0, 1))
+    of_cp, of_ep, of_dp = (any(member[axis] for _, member in number) for axis in range(3))
     return {
-        (stage, (cp, ep)): number[stage, (cp if of_cp else 0, ep if of_ep else 0)]
+        (stage, (cp, ep, dp)): number[stage, (cp if of_cp else 0, ep if of_ep else 0, dp if of_dp else 0)]
         for stage in range(plan.pp)
-        for cp, ep in members(plan)
+        for cp, ep, dp in members(plan)
     }
 
 

@@ -6,17 +6,20 @@ the instance.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
+from stagedb.build.muon import STATE
 from stagedb.collectives import gathers, resizes
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.copies import is_at_end
 from stagedb.lowering.stage_blocks import BUCKET, CUT
+from stagedb.memory.owned_weights import OwnedGather, owned_gather
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import Task, splits
@@ -50,13 +53,15 @@ class BucketStorage:
     """The collective of a bucket in the memory of a rank.
 
     gathers: it gathers parameters; otherwise it reduces gradients. bytes_in, bytes_out: of operand and result on one
-    rank. members: the weights whose parameters, or whose gradients, it carries.
+    rank. members: the weights whose parameters, or whose gradients, it carries. held: bytes that a gather of whole
+    weights holds until these are written.
     """
 
     gathers: bool
     bytes_in: int
     bytes_out: int
     members: tuple[PlacedWeight, ...]
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class ChunkProgram:
     outside layers. recomputing: positions of layers that recompute something. storage: for each tensor, the tensor
     whose bytes it uses. gradients: the weight of each gradient that a backward makes. given, gives: the chunks of the
     same stage that are before and after it in the pipeline, which hand over without a message; None where they are
-    elsewhere.
+    elsewhere. shares: the part of each weight that the rank updates, where ranks of dp update weights of their own.
     """
 
     chunk: int
@@ -120,6 +125,7 @@ class ChunkProgram:
     gradients: Mapping[Key, Key]
     given: int | None = None
     gives: int | None = None
+    shares: Mapping[Key, Fraction] = field(default_factory=dict)
 
     @cached_property
     def by_block(self) -> Mapping[str, list[SymTensor]]:
@@ -159,6 +165,13 @@ class ChunkProgram:
     def resolve(self, key: Key) -> Key:
         """The storage that a tensor uses: its own, or that of a tensor that it is a view of."""
         return storage_of(self.storage, key)
+
+    def updated(self, name: str, weight: Key) -> int:
+        """Bytes of a tensor of a weight's update, such as a state, of which a rank has that of its own weights.
+
+        name: of the tensor. weight: name and position of the weight.
+        """
+        return int(self.sizes[name] * self.shares.get(weight, 1))
 
 
 def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
@@ -212,7 +225,7 @@ class _Making:
         self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
         self.place = place
         self.split = splits([task for task in tasks_of(columns) if task.chunk == chunk])
-        self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
+        self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member[:2])}
         self.widths = {name: FORMAT_BYTES[format_] for name, format_ in plan.dtypes.names().items()}
         self.values: dict[str, int] = {}
         self.tensors = {tensor.name: tensor for tensor in graph.tensors}
@@ -296,6 +309,7 @@ class _Making:
             gradients=dict(self.gradients()),
             given=self.given,
             gives=self.gives,
+            shares={(name, at): share for gather in self.owned.values() for (at, name), share in gather.shares.items()},
         )
 
     def recomputes(self, place: BlockPlace) -> bool:
@@ -340,8 +354,10 @@ class _Making:
         ops, origins = self.columns.ops, self.columns.origins
         op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.operand[row])
         if op.block == BUCKET:
-            members = self.carried.get(row, ())
-            return Item(op, row, position, bucket=BucketStorage(gathers(op.kind), size, int(ops.result[row]), members))
+            members, owned = self.carried.get(row, ()), self.owned.get(row)
+            held = 0 if owned is None else owned.held * self.widths["param"]
+            storage = BucketStorage(gathers(op.kind), size, int(ops.result[row]), members, held)
+            return Item(op, row, position, bucket=storage)
         reads, writes = (
             tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
         )
@@ -354,6 +370,23 @@ class _Making:
             # that is sent. The result of a single expert needs no copy: it is in the order of ranks already.
             temporary += size
         return Item(op, row, position, reads, writes, temporary, size)
+
+    @cached_property
+    def owned(self) -> Mapping[int, OwnedGather]:
+        """The gathers of whole weights, by their rows."""
+        columns, found = self.columns, dict[int, OwnedGather]()
+        for row, members in self.carried.items() if self.plan.options.owns_layers else ():
+            if row in self.rows and gathers(columns.ops.kind[row]):
+                weights = [self.own_weight(member) for member in members]
+                muon = [each.name for _, each, *_ in weights if f"{each.name}.{STATE}" in self.tensors]
+                found[row] = owned_gather(self.plan, columns.origins.member, columns.ops.axis[row], weights, muon)
+        return found
+
+    def own_weight(self, placed: PlacedWeight) -> tuple[int, SymTensor, int, int]:
+        tensor = self.tensors[placed.weight]
+        if tensor.parameter is None or tensor.parameter.shard is None:
+            raise ValueError(f"{placed.weight} is no weight that a rank updates whole")
+        return placed.position, tensor, self.value(tensor.parameter.elements), self.value(tensor.parameter.shard)
 
     def parts(self) -> Iterator[tuple[str, int, int, bool]]:
         """Bytes of a rank's part of each sharded tensor, padded and its own, and whether it is cut along columns."""

@@ -111,7 +111,10 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
             category = Category.MASTER if word == "master" else Category.OPTIMIZER
             # A parameter's storage is padded, and the optimizer makes its state for the rank's own rows.
             size = chunk.program.own[name] if chunk.sharded else chunk.owned(name, chunk.plan.options.zero >= 1)
-            yield State(name, layer, size, category)
+            if chunk.program.shares:
+                size = chunk.program.updated(name, (weight, key[1]))
+            if size:
+                yield State(name, layer, size, category)
 
 
 def _inputs(chunk: Chunk) -> Iterator[State]:

@@ -318,6 +318,8 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
     last = {key: Moment(kind, index + 1) for kind, index, item in step for key in item.reads}
     made = set[Key]()
     for kind, index, item in step:
+        if item.bucket is not None and item.bucket.held:
+            yield brief(f"{item.op.name}.flat", None, item.bucket.held, Category.COMMUNICATION, kind, index)
         if item.temporary and item.op.kind == Orthogonalisation.kind:
             layer = chunk.program.layers.get(item.position)
             yield brief(f"{item.op.name}.temporary", layer, item.temporary, Category.TEMPORARIES, kind, index)
@@ -325,6 +327,8 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
         for key in item.writes:
             if chunk.program.tensors[key[0]].role == "gradient":
                 size = chunk.returned_size(item) or chunk.program.sizes[key[0]]
+                if alone and chunk.program.shares:
+                    size = chunk.program.updated(key[0], (item.op.name.rpartition(".")[0], item.position))
                 begin = Moment(kind, index)
                 end = last[key] if alone else chunk.step_end
                 made |= {key} if alone else set()

@@ -23,6 +23,8 @@ RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "uly
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
 MOST_PARTS = 512
 """The most parts of a loss. Each is operators of its own, some twenty of them."""
+MUONS = ("muon", "dist-muon")
+"""Optimizers that update matrices of layers by Muon, and other weights by AdamW."""
 PYTORCH_OPTIMIZERS = ("adamw-8bit", "adamw-8bit-ao", "adafactor")
 """Optimizers of PyTorch, or of its libraries, that update each weight by states of another shape or format."""
 SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
@@ -99,7 +101,12 @@ class GraphOptions(GraphAspects):
     def gathers_for_muon(self) -> bool:
         """Whether Muon gathers matrices that ranks of tp partition."""
         chosen = self.framework.muon_tp if self.muon_tp == "usual" else self.muon_tp
-        return self.optimizer == "muon" and chosen != "blockwise"
+        return self.optimizer in MUONS and chosen != "blockwise"
+
+    @property
+    def owns_layers(self) -> bool:
+        """Whether each weight is updated by one rank of dp, which the others get it from."""
+        return self.optimizer == "dist-muon"
 
     @property
     def absorbs(self) -> bool:
@@ -109,7 +116,7 @@ class GraphOptions(GraphAspects):
 
     def _settle_muon(self) -> None:
         """One word for the same graph. Raises UsageError for what Muon cannot be combined with."""
-        if self.optimizer != "muon":
+        if self.optimizer not in MUONS:
             if self.muon_tp != "usual":
                 raise UsageError(
                     f"{self.optimizer} updates each number of a weight alone: {Word('muon_tp', self.muon_tp)} needs "
@@ -118,11 +125,25 @@ class GraphOptions(GraphAspects):
             return
         if self.muon_tp == self.framework.muon_tp:
             object.__setattr__(self, "muon_tp", "usual")
+        optimizer = Word("optimizer", self.optimizer)
+        if self.owns_layers and not self.framework.owns_layers:
+            raise UsageError(
+                f"{self.framework.title} has no Muon whose weights are each updated by one rank of dp: {optimizer} "
+                f"needs {recipes_with(lambda other: other.owns_layers)}, or take {Word('optimizer', 'muon')}"
+            )
         if self.zero:
+            spread = self.framework.owns_layers and not self.owns_layers
+            own = f"; {Word('optimizer', 'dist-muon')} leaves each weight to one rank of dp" if spread else ""
             raise UsageError(
                 f"Muon needs whole matrices, and zero {self.zero} shards {SHARDED[self.zero]} over dp: "
-                f"{Word('optimizer', 'muon')} needs {Word('zero', 0)}"
+                f"{optimizer} needs {Word('zero', 0)}{own}"
             )
+        for word in ("cp_grad_sync", "ep_sync"):
+            if self.owns_layers and not getattr(self, word):
+                raise UsageError(
+                    f"{optimizer} leaves each weight to one of the ranks that have its whole gradient: "
+                    f"{Word(word, False)} needs {Word('optimizer', 'muon')}"
+                )
 
     def _check_own_optimizer(self) -> None:
         """Raise UsageError for an optimizer of PyTorch's where another framework, or ZeRO, needs one of its own."""

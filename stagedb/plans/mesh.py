@@ -36,6 +36,9 @@ copies of a tied embedding."""
 TOKEN_AXES = ("ep", "epn", "epr")
 """Axes along which tokens are sent to their experts and back."""
 
+OWNED_AXES = ("dp", "edp")
+"""Axes along which ranks may each update whole weights of their own."""
+
 
 @dataclass(frozen=True)
 class AxisGroups:
@@ -142,23 +145,26 @@ def member_axis(plan: Plan) -> str:
     return min((axis for axis in plan.expert_axes if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
 
 
-def members(plan: Plan) -> Counter[tuple[int, int]]:
-    """The number of ranks of a stage by their coordinates (on cp, on ep)."""
+def members(plan: Plan) -> Counter[tuple[int, int, int]]:
+    """The number of ranks of a stage by their coordinates (on cp, on ep, on dp).
+
+    That on dp is 0 for all unless ranks of dp update weights of their own.
+    """
     axes = sorted(plan.expert_axes, key=plan.rank_order.index)
     alike = 1 if "tp" in axes else plan.tp
     # The coordinates repeat along the ranks: one period is counted, and multiplied by the number of periods.
     inner = math.prod(getattr(plan, axis) for axis in axes[: axes.index("cp")]) if plan.cp > 1 else 1
     period = math.lcm(inner * plan.cp, plan.ep)
     times, rest = divmod(plan.expert_ranks, period)
-    if rest:  # no whole number of periods: a plan that is refused elsewhere
+    if rest or plan.options.owns_layers:  # no whole number of periods: a plan that is refused elsewhere
         times, period = 1, plan.expert_ranks
     alike *= times
-    found: Counter[tuple[int, int]] = Counter()
+    found: Counter[tuple[int, int, int]] = Counter()
     for number in range(period):
         at, rest = dict[str, int](), number
         for axis in axes:
             rest, at[axis] = divmod(rest, getattr(plan, axis))
-        found[at["cp"], number % plan.ep] += alike
+        found[at["cp"], number % plan.ep, at["dp"] if plan.options.owns_layers else 0] += alike
     return found
 
 

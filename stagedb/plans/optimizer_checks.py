@@ -4,18 +4,38 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, one_of
-from stagedb.plans.graph_options import PYTORCH_OPTIMIZERS
+from stagedb.plans.graph_options import MUONS, PYTORCH_OPTIMIZERS
 from stagedb.plans.plan_fields import PlanFields
 
 
 def check_optimizer(plan: PlanFields) -> None:
-    """Raise UsageError for Muon over matrices that tp partitions, in a framework without a usual way for these."""
+    """Raise UsageError for Muon over matrices that tp partitions, in a framework without a usual way for these, and for
+    weights that are each updated by one rank, where that does not follow from coordinates on cp and dp."""
     options = plan.options
-    unnamed = options.optimizer == "muon" and options.muon_tp == "usual" and options.framework.muon_tp is None
+    unnamed = options.optimizer in MUONS and options.muon_tp == "usual" and options.framework.muon_tp is None
     if unnamed and plan.tp > 1:
         raise UsageError(
             f"{options.framework.title} has no usual way for Muon over matrices that {Word('tp', plan.tp)} partitions: "
             f"name {one_of('muon_tp', ('blockwise', 'duplicated'))}, or take {Word('tp', 1)}"
+        )
+    if options.owns_layers:
+        _check_owners(plan)
+
+
+def _check_owners(plan: PlanFields) -> None:
+    """Raise UsageError where ranks of one place on cp and dp own different experts, and for several chunks a stage."""
+    usual = f"take {Word('optimizer', 'muon')}"
+    if plan.virtual_stages > 1:
+        raise UsageError(
+            f"{Word('optimizer', 'dist-muon')} gathers the weights of all chunks of a stage in one message, which "
+            f"stagedb has for one chunk only: {Word('virtual_stages', plan.virtual_stages)} does not suit it; take a "
+            f"schedule with one chunk a stage, or {usual}"
+        )
+    within = min(("tp", "cp", "dp"), key=plan.rank_order.index) == "tp" and plan.ep % plan.tp == 0
+    if "tp" in plan.expert_axes and plan.tp > 1 and plan.ep > 1 and not within:
+        raise UsageError(
+            f"ranks of tp {plan.tp} hold other experts, and only where ep is a multiple of tp, and tp is the innermost "
+            f"axis, do they own the same weights: {Word('optimizer', 'dist-muon')} needs such a plan, or {usual}"
         )
 
 

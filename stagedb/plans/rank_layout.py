@@ -4,6 +4,7 @@ A store keeps these numbers with the instance. Readers compute ranks and groups 
 written when a query asks for them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -24,14 +25,16 @@ _COLUMNS = ("group_firsts", "group_counts", "group_sizes", "group_strides", "gro
 class RankLayout:
     """The mesh of a plan, the class of each of its places, and its groups.
 
-    classes: by stage and coordinates on cp and ep, that of ep counted first; -1 where there is no rank. along_cp,
-    along_ep: how many coordinates `classes` has on these axes: 1 if all do the same work, else all of the plan.
+    classes: by stage and coordinates on cp, ep and dp, that of dp counted first; -1 where there is no rank. along_cp,
+    along_ep, along_dp: how many coordinates `classes` has on these axes: 1 if all do the same work, else all of the
+    plan.
     """
 
     plan: Plan
     classes: tuple[int, ...]
     along_cp: int
     along_ep: int
+    along_dp: int
     groups: tuple[AxisGroups, ...]
 
     @classmethod
@@ -42,7 +45,8 @@ class RankLayout:
         """
         columns = [row["group_axes"], *(row[name] for name in _COLUMNS)]
         groups = tuple(AxisGroups(*numbers) for numbers in zip(*columns, strict=True))
-        layout = cls(plan, tuple(row["class_table"]), row["class_cp"], row["class_ep"], groups)
+        along = row["class_cp"], row["class_ep"], row.get("class_dp") or 1
+        layout = cls(plan, tuple(row["class_table"]), *along, groups)
         layout._check()
         return layout
 
@@ -53,14 +57,18 @@ class RankLayout:
             "class_table": list(self.classes),
             "class_cp": self.along_cp,
             "class_ep": self.along_ep,
+            **({"class_dp": self.along_dp} if self.along_dp > 1 else {}),
             "group_axes": list(axes),
             **{name: list(column) for name, column in zip(_COLUMNS, numbers, strict=True)},
         }
 
     def _check(self) -> None:
-        if self.along_cp not in (1, self.plan.cp) or self.along_ep not in (1, self.plan.ep):
+        along = self.along_cp, self.along_ep, self.along_dp
+        if any(
+            each not in (1, size) for each, size in zip(along, (self.plan.cp, self.plan.ep, self.plan.dp), strict=True)
+        ):
             raise ValueError("its table of classes has other coordinates than its plan")
-        if len(self.classes) != self.plan.pp * self.along_cp * self.along_ep:
+        if len(self.classes) != self.plan.pp * math.prod(along):
             raise ValueError("its table of classes has another size than its plan")
         for each in self.groups:
             within = min(each.first, each.count, each.stride, each.members, each.step) > 0 and each.size > 1
@@ -90,8 +98,8 @@ class RankLayout:
     def numbers(self) -> Ints:
         """The class of each rank."""
         at, table = self.coordinates(), np.array(self.classes, np.int64)
-        cp, ep = at["cp"] % self.along_cp, at["ep"] % self.along_ep
-        found: Ints = table[(at["pp"] * self.along_cp + cp) * self.along_ep + ep]
+        cp, ep, dp = at["cp"] % self.along_cp, at["ep"] % self.along_ep, at["dp"] % self.along_dp
+        found: Ints = table[((at["pp"] * self.along_cp + cp) * self.along_ep + ep) * self.along_dp + dp]
         return found
 
     def class_of(self, rank: int) -> int:

@@ -69,6 +69,11 @@ K = TypeVar("K", tuple[str, bool], str)
 _VALUES = (Category.ACTIVATIONS, Category.RECOMPUTED, Category.TEMPORARIES)
 """What a micro-batch holds of its own."""
 
+_UPDATED = (Category.OPTIMIZER, Category.MASTER)
+"""What a rank that updates whole weights has of its own ones alone. Which these are follows from all of the model, so
+that it counts for nothing, and neither do their updates and gathers.
+"""
+
 
 @dataclass(frozen=True)
 class PartTimes:
@@ -323,6 +328,8 @@ def _held(chunk: Chunk) -> Iterator[tuple[str, int]]:
     width = sum(chunk.width(dtype) for dtype in words.values())
     for position, block in program.places:
         here, _ = offloaded(states_at(chunk, position, block), chunk.plan)
+        if chunk.plan.options.owns_layers:
+            here = tuple(state for state in here if state.category not in _UPDATED)
         size = sum(state.bytes for state in here)
         # The optimizer's states of a buffer are those of a part of it; its padding is left out here.
         mine = [(program.sizes[name], share) for (name, at), share in shares.items() if at == position]
@@ -404,13 +411,15 @@ def _passing(program: Program, plan: Plan, columns: ClassColumns, experts: froze
     experts: the buckets with nothing but experts.
     """
     graph, origins = program.graph, columns.origins
-    env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
+    env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member[:2])}
     by_name, tensors = {op.name: op for op in graph.ops}, {tensor.name: tensor for tensor in graph.tensors}
     for row, weights in program.carried[columns.number].items():
         work = by_name[origins.sym[row]].work
         for position, name in weights:
             about = tensors[name].parameter
             if about is None or not isinstance(work, Collective):
+                continue
+            if plan.options.owns_layers and gathers(columns.ops.kind[row]):
                 continue
             elements = evaluate(about.elements, env)
             shard = evaluate(about.shard or "0", env)
@@ -530,7 +539,7 @@ def stage_miniature(graph: IndexedGraph, plan: Plan, system: System, ahead: int)
         {key: TaskTransfers(each) for key, each in found.items()},
         frozenset(seen),
         layers,
-        _least(optimizer),
+        {} if plan.options.owns_layers else _least(optimizer),
         _updates(workload, lanes) if not system.overlap.gathered else {},
         messages,
     )

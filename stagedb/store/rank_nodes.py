@@ -160,7 +160,12 @@ def _write(
                 last=min(ranks + most, layout.plan.world) - 1,
                 axes=layout.axes(),
                 groups=layout.group_axes(),
-                classes={"numbers": list(layout.classes), "cp": layout.along_cp, "ep": layout.along_ep},
+                classes={
+                    "numbers": list(layout.classes),
+                    "cp": layout.along_cp,
+                    "ep": layout.along_ep,
+                    "dp": layout.along_dp,
+                },
             )
         else:
             rows = layout.group_rows(groups, most)

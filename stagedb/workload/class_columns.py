@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.collectives import gathers
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import DamagedError
@@ -13,7 +14,7 @@ from stagedb.ir.facts import OpFacts
 from stagedb.mentions import Word
 from stagedb.models.named_facts import turn_of
 from stagedb.plans import AxisGroups, RankLayout
-from stagedb.plans.mesh import TOKEN_AXES
+from stagedb.plans.mesh import OWNED_AXES, TOKEN_AXES
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     EDGE_KINDS,
@@ -35,14 +36,28 @@ from stagedb.workload.message_routes import steps, towards
 NO_EDGES: Mapping[str, Any] = {"source": (), "target": (), "kind": ()}
 
 
-def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
+def with_calls(classes: Sequence[ClassColumns], groups: Groups) -> tuple[ClassColumns, ...]:
     """The classes with the sizes of their calls: ranks of ep whose experts have unequal loads call with the largest.
 
-    All members of such a group are on one stage, and issue the same calls in the same order.
+    All members of such a group are on one stage, and issue the same calls in the same order. A gather of unequal parts
+    (NCCL's is a broadcast of each of them, in one launch) has the size of one of equal parts with the same result.
+    groups: those of the ranks.
     """
+    members = dict(zip(groups.axis, groups.sizes.tolist(), strict=True))
     return with_largest(
-        classes, {each.number: issued_on(each.ops, TOKEN_AXES) for each in classes}, lambda ops: ops.operand
+        [_evened(each, members) for each in classes],
+        {each.number: issued_on(each.ops, TOKEN_AXES) for each in classes},
+        lambda ops: ops.operand,
     )
+
+
+def _evened(columns: ClassColumns, members: Mapping[str, int]) -> ClassColumns:
+    """A class with the mean size of each gather whose ranks have unequal parts. members: of a group, by axis."""
+    ops, size = columns.ops, columns.ops.size.copy()
+    for row in issued_on(ops, OWNED_AXES).tolist():
+        if gathers(ops.kind[row]):
+            size[row] = -(-int(ops.result[row]) // members[ops.axis[row]])
+    return columns if bool((size == ops.size).all()) else replace(columns, ops=replace(ops, size=size))
 
 
 def with_largest(
@@ -155,7 +170,7 @@ def _origins(row: Mapping[str, Any], ops: Mapping[str, Any], order: Ints, tasks:
         temporary=ints(ops["temporary"])[order],
         tasks=tuple(tasks["id"][at] for at in np.argsort(ints(tasks["index"]))),
         first_layers=tuple(row["first_layers"]),
-        member=(row["cp"], row["ep"]),
+        member=(row["cp"], row["ep"], row["dp"] or 0),
     )
 
 

@@ -174,7 +174,7 @@ class Origins:
     id: the id of each op in the store. sym: name of its symbolic op. block, position: its block and the block's
     position on the stage. layer: counted over the chunks of the stage, -1 outside layers. temporary: bytes that it
     allocates only while it runs. tasks: ids of the tasks. first_layers: by stage and chunk, the number to add to a
-    layer's number to get its number in the model. member: coordinates on cp and ep of the ranks that do this work.
+    layer's number to get its number in the model. member: coordinates on cp, ep and dp of the ranks that do this work.
     """
 
     id: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class Origins:
     temporary: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     tasks: tuple[str, ...] = ()
     first_layers: tuple[int, ...] = ()
-    member: tuple[int, int] = (0, 0)
+    member: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True)

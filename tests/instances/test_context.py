@@ -191,7 +191,7 @@ def test_stages_and_ranks_of_cp_share_classes(embedded_store: Store) -> None:
     instance = db.instantiate(card("llama", layers=4, kv_heads=4), **words)  # type: ignore[arg-type]
     classes = rank_classes(embedded_store, instance.graph, Plan.from_mapping(instance.plan))
     places = sorted(place for each in classes for place in each.places)
-    assert places == [(stage, (cp, 0)) for stage in range(4) for cp in range(4)]
+    assert places == [(stage, (cp, 0, 0)) for stage in range(4) for cp in range(4)]
     assert all(len({member for _, member in each.places}) == 1 for each in classes)
 
 

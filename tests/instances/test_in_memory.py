@@ -53,6 +53,14 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "copies of heads": ("llama", {"cp": 4, "cp_kind": "ulysses"}),
     "heads in a ring": ("llama", {"cp": 4, "ulysses": 2, "cp_kind": "ulysses-ring"}),
     "experts": ("moe", {"dp": 4, "ep": 2, "pp": 2, "tp": 2, "global_batch_size": 8, "zero": 1, "recipe": "megatron"}),
+    "owned layers": (
+        "llama",
+        {"dp": 2, "cp": 2, "pp": 2, "tp": 2, "recipe": "megatron", "optimizer": "dist-muon", "global_batch_size": 4},
+    ),
+    "owned experts": (
+        "moe",
+        {"dp": 4, "ep": 2, "tp": 2, "recipe": "megatron", "optimizer": "dist-muon", "muon_tp": "duplicated"},
+    ),
     "units of experts": (
         "moe",
         {"dp": 4, "ep": 2, "pp": 2, "zero": 3, "expert_unit": True, "recompute": "full", "global_batch_size": 8},

@@ -216,5 +216,5 @@ def test_coordinates_of_members_are_those_of_each_rank(order: tuple[str, ...], w
         axes = sorted(plan.expert_axes, key=plan.rank_order.index)
         mesh = Mesh(tuple((axis, getattr(plan, axis)) for axis in axes))
         alike = 1 if "tp" in axes else tp
-        found = Counter((mesh.coordinates(rank)["cp"], rank % ep) for rank in range(mesh.world))
+        found = Counter((mesh.coordinates(rank)["cp"], rank % ep, 0) for rank in range(mesh.world))
         assert members(plan) == {member: count * alike for member, count in found.items()}

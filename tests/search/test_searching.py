@@ -234,6 +234,7 @@ ELSEWHERE: Mapping[str, dict[str, Any]] = {
     "blocks": {"recipe": "torch", "optimizer": "adamw-8bit"},
     "blocks of parts": {"recipe": "torch", "optimizer": "adamw-8bit-ao"},
     "copies of heads": {"recipe": "torch", "cp": 16, "cp_kind": "ulysses"},
+    "owned layers": {"recipe": "megatron", "optimizer": "dist-muon"},
 }
 
 

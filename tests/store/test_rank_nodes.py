@@ -252,7 +252,7 @@ WITHOUT_RANKS = (
 def test_parts_of_the_groups_are_all_of_them(first: int) -> None:
     """Ranges of groups, from any number on, follow each other without a gap."""
     plan = Plan(tp=2, dp=2, pp=2)
-    layout = RankLayout(plan, (0, 1), 1, 1, groups(plan, 4, ["tp", "dp", "pp"]))
+    layout = RankLayout(plan, (0, 1), 1, 1, 1, groups(plan, 4, ["tp", "dp", "pp"]))
     for most in (1, 3, 5, 100):
         found, at = [], first
         while at < layout.group_count:
@@ -270,7 +270,7 @@ DAMAGES = {"class_table": [0], "class_cp": 2, "group_counts": [4, 4, 3], "group_
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_layout_that_does_not_fit_its_plan_is_refused(name: str) -> None:
     plan = Plan(tp=2, dp=2, pp=2)
-    layout = RankLayout(plan, (0, 1), 1, 1, groups(plan, 4, ["tp", "dp", "pp"]))
+    layout = RankLayout(plan, (0, 1), 1, 1, 1, groups(plan, 4, ["tp", "dp", "pp"]))
     row = layout.properties()
     assert RankLayout.stored(plan, row) == layout
     with pytest.raises(ValueError, match="its "):

@@ -10,20 +10,21 @@ class OptimizerOptions:
     """Words that choose the optimizer and where it runs."""
 
     optimizer: Annotated[
-        Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "sgd", "sgd-momentum"],
+        Literal["adamw", "adamw-8bit", "adamw-8bit-ao", "adafactor", "muon", "dist-muon", "sgd", "sgd-momentum"],
         WordSpec(
-            "What updates the weights. Muon updates the matrices of layers, and AdamW the rest; adamw-8bit is that of "
-            "bitsandbytes, adamw-8bit-ao that of torchao.",
-            property="optimizer: adamw, adamw-8bit (bitsandbytes), adamw-8bit-ao (torchao), adafactor, muon, sgd or "
-            "sgd-momentum",
+            "What updates the weights. Muon updates the matrices of layers, and AdamW the rest, dist-muon with each "
+            "weight on one rank of dp; adamw-8bit is that of bitsandbytes, adamw-8bit-ao that of torchao.",
+            property="optimizer: adamw, adamw-8bit (bitsandbytes), adamw-8bit-ao (torchao), adafactor, muon, dist-muon "
+            "(each weight on one rank of dp), sgd or sgd-momentum",
             needs="optimizer",
         ),
     ] = "adamw"
     """Muon (Jordan et al. 2024; `torch.optim.Muon`, Megatron-LM's `TensorParallelMuon`) has one state a weight, and
-    makes an orthogonal matrix of it by matmuls. SGD has no state, or with momentum one. Adafactor
-    (Shazeer and Stern 2018; `torch.optim.Adafactor`) has the means of rows and columns of a matrix. AdamW in 8 bits
-    (Dettmers et al. 2022; `bitsandbytes.optim.AdamW8bit`, `torchao.optim.AdamW8bit`) has a byte a number and a scale
-    for each block of 256."""
+    makes an orthogonal matrix of it by matmuls. dist-muon is Megatron-Core's `LayerWiseDistributedOptimizer`: each rank
+    of dp updates whole weights of its own by Muon or AdamW, and all gather the updated weights. SGD has no state, or
+    with momentum one. Adafactor (Shazeer and Stern 2018; `torch.optim.Adafactor`) has the means of rows and columns of
+    a matrix. AdamW in 8 bits (Dettmers et al. 2022; `bitsandbytes.optim.AdamW8bit`, `torchao.optim.AdamW8bit`) has a
+    byte a number and a scale for each block of 256."""
     muon_tp: Annotated[
         Literal["usual", "blockwise", "duplicated"],
         WordSpec(

@@ -84,6 +84,7 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
         ranks = pool.submit(_ranks, store, instance, row, layout, int(plan.get("ulysses", 1)))
         groups = pool.submit(_groups, store, instance, row, layout)
         classes = tuple(pool.map(partial(read_class, store, facts), store.read("workload/classes", instance=instance)))
+    group_columns = groups.result()
     return Workload(
         instance=instance,
         name=row["name"],
@@ -91,9 +92,9 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
         model=row["model"],
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=with_calls([joined_tasks(placed(each, plan), plan) for each in classes]),
+        classes=with_calls([joined_tasks(placed(each, plan), plan) for each in classes], group_columns),
         ranks=ranks.result(),
-        groups=groups.result(),
+        groups=group_columns,
     )
 
 

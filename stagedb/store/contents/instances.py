@@ -102,7 +102,7 @@ def instantiate(
 def rank_classes(store: Store, graph: str, plan: Plan) -> tuple[RankClass, ...]:
     """The rank classes of a graph under a plan, as its instance has them."""
     stored = read_graph_rows(store, graph)
-    return classes_of(stored, plan, evaluate_graph(stored, plan))
+    return classes_of(stored, plan, evaluate_graph(stored, plan))[1]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,51 @@
+"""What a rank of dp has of weights that it updates whole, and holds while updated weights are gathered."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stagedb.ir.symbolic_graph import SymTensor
+from stagedb.lowering.layer_owners import Parameters, Weight, dealt, owner_places, parameter_group
+from stagedb.plans import Plan
+
+
+@dataclass(frozen=True)
+class OwnedGather:
+    """A gather of updated weights.
+
+    shares: by weight, the part of its parameters that is the rank's own. held: numbers that it holds until the weights
+    are written: its own weights in one tensor, which is a copy unless there is only one (`_flatten_dense_tensors`), a
+    tensor for the weights of each rank, and, where these are of one size, the one result of NCCL's all-gather
+    (`ProcessGroupNCCL::allgather`).
+    """
+
+    shares: Mapping[Weight, Fraction]
+    held: int
+
+
+def owned_gather(
+    plan: Plan,
+    member: tuple[int, int, int],
+    axis: str,
+    weights: Sequence[tuple[int, SymTensor, int, int]],
+    muon: Collection[str],
+) -> OwnedGather:
+    """What a rank has of the weights that a gather carries.
+
+    plan: of the step. member: its coordinates on cp, ep and dp. axis: of the gather. weights: position, weight, its
+    numbers on a rank and those of one of its parameters, in the order of the model. muon: the weights that Muon
+    updates. Source: Megatron-Core 0.16.1, `LayerWiseDistributedOptimizer.allgather_params` in
+    megatron/core/optimizer/layer_wise_optimizer.py.
+    """
+    parameters = [
+        Parameters((at, each.name), one, elements // one, parameter_group(each.name, each.axes, each.name in muon))
+        for at, each, elements, one in weights
+    ]
+    of_ranks = dealt(parameters, plan.shards if axis == "dp" else plan.edp)
+    sizes = {each.weight: each.elements for each in parameters}
+    totals = [sum(sizes[weight] * count for weight, count in own.items()) for own in of_ranks]
+    place = owner_places(plan, member)[axis]
+    own = of_ranks[place]
+    flat = totals[place] if own.total() > 1 else 0
+    results = sum(totals) * (2 if len({*totals}) == 1 else 1)
+    return OwnedGather({each.weight: Fraction(own[each.weight], each.count) for each in parameters}, flat + results)
