@@ -53,9 +53,9 @@ class _Splitting:
 
     groups: by weight, the place of its parameter group. axes: by bucket, that of its collective. symbols: by block and
     name of a weight, its symbol. texts: by block, the expressions that have symbols of its weights. values,
-    temporaries: as in `evaluated`, with those of further variants. made: by variant, block and values, the place of a
-    further variant among these. shares: by stage, member and index of a gather among the buckets, the weights of each
-    of the ranks that share it.
+    temporaries: as in `evaluated`, with those of further variants. made: by variant and values of symbols, the place of
+    a further variant among these: ranks that own other weights have other ones, even if these cost the same. shares: by
+    stage, member and index of a gather among the buckets, the weights of each of the ranks that share it.
     """
 
     plan: Plan
@@ -66,7 +66,7 @@ class _Splitting:
     texts: Mapping[str, tuple[str, ...]]
     values: list[Mapping[str, int]]
     temporaries: list[Mapping[str, int]]
-    made: dict[tuple[int, str, tuple[int, ...]], int] = field(default_factory=dict)
+    made: dict[tuple[int, tuple[tuple[str, int], ...]], int] = field(default_factory=dict)
     shares: dict[tuple[int, Member, int], tuple[Counter[Weight], ...]] = field(default_factory=dict)
 
     @classmethod
@@ -123,15 +123,14 @@ class _Splitting:
         return self.shares[key]
 
     def _parameters(self, chunk: ChunkWork, bucket: Bucket) -> Iterator[Parameters]:
-        for member in bucket.members:
-            block = chunk.stage.places[member.position].block
-            weight = next(each for each in self.evaluated.weights[block] if each.name == member.weight)
-            yield Parameters(
-                (member.position, member.weight),
-                weight.shard,
-                weight.elements // weight.shard,
-                self.groups[member.weight],
-            )
+        """The parameters of the weights that a gather carries, in the order of the model."""
+        carried = {(member.position, member.weight) for member in bucket.members}
+        for place in chunk.stage.places:
+            for weight in self.evaluated.weights.get(place.block, ()):
+                key = place.position, weight.name
+                if key in carried:
+                    count = weight.elements // weight.shard
+                    yield Parameters(key, weight.shard, count, self.groups[weight.name])
 
     def _gather(self, chunk: ChunkWork, bucket: Bucket, own: Mapping[Weight, int]) -> Bucket:
         """The gather of a rank: it passes in what it has updated."""
@@ -142,15 +141,14 @@ class _Splitting:
 
     def _variant(self, place: Place, owned: Mapping[Weight, int]) -> int:
         """The variant of a block at a place where a rank owns these numbers of parameters of its weights."""
-        base, texts = place.variant, self.texts[place.block]
+        base, known = place.variant, self.evaluated.envs[place.variant]
         own = {self.symbols[place.block, name]: 1 + n for (at, name), n in owned.items() if at == place.position}
-        env = {**self.evaluated.envs[base], **own}
-        changed = tuple(self.plan.evaluate(text, env) for text in texts)
-        if changed == tuple(self.values[base][text] for text in texts):
+        if all(known[symbol] == value for symbol, value in own.items()):
             return base
-        key = base, place.block, changed
+        key = base, tuple(sorted(own.items()))
         if key not in self.made:
             self.made[key] = len(self.values)
-            self.values.append({**self.values[base], **dict(zip(texts, changed, strict=True))})
+            changed = {text: self.plan.evaluate(text, {**known, **own}) for text in self.texts[place.block]}
+            self.values.append({**self.values[base], **changed})
             self.temporaries.append(self.temporaries[base])
         return self.made[key]

@@ -377,16 +377,17 @@ class _Making:
         columns, found = self.columns, dict[int, OwnedGather]()
         for row, members in self.carried.items() if self.plan.options.owns_layers else ():
             if row in self.rows and gathers(columns.ops.kind[row]):
-                weights = [self.own_weight(member) for member in members]
+                weights = sorted(map(self.own_weight, members), key=lambda each: (each[0], order_of(each[1])))
                 muon = [each.name for _, each, *_ in weights if f"{each.name}.{STATE}" in self.tensors]
                 found[row] = owned_gather(self.plan, columns.origins.member, columns.ops.axis[row], weights, muon)
         return found
 
     def own_weight(self, placed: PlacedWeight) -> tuple[int, SymTensor, int, int]:
         tensor = self.tensors[placed.weight]
-        if tensor.parameter is None or tensor.parameter.shard is None:
+        about = tensor.parameter
+        if about is None or about.shard is None:
             raise ValueError(f"{placed.weight} is no weight that a rank updates whole")
-        return placed.position, tensor, self.value(tensor.parameter.elements), self.value(tensor.parameter.shard)
+        return placed.position, tensor, self.value(about.elements), self.value(about.shard)
 
     def parts(self) -> Iterator[tuple[str, int, int, bool]]:
         """Bytes of a rank's part of each sharded tensor, padded and its own, and whether it is cut along columns."""
@@ -416,6 +417,11 @@ class _Making:
                     while gradient in makers:
                         gradient = makers[gradient].reads[0]
                     yield self.resolve((gradient, place.position)), self.resolve((weight, place.position))
+
+
+def order_of(weight: SymTensor) -> int:
+    """The place of a weight among those of its block, as they are registered."""
+    return 0 if weight.parameter is None else weight.parameter.order
 
 
 def _ports(
