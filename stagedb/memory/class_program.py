@@ -12,8 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
+from stagedb.build.costs import BLOCKED
 from stagedb.build.muon import STATE
 from stagedb.collectives import gathers, resizes
+from stagedb.expressions import evaluate, symbol
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
@@ -396,13 +398,19 @@ class _Making:
             parameter = owner.parameter
             if parameter is None or parameter.shard is None or not self.present(owner):
                 continue
-            padded, width = self.value(parameter.shard), self.widths[tensor.dtype]
+            padded = self.value(parameter.shard)
             sizes = [self.value(text) for text in owner.local]
             rows, row = math.prod(sizes[: parameter.rows]), math.prod(sizes[parameter.rows :])
             share, columns = divmod(padded, row)
             # Columns are cut into equal parts, rows into whole ones, so that the last ranks may have fewer.
             own = padded if columns else min(share, max(rows - self.place.of(owner, self.plan) * share, 0)) * row
-            yield name, padded * width, own * width, bool(columns)
+            yield name, self.bytes_of(padded, tensor.dtype), self.bytes_of(own, tensor.dtype), bool(columns)
+
+    def bytes_of(self, numbers: int, dtype: str) -> int:
+        """Bytes of so many numbers of a class of formats; a scale counts with the numbers that share it."""
+        if dtype not in BLOCKED:
+            return numbers * self.widths[dtype]
+        return evaluate(str(BLOCKED[dtype](symbol("numbers"))), {**self.env, "numbers": numbers}) if numbers else 0
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:
         for place in self.places:

@@ -27,6 +27,8 @@ MUONS = ("muon", "dist-muon")
 """Optimizers that update matrices of layers by Muon, and other weights by AdamW."""
 PYTORCH_OPTIMIZERS = ("adamw-8bit", "adamw-8bit-ao", "adafactor")
 """Optimizers of PyTorch, or of its libraries, that update each weight by states of another shape or format."""
+OF_PARTS = ("adamw-8bit-ao",)
+"""Those of them that take the part of a weight that a rank of FSDP2 has."""
 SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
 """What each ZeRO stage shards, as errors name it."""
 
@@ -155,10 +157,11 @@ class GraphOptions(GraphAspects):
                 f"{self.framework.title} has no {self.optimizer}: {optimizer} needs "
                 f"{recipes_with(lambda other: other.any_optimizer)}, or take {Word('optimizer', 'adamw')}"
             )
-        if self.zero:
+        if self.zero and not (self.optimizer in OF_PARTS and self.zero >= 2):
+            also = f", or {one_of('zero', ('2', '3'))}" if self.optimizer in OF_PARTS else ""
             raise UsageError(
                 f"{self.optimizer} has states of whole weights, and zero {self.zero} shards {SHARDED[self.zero]} over "
-                f"dp: {optimizer} needs {Word('zero', 0)}"
+                f"dp: {optimizer} needs {Word('zero', 0)}{also}"
             )
 
     def _check_offload(self) -> None:

@@ -68,7 +68,7 @@ def program_of(name: str) -> Program:
     given = RECORDED[name]["words"]
     style = "moe" if given.get("experts") else "qwen3" if given.get("qk_norm") else "llama"
     model = card(style, layers=4, tied=given.get("tied", False))
-    sizes = {word: given[word] for word in ("ffn", "vocab") if word in given}
+    sizes: dict[str, Any] = {word: given[word] for word in ("ffn", "vocab") if word in given}
     return lowered.program(dataclasses.replace(model, **sizes), **words_of(name))
 
 

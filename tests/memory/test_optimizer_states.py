@@ -126,7 +126,6 @@ def test_a_step_is_timed(name: str) -> None:
     [
         ({"recipe": "megatron"}, "needs --recipe torch, or take --optimizer adamw"),
         ({"zero": 1, "dp": 2}, "shards the optimizer over dp: .* needs --zero 0"),
-        ({"zero": 3, "dp": 2}, "shards everything over dp: .* needs --zero 0"),
         ({"master_dtype": "fp32"}, "needs --master-dtype none, not fp32"),
         ({"opt_dtype": "fp32"}, "needs --opt-dtype bf16"),
         ({"workflow": "decode"}, "training"),
@@ -136,6 +135,15 @@ def test_a_step_is_timed(name: str) -> None:
 def test_what_the_libraries_do_not_have_is_refused(name: str, words: dict[str, Any], way: str) -> None:
     with pytest.raises(UsageError, match=way):
         made(name, **words)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("name", ["adafactor", "adamw-8bit"])
+def test_states_of_whole_weights_are_not_sharded(name: str, zero: int) -> None:
+    with pytest.raises(
+        UsageError, match=r"has states of whole weights, and zero . shards .* over dp: .* needs --zero 0"
+    ):
+        made(name, zero=zero, dp=2)
 
 
 @pytest.mark.parametrize("name", ["adafactor", "adamw-8bit"])
