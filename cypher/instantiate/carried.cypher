@@ -7,5 +7,5 @@
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass)-[:RUNS]->(o:Collective)-[:COPY_OF]->(s:SymOp)
 MATCH (s)-[:READS]->(:SymTensor {role: 'gradient'})-[:GRADIENT_OF]->(w:SymTensor)
 MERGE (o)-[r:CARRIES]->(w)
-SET r.number = 0, r.position = o.position, r.layer = o.layer
+SET r.number = 0, r.position = o.position, r.chunk = o.chunk, r.layer = o.layer
 RETURN count(r) AS connected

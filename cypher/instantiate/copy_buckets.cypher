@@ -4,7 +4,7 @@
 // param graph: string — the graph's id
 // param instance: string — the instance's id
 // param dtypes: map — the format (`bf16`, …) of each dtype class
-// param rows: map[] — a bucket: id, class, chunk, op (the symbolic op's name), name, position, copy (order, index and runs), bytes_in and bytes_out (sums over its members), members (weight, number, position, layer)
+// param rows: map[] — a bucket: id, class, chunk, op (the symbolic op's name), name, position, copy (order, index and runs), bytes_in and bytes_out (sums over its members), members (weight, number, position, chunk, layer)
 UNWIND $rows AS row
 MATCH (c:RankClass {id: $instance + '/' + toString(row.class)})
 MATCH (s:SymOp {id: $graph + '/' + row.op})
@@ -19,4 +19,6 @@ UNWIND row.members AS member
 // Without `row`: an engine that holds all lines at once would hold its list once for each line.
 WITH o, member
 MATCH (t:SymTensor {id: member.weight})
-CREATE (o)-[:CARRIES {number: member.number, position: member.position, layer: member.layer}]->(t)
+CREATE (o)-[:CARRIES {
+  number: member.number, position: member.position, chunk: member.chunk, layer: member.layer
+}]->(t)

@@ -68,7 +68,8 @@ class BucketMember:
     """A weight in a bucket: position of its block on the stage, and name.
 
     turn: how many buckets the gradient has passed before this one. gradients: position and name of each op that the
-    bucket waits for. readers: position and name of each op that waits for the bucket.
+    bucket waits for. readers: position and name of each op that waits for the bucket. chunk: of the stage, where the
+    weight and these ops are; None: that of the bucket.
     """
 
     position: int
@@ -76,6 +77,11 @@ class BucketMember:
     turn: int
     gradients: tuple[tuple[int, str], ...]
     readers: tuple[tuple[int, str], ...] = ()
+    chunk: int | None = None
+
+    def chunk_of(self, bucket: int) -> int:
+        """The chunk of the weight. bucket: that of its bucket."""
+        return bucket if self.chunk is None else self.chunk
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _content(work: ChunkWork) -> Mapping[str, object]:
                 bucket.bytes_in,
                 bucket.bytes_out,
                 bucket.base + bucket.slot,
-                [[m.position, m.weight] for m in bucket.members],
+                [[m.position, m.weight, *([] if m.chunk is None else [m.chunk])] for m in bucket.members],
             ]
             for bucket in work.buckets
         ],

@@ -102,7 +102,8 @@ def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list
                     "weight": f"{graph}/{member.weight}",
                     "number": at,
                     "position": member.position,
-                    "layer": work.stage.places[member.position].layer,
+                    "chunk": member.chunk_of(number),
+                    "layer": rank_class.work.chunks[member.chunk_of(number)].stage.places[member.position].layer,
                 }
                 for at, member in enumerate(bucket.members)
             ],

@@ -17,15 +17,15 @@ from stagedb.lowering.class_digests import Member
 from stagedb.plans import Mesh, Plan, groups
 from stagedb.plans.mesh import OWNED_AXES
 
-Weight = tuple[int, str]
-"""Position and name of a weight on a stage."""
+Weight = tuple[int, int, str]
+"""A weight of a stage: its chunk, its position there, and its name."""
 
 
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of the framework that a weight is: one, or the matrices of several experts.
 
-    weight: its position and name. elements: those of each parameter. count: how many there are. group: the place of
+    weight: which one. elements: those of each parameter. count: how many there are. group: the place of
     their parameter group among those of the optimizer (`parameter_group`).
     """
 

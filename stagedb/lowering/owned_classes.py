@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stagedb.build.muon import ORTHOGONALISATION
 from stagedb.expressions import symbols
-from stagedb.lowering.bucket_members import Bucket
-from stagedb.lowering.class_digests import ChunkWork, Member, StageWork
+from stagedb.lowering.bucket_members import Bucket, BucketOp
+from stagedb.lowering.class_digests import Member, StageWork
 from stagedb.lowering.graph_values import Evaluated, GraphRows
 from stagedb.lowering.layer_owners import (
     Parameters,
@@ -55,7 +55,7 @@ class _Splitting:
     name of a weight, its symbol. texts: by block, the expressions that have symbols of its weights. values,
     temporaries: as in `evaluated`, with those of further variants. made: by variant and values of symbols, the place of
     a further variant among these: ranks that own other weights have other ones, even if these cost the same. shares: by
-    stage, member and index of a gather among the buckets, the weights of each of the ranks that share it.
+    stage, member and gather, the weights of each of the ranks that share it.
     """
 
     plan: Plan
@@ -67,7 +67,7 @@ class _Splitting:
     values: list[Mapping[str, int]]
     temporaries: list[Mapping[str, int]]
     made: dict[tuple[int, tuple[tuple[str, int], ...]], int] = field(default_factory=dict)
-    shares: dict[tuple[int, Member, int], tuple[Counter[Weight], ...]] = field(default_factory=dict)
+    shares: dict[tuple[int, Member, str], tuple[Counter[Weight], ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: GraphRows, plan: Plan, evaluated: Evaluated) -> "_Splitting":
@@ -94,53 +94,78 @@ class _Splitting:
 
     def work(self, work: StageWork, member: Member) -> StageWork:
         """The work of the ranks of a stage with these coordinates."""
-        places = owner_places(self.plan, member)
+        places, counts = owner_places(self.plan, member), dict[Weight, int]()
+        gathers: list[Bucket] = []
+        for op in self.evaluated.buckets:
+            if op.gathers and (parameters := self._parameters(work, op.name)):
+                own = self._dealt(work, op, parameters)[places[self.axes[op.name]]]
+                counts |= {each.weight: own[each.weight] for each in parameters}
+                gathers.append(self._gather(work, op, parameters, own, len(gathers) + 1))
         chunks = []
-        for chunk in work.chunks:
-            owned: dict[Weight, int] = {}
-            buckets = []
-            for at, bucket in enumerate(chunk.buckets):
-                if not bucket.gathers:
-                    buckets.append(bucket)
-                    continue
-                own = self._dealt(work, chunk, at)[places[self.axes[bucket.op]]]
-                owned |= {(each.position, each.weight): own[each.position, each.weight] for each in bucket.members}
-                buckets.append(self._gather(chunk, bucket, own))
-            stage = replace(
-                chunk.stage,
-                places=tuple(replace(place, variant=self._variant(place, owned)) for place in chunk.stage.places),
-            )
-            chunks.append(replace(chunk, stage=stage, buckets=tuple(buckets)))
+        for number, chunk in enumerate(work.chunks):
+            owned = {(at, name): count for (of, at, name), count in counts.items() if of == number}
+            variants = tuple(replace(place, variant=self._variant(place, owned)) for place in chunk.stage.places)
+            buckets = [bucket for bucket in chunk.buckets if not bucket.gathers]
+            buckets += gathers if number == len(work.chunks) - 1 else []
+            chunks.append(replace(chunk, stage=replace(chunk.stage, places=variants), buckets=tuple(buckets)))
         return replace(work, chunks=tuple(chunks), member=member)
 
-    def _dealt(self, work: StageWork, chunk: ChunkWork, at: int) -> tuple[Counter[Weight], ...]:
-        """By place of a rank, its parameters of each weight that a gather carries. at: the gather among the buckets."""
-        key = work.index, work.member, at
+    def _dealt(self, work: StageWork, op: BucketOp, parameters: Sequence[Parameters]) -> tuple[Counter[Weight], ...]:
+        """By place of a rank, its parameters of each weight that a gather carries."""
+        key = work.index, work.member, op.name
         if key not in self.shares:
-            bucket = chunk.buckets[at]
-            ranks = next(op.parts for op in self.evaluated.buckets if op.name == bucket.op)
-            self.shares[key] = dealt([*self._parameters(chunk, bucket)], ranks)
+            self.shares[key] = dealt(parameters, op.parts)
         return self.shares[key]
 
-    def _parameters(self, chunk: ChunkWork, bucket: Bucket) -> Iterator[Parameters]:
-        """The parameters of the weights that a gather carries, in the order of the model."""
-        carried = {(member.position, member.weight) for member in bucket.members}
-        for place in chunk.stage.places:
-            for weight in self.evaluated.weights.get(place.block, ()):
-                key = place.position, weight.name
-                if key in carried:
-                    count = weight.elements // weight.shard
-                    yield Parameters(key, weight.shard, count, self.groups[weight.name])
+    def _parameters(self, work: StageWork, gather: str) -> list[Parameters]:
+        """The parameters of the weights that a gather carries, in the order of the model. gather: its name."""
+        return [
+            Parameters(
+                (number, place.position, weight.name),
+                weight.shard,
+                weight.elements // weight.shard,
+                self.groups[weight.name],
+            )
+            for number, chunk in enumerate(work.chunks)
+            for place in chunk.stage.places
+            for weight in self.evaluated.weights.get(place.block, ())
+            if gather in weight.gathers
+        ]
 
-    def _gather(self, chunk: ChunkWork, bucket: Bucket, own: Mapping[Weight, int]) -> Bucket:
-        """The gather of a rank: it passes in what it has updated."""
-        op = next(op for op in self.evaluated.buckets if op.name == bucket.op)
-        sizes = {each.weight: each.elements for each in self._parameters(chunk, bucket)}
+    def _gather(
+        self, work: StageWork, op: BucketOp, parameters: Sequence[Parameters], own: Mapping[Weight, int], slot: int
+    ) -> Bucket:
+        """The gather of a rank, which passes in what it has updated, after the updates of all chunks.
+
+        slot: its place among the gathers.
+        """
+        last = work.chunks[-1]
         width, _ = op.bytes(1, 1)
-        return replace(bucket, bytes_in=width * sum(sizes[weight] * count for weight, count in own.items()))
+        carried = [
+            replace(member, chunk=None if number == len(work.chunks) - 1 else number)
+            for number, chunk in enumerate(work.chunks)
+            for bucket in chunk.buckets
+            if bucket.op == op.name
+            for member in bucket.members
+        ]
+        end = last.order.upward(last.order.positions) + (last.order.orders - 1) * last.order.slots
+        return Bucket(
+            op=op.name,
+            gathers=True,
+            index=0,
+            bytes_in=width * sum(each.elements * own[each.weight] for each in parameters),
+            bytes_out=width * sum(each.elements * each.count for each in parameters),
+            position=last.order.positions - 1,
+            base=end,
+            members=tuple(carried),
+            slot=slot,
+        )
 
-    def _variant(self, place: Place, owned: Mapping[Weight, int]) -> int:
-        """The variant of a block at a place where a rank owns these numbers of parameters of its weights."""
+    def _variant(self, place: Place, owned: Mapping[tuple[int, str], int]) -> int:
+        """The variant of a block at a place where a rank owns these numbers of parameters of its weights.
+
+        owned: by position and name, those of its chunk.
+        """
         base, known = place.variant, self.evaluated.envs[place.variant]
         own = {self.symbols[place.block, name]: 1 + n for (at, name), n in owned.items() if at == place.position}
         if all(known[symbol] == value for symbol, value in own.items()):

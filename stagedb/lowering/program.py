@@ -21,8 +21,8 @@ from stagedb.workload.instance_columns import ClassColumns, Workload
 from stagedb.workload.message_routes import placed
 from stagedb.workload.overlapped_pairs import joined_tasks
 
-BucketWeights = Mapping[int, tuple[tuple[int, str], ...]]
-"""By place of a bucket among the ops of a class: position and name of the weights that it carries."""
+BucketWeights = Mapping[int, tuple[tuple[int, str, int], ...]]
+"""By place of a bucket among the ops of a class: position, name and chunk of the weights that it carries."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,13 @@ def _columns(graph: SymGraph, plan: Plan, rows: CopiedRows, like: Mapping[int, i
     return [_with_tasks(columns[like[row["class"]]], row, tasks[row["class"]], made.id) for row in class_facts]
 
 
-def _carried(rows: CopiedRows) -> dict[int, dict[int, tuple[tuple[int, str], ...]]]:
+def _carried(rows: CopiedRows) -> dict[int, dict[int, tuple[tuple[int, str, int], ...]]]:
     """By class, the weights of its buckets."""
-    carried: dict[int, dict[int, tuple[tuple[int, str], ...]]] = {row["class"]: {} for row in rows.classes}
+    carried: dict[int, dict[int, tuple[tuple[int, str, int], ...]]] = {row["class"]: {} for row in rows.classes}
     for row in rows.buckets:
-        members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
+        members = tuple(
+            (member["position"], member["weight"].partition("/")[2], member["chunk"]) for member in row["members"]
+        )
         carried[row["class"]][row["copy"]["index"]] = members
     return carried
 

@@ -52,12 +52,10 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
             limits = [op_prefix(instance, rank_class, number, position) + op for position, op in bucket.after]
             edges |= dict.fromkeys((source, own, "limit") for source in limits)
             for member in bucket.members:
-                key = (member.position, member.weight)
-                sources = [op_prefix(instance, rank_class, number, position) + op for position, op in member.gradients]
+                key, chunk = (member.position, member.weight), member.chunk_of(number)
+                sources = [op_prefix(instance, rank_class, chunk, position) + op for position, op in member.gradients]
                 if bucket.gathers:
-                    reading = [
-                        op_prefix(instance, rank_class, number, position) + op for position, op in member.readers
-                    ]
+                    reading = [op_prefix(instance, rank_class, chunk, position) + op for position, op in member.readers]
                     edges |= dict.fromkeys((source, own, "data") for source in sources)
                     edges |= dict.fromkeys((own, reader, "data") for reader in reading)
                 else:

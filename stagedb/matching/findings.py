@@ -142,12 +142,12 @@ class RankFindings:
         layers = {}
         for row, position in enumerate(columns.origins.position.tolist()):
             number = columns.layer_in_model(row, stage)
-            if number is not None and columns.ops.chunk[row] == columns.ops.chunk[op.op]:
-                layers[position] = number
+            if number is not None:
+                layers[int(columns.ops.chunk[row]), position] = number
         carried = self.planned.program.carried[columns.number].get(op.op, ())
         return [
-            f"layer.{layers[position]}.{name.partition('.')[2]}" if name.startswith("layer.") else name
-            for position, name in carried
+            f"layer.{layers[chunk, position]}.{name.partition('.')[2]}" if name.startswith("layer.") else name
+            for position, name, chunk in carried
         ]
 
     def reason(self, op: PlannedOp) -> str:

@@ -20,6 +20,7 @@ from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.copies import is_at_end
+from stagedb.lowering.layer_owners import Parameters, parameter_group
 from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.owned_weights import OwnedGather, owned_gather
 from stagedb.memory.share_place import FIRST, SharePlace
@@ -44,10 +45,11 @@ class BlockPlace:
 
 @dataclass(frozen=True, order=True)
 class PlacedWeight:
-    """A weight of a block that is at this position of the stage."""
+    """A weight of a block that is at this position of a chunk of the stage."""
 
     position: int
     weight: str
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,12 @@ class _Making:
             gradients=dict(self.gradients()),
             given=self.given,
             gives=self.gives,
-            shares={(name, at): share for gather in self.owned.values() for (at, name), share in gather.shares.items()},
+            shares={
+                (name, at): share
+                for gather in self.owned.values()
+                for (chunk, at, name), share in gather.shares.items()
+                if chunk == self.chunk
+            },
         )
 
     def recomputes(self, place: BlockPlace) -> bool:
@@ -378,18 +385,25 @@ class _Making:
         """The gathers of whole weights, by their rows."""
         columns, found = self.columns, dict[int, OwnedGather]()
         for row, members in self.carried.items() if self.plan.options.owns_layers else ():
-            if row in self.rows and gathers(columns.ops.kind[row]):
-                weights = sorted(map(self.own_weight, members), key=lambda each: (each[0], order_of(each[1])))
-                muon = [each.name for _, each, *_ in weights if f"{each.name}.{STATE}" in self.tensors]
-                found[row] = owned_gather(self.plan, columns.origins.member, columns.ops.axis[row], weights, muon)
+            if gathers(columns.ops.kind[row]):
+                weights = [self.parameters(member) for member in sorted(members, key=self.in_model)]
+                found[row] = owned_gather(self.plan, columns.origins.member, columns.ops.axis[row], weights)
         return found
 
-    def own_weight(self, placed: PlacedWeight) -> tuple[int, SymTensor, int, int]:
+    def in_model(self, placed: PlacedWeight) -> tuple[int, int, int]:
+        """The place of a weight among those of its stage, as they are registered."""
+        about = self.tensors[placed.weight].parameter
+        return placed.chunk, placed.position, 0 if about is None else about.order
+
+    def parameters(self, placed: PlacedWeight) -> Parameters:
         tensor = self.tensors[placed.weight]
         about = tensor.parameter
         if about is None or about.shard is None:
             raise ValueError(f"{placed.weight} is no weight that a rank updates whole")
-        return placed.position, tensor, self.value(about.elements), self.value(about.shard)
+        each, muon = self.value(about.shard), f"{placed.weight}.{STATE}" in self.tensors
+        group = parameter_group(placed.weight, tensor.axes, muon)
+        weight = placed.chunk, placed.position, placed.weight
+        return Parameters(weight, each, self.value(about.elements) // each, group)
 
     def parts(self) -> Iterator[tuple[str, int, int, bool]]:
         """Bytes of a rank's part of each sharded tensor, padded and its own, and whether it is cut along columns."""
@@ -425,11 +439,6 @@ class _Making:
                     while gradient in makers:
                         gradient = makers[gradient].reads[0]
                     yield self.resolve((gradient, place.position)), self.resolve((weight, place.position))
-
-
-def order_of(weight: SymTensor) -> int:
-    """The place of a weight among those of its block, as they are registered."""
-    return 0 if weight.parameter is None else weight.parameter.order
 
 
 def _ports(

@@ -1,11 +1,10 @@
 """What a rank of dp has of weights that it updates whole, and holds while updated weights are gathered."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stagedb.ir.symbolic_graph import SymTensor
-from stagedb.lowering.layer_owners import Parameters, Weight, dealt, owner_places, parameter_group
+from stagedb.lowering.layer_owners import Parameters, Weight, dealt, owner_places
 from stagedb.plans import Plan
 
 
@@ -23,24 +22,13 @@ class OwnedGather:
     held: int
 
 
-def owned_gather(
-    plan: Plan,
-    member: tuple[int, int, int],
-    axis: str,
-    weights: Sequence[tuple[int, SymTensor, int, int]],
-    muon: Collection[str],
-) -> OwnedGather:
+def owned_gather(plan: Plan, member: tuple[int, int, int], axis: str, parameters: Sequence[Parameters]) -> OwnedGather:
     """What a rank has of the weights that a gather carries.
 
-    plan: of the step. member: its coordinates on cp, ep and dp. axis: of the gather. weights: position, weight, its
-    numbers on a rank and those of one of its parameters, in the order of the model. muon: the weights that Muon
-    updates. Source: Megatron-Core 0.16.1, `LayerWiseDistributedOptimizer.allgather_params` in
+    plan: of the step. member: its coordinates on cp, ep and dp. axis: of the gather. parameters: those of the weights,
+    in the order of the model. Source: Megatron-Core 0.16.1, `LayerWiseDistributedOptimizer.allgather_params` in
     megatron/core/optimizer/layer_wise_optimizer.py.
     """
-    parameters = [
-        Parameters((at, each.name), one, elements // one, parameter_group(each.name, each.axes, each.name in muon))
-        for at, each, elements, one in weights
-    ]
     of_ranks = dealt(parameters, plan.shards if axis == "dp" else plan.edp)
     sizes = {each.weight: each.elements for each in parameters}
     totals = [sum(sizes[weight] * count for weight, count in own.items()) for own in of_ranks]

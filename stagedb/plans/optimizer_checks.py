@@ -23,19 +23,13 @@ def check_optimizer(plan: PlanFields) -> None:
 
 
 def _check_owners(plan: PlanFields) -> None:
-    """Raise UsageError where ranks of one place on cp and dp own different experts, and for several chunks a stage."""
-    usual = f"take {Word('optimizer', 'muon')}"
-    if plan.virtual_stages > 1:
-        raise UsageError(
-            f"{Word('optimizer', 'dist-muon')} gathers the weights of all chunks of a stage in one message, which "
-            f"stagedb has for one chunk only: {Word('virtual_stages', plan.virtual_stages)} does not suit it; take a "
-            f"schedule with one chunk a stage, or {usual}"
-        )
+    """Raise UsageError where ranks of one place on cp and dp own different experts."""
     within = min(("tp", "cp", "dp"), key=plan.rank_order.index) == "tp" and plan.ep % plan.tp == 0
     if "tp" in plan.expert_axes and plan.tp > 1 and plan.ep > 1 and not within:
         raise UsageError(
             f"ranks of tp {plan.tp} hold other experts, and only where ep is a multiple of tp, and tp is the innermost "
-            f"axis, do they own the same weights: {Word('optimizer', 'dist-muon')} needs such a plan, or {usual}"
+            f"axis, do they own the same weights: {Word('optimizer', 'dist-muon')} needs such a plan, or take "
+            f"{Word('optimizer', 'muon')}"
         )
 
 

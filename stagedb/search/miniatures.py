@@ -415,7 +415,7 @@ def _passing(program: Program, plan: Plan, columns: ClassColumns, experts: froze
     by_name, tensors = {op.name: op for op in graph.ops}, {tensor.name: tensor for tensor in graph.tensors}
     for row, weights in program.carried[columns.number].items():
         work = by_name[origins.sym[row]].work
-        for position, name in weights:
+        for position, name, _ in weights:
             about = tensors[name].parameter
             if about is None or not isinstance(work, Collective):
                 continue

@@ -189,7 +189,8 @@ INSTANCE_RELATIONSHIPS = (
         "The collective carries the gradient or the parameters of this weight, alone or with others of its bucket.",
         (
             Property("number", "integer", "its place in the bucket, from 0"),
-            Property("position", "integer", "position of the weight's block on the stage"),
+            Property("position", "integer", "position of the weight's block in its chunk"),
+            Property("chunk", "integer?", "the weight's chunk; absent in older instances: that of the collective"),
             Property("layer", "integer?", "layer of the weight, counted over the chunks of the stage"),
         ),
     ),

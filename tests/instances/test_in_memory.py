@@ -57,6 +57,11 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         "llama",
         {"dp": 2, "cp": 2, "pp": 2, "tp": 2, "recipe": "megatron", "optimizer": "dist-muon", "global_batch_size": 4},
     ),
+    "owned chunks": (
+        "moe",
+        {"dp": 4, "ep": 2, "pp": 2, "virtual_stages": 2, "recipe": "megatron", "optimizer": "dist-muon"}
+        | {"global_batch_size": 8},
+    ),
     "owned experts": (
         "moe",
         {"dp": 4, "ep": 2, "tp": 2, "recipe": "megatron", "optimizer": "dist-muon", "muon_tp": "duplicated"},

@@ -57,6 +57,7 @@ def words_of(name: str) -> dict[str, Any]:
     degrees = {axis: given.get(axis, 1) for axis in ("tp", "pp", "cp", "ep")}
     words = {**degrees, "dp": given["world"] // (degrees["tp"] * degrees["pp"] * degrees["cp"]), "seq_len": 8}
     words |= {"cp_kind": "allgather-kv"} if degrees["cp"] > 1 else {}
+    words |= {"virtual_stages": given["vp"], "global_batch_size": 2 * words["dp"]} if "vp" in given else {}
     if given.get("experts") and degrees["tp"] > given.get("etp", 1):
         words |= {"sp": True, "expert_tp": False}
     if "frozen" in given:
@@ -75,11 +76,13 @@ def program_of(name: str) -> Program:
 def recorded_numbers(row: Mapping[str, Any], muon: bool) -> Counter[Weight]:
     """The numbers of each weight that a rank's optimizer had: those of Muon, or of AdamW."""
     found: Counter[Weight] = Counter()
-    for name, numel, of_muon in row["updates"]:
+    for named, numel, of_muon in row["updates"]:
+        chunk, _, name = named.partition("/")
         layer, _, word = re.sub(r"^decoder\.layers\.(\d+)\.", r"\1/", name).rpartition("/")
         word = WORD[re.sub(r"local_experts\.\d+\.", "", word)]
         if of_muon == muon:
-            found[int(layer or -1), word if not layer else f"layer.{word}"] += numel
+            # Layers of a stage are counted on from chunk to chunk; each chunk of two has one here.
+            found[int(layer or -1) + (int(chunk) if layer else 0), f"layer.{word}" if layer else word] += numel
     return found
 
 
@@ -155,6 +158,11 @@ def test_updated_weights_are_gathered_in_the_parts_that_megatron_gathers(name: s
             assert int(ops.operand[at]) == 2 * parts[group.index(rank)]
             assert int(ops.result[at]) == 2 * sum(parts)
             assert int(ops.size[at]) == -(-2 * sum(parts) // len(parts))
+        places = [
+            (int(ops.chunk[at]), int(ops.order[at])) for at, phase in enumerate(ops.phase) if phase == "optimizer"
+        ]
+        last = sorted((int(ops.chunk[at]), int(ops.order[at])) for at in rows)
+        assert sorted(places)[len(places) - len(last) :] == last  # all weights are updated before
 
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -236,8 +244,8 @@ def test_weights_that_ranks_update_apart_are_those_that_one_rank_updates(ranks: 
 
 def test_equal_parameters_are_dealt_there_and_back_in_their_order() -> None:
     """The example of `LayerWiseDistributedOptimizer.shard_params`: ten parameters of four ranks."""
-    given = [Parameters((0, f"p{number}"), number, 1, 0) for number in range(10)]
-    assert [sorted(name for _, name in own) for own in dealt(given, 4)] == [
+    given = [Parameters((0, 0, f"p{number}"), number, 1, 0) for number in range(10)]
+    assert [sorted(name for *_, name in own) for own in dealt(given, 4)] == [
         ["p0", "p7", "p8"],
         ["p1", "p6", "p9"],
         ["p2", "p5"],
@@ -267,7 +275,6 @@ def test_a_rank_holds_flat_weights_while_they_are_gathered(name: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a framework without it": ({"recipe": "torch"}, "recipe megatron"),
     "sharded states": ({"zero": 1, "dp": 2}, "zero 0"),
-    "several chunks": ({"pp": 2, "virtual_stages": 2}, "muon"),
     "the host": ({"zero": 0, "offload": "optimizer"}, "adamw"),
     "gradients that ranks of cp keep": ({"cp": 2, "cp_grad_sync": False}, "optimizer muon"),
 }

@@ -6,7 +6,7 @@ MEGATRON is the unpacked wheel of megatron-core 0.16.1; torch, numpy, packaging,
 accelerator is not. One process takes the place of each rank of a world in turn, with a backend that sends nothing: it
 builds the rank's part of a `GPTModel` and the optimizer of `get_megatron_muon_optimizer` with its layer-wise wrapper.
 The package of Muon itself (`emerging_optimizers`) is not needed for that, and is replaced by a class that keeps its
-parameters. The file has for each rank, by configuration, the parameters that it updates: the name, the number of
+parameters. The file has for each rank, by configuration, the parameters that it updates: chunk and name, the number of
 elements, whether Muon updates it; and for each gather the elements of every member's part.
 """
 
@@ -88,6 +88,8 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     "more ranks than weights": {"world": 64},
     "tp, pp": {"world": 8, "tp": 2, "pp": 2},
     "cp": {"world": 8, "cp": 2},
+    "chunks": {"world": 6, "pp": 2, "vp": 2},
+    "chunks with experts": {"world": 8, "pp": 2, "vp": 2, "ep": 2, "experts": True},
     "tied": {"world": 4, "pp": 2, "tied": True},
     "tied on one stage": {"world": 4, "tied": True},
     "normalised heads": {"world": 4, "qk_norm": True},
@@ -102,8 +104,8 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def model_of(words: Mapping[str, Any]) -> torch.nn.Module:
-    """The part of the model that this rank has.
+def model_of(words: Mapping[str, Any], chunk: int) -> torch.nn.Module:
+    """A chunk of the model that this rank has.
 
     Local modules refuse ranks of cp and sequence parallelism, which change no parameter: the model has neither, and
     groups have the ranks of cp.
@@ -111,6 +113,7 @@ def model_of(words: Mapping[str, Any]) -> torch.nn.Module:
     degrees = {
         "tensor_model_parallel_size": words.get("tp", 1),
         "pipeline_model_parallel_size": words.get("pp", 1),
+        "virtual_pipeline_model_parallel_size": words.get("vp"),
         "expert_model_parallel_size": words.get("ep", 1),
         "expert_tensor_parallel_size": words.get("etp", 1),
     }
@@ -131,8 +134,9 @@ def model_of(words: Mapping[str, Any]) -> torch.nn.Module:
         layer,
         words.get("vocab", VOCAB),
         8,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+        vp_stage=chunk if "vp" in words else None,
         share_embeddings_and_output_weights=words.get("tied", False),
         position_embedding_type="rope",
     )
@@ -164,16 +168,21 @@ def rank_of(words: Mapping[str, Any], rank: int) -> dict[str, Any]:
     parallel_state.initialize_model_parallel(
         words.get("tp", 1),
         words.get("pp", 1),
+        virtual_pipeline_model_parallel_size=words.get("vp"),
         context_parallel_size=words.get("cp", 1),
         expert_model_parallel_size=words.get("ep", 1),
         expert_tensor_parallel_size=words.get("etp", 1) if words.get("experts") else None,
         create_gloo_process_groups=False,
     )
-    model = model_of(words)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    chunks = [model_of(words, chunk) for chunk in range(words.get("vp", 1))]
+    names = {
+        id(parameter): f"{chunk}/{name}"
+        for chunk, model in enumerate(chunks)
+        for name, parameter in model.named_parameters()
+    }
     config = OptimizerConfig(optimizer="adam", lr=1e-3, bf16=False, fp16=False)
     made = get_megatron_muon_optimizer(
-        config, [model], use_gloo_process_groups=False, layer_wise_distributed_optimizer=True
+        config, chunks, use_gloo_process_groups=False, layer_wise_distributed_optimizer=True
     )
     updated = [
         [names[id(each)], each.numel(), isinstance(one.optimizer, KeptParameters)]

@@ -161,7 +161,7 @@ def _carried(graph: IndexedGraph, rows: CopiedRows, ops: Iterable[tuple[str, Row
     """The weights whose gradients a collective reduces: those of a bucket, or the one that it reads itself."""
     for row in rows.buckets:
         for member in row["members"]:
-            yield row["id"], member["weight"], {name: member[name] for name in ("number", "position", "layer")}
+            yield row["id"], member["weight"], {name: member[name] for name in ("number", "position", "chunk", "layer")}
     buckets, symbolic = {row["id"] for row in rows.buckets}, graph_rows(graph.graph)
     weights = {row["gradient"]: row["weight"] for row in symbolic["gradients"]}
     read = defaultdict[str, set[str]](set)
@@ -172,7 +172,7 @@ def _carried(graph: IndexedGraph, rows: CopiedRows, ops: Iterable[tuple[str, Row
         if op["type"] == "collective" and id not in buckets:
             layer = None if op["layer"] < 0 else op["layer"]
             for weight in read[op["sym"]]:
-                yield id, weight, {"number": 0, "position": op["position"], "layer": layer}
+                yield id, weight, {"number": 0, "position": op["position"], "chunk": op["chunk"], "layer": layer}
 
 
 def _op_row(values: Row) -> Row:

@@ -64,7 +64,7 @@ def read_program(store: Store, instance: str) -> Program:
 def read_carried(store: Store, rank_class: str) -> BucketWeights:
     """The weights that the buckets of a class carry. rank_class: its id."""
     rows = store.read("workload/buckets", **{"class": rank_class})
-    return {int(row["op"]): tuple(zip(row["position"], row["weight"], strict=True)) for row in rows}
+    return {int(row["op"]): tuple(zip(row["position"], row["weight"], row["chunk"], strict=True)) for row in rows}
 
 
 def _read(store: Store, instance: str) -> Workload:
