@@ -1,7 +1,7 @@
 """Muon's operators: a gradient becomes the average of itself, then a matrix with equal singular values, then a step.
 
-Jordan et al. 2024. The matrices are those of linear layers inside layers, which are not as wide as a vocabulary; AdamW
-updates all other weights.
+Jordan et al. 2024. The matrices are those of linear layers inside layers, which are not as wide as a vocabulary, and in
+some frameworks learned positions; AdamW updates all other weights.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,15 @@ from stagedb.build.sharing import of_experts
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.operators import SLICE, Momentum, MuonUpdate, Operator, Orthogonalisation, Redistribution
+from stagedb.ir.operators import (
+    SLICE,
+    Momentum,
+    MuonUpdate,
+    Operator,
+    Orthogonalisation,
+    PositionEmbedding,
+    Redistribution,
+)
 from stagedb.ir.operators.optimizer import PACKED
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.mentions import Word
@@ -28,10 +36,15 @@ MOMENTUM, GATHER, ORTHOGONALISATION, CUT = CHAIN = ("momentum", "gather", "ortho
 
 @dataclass(frozen=True)
 class Muon:
-    """How Muon runs. gathers: ranks of tp gather the matrices that they partition. splits: see `Orthogonalisation`."""
+    """How Muon runs.
+
+    gathers: ranks of tp gather the matrices that they partition. splits: see `Orthogonalisation`. positions: the table
+    of learned positions is a matrix of it.
+    """
 
     gathers: bool
     splits: bool
+    positions: bool = False
 
 
 @dataclass
@@ -54,16 +67,16 @@ class _Chain:
         return tensor
 
 
-def matrices(block: LaidOut) -> frozenset[str]:
-    """The weights of a block that are matrices of linear layers, with gradients.
+def matrices(block: LaidOut, muon: Muon) -> frozenset[str]:
+    """The weights of a block that are matrices of Muon, with gradients: those of linear layers, and learned positions.
 
-    A matmul reads a weight itself, or what is gathered or cast of it.
+    A matmul reads a weight itself, or what is gathered or cast of it. muon: how it runs.
     """
     sources = {weight.name: weight.name for weight in block.weights}
     read = set[str]()
     for op in block.operations:
         names = [sources[tensor.name] for tensor in op.inputs if tensor.name in sources]
-        if op.operator.kind == "matmul":
+        if op.operator.kind == "matmul" or (muon.positions and isinstance(op.operator, PositionEmbedding)):
             read |= {*names}
         elif len(op.inputs) == 1:
             sources |= dict.fromkeys((tensor.name for tensor in op.outputs), *names) if names else {}
@@ -75,7 +88,7 @@ def matrices(block: LaidOut) -> frozenset[str]:
 
 
 def _is_matrix(block: LaidOut, weight: Tensor) -> bool:
-    """Whether a weight of a linear layer is no bias, and not as wide as a vocabulary."""
+    """Whether a weight is no bias, and not as wide as a vocabulary."""
     if of_experts(block.layouts[weight.name]):
         return len(weight.axes) > 2
     return block.rows[weight.name] < len(weight.axes) and "vocab" not in weight.axes

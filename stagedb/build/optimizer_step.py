@@ -55,8 +55,9 @@ class UpdateRule:
     @classmethod
     def of(cls, options: GraphOptions) -> "UpdateRule":
         """The update rule that the options of a graph name."""
+        framework = options.framework
         if options.optimizer in MUONS:
-            return cls(AdamW(), Muon(options.gathers_for_muon, options.framework.splits_packed))
+            return cls(AdamW(), Muon(options.gathers_for_muon, framework.splits_packed, framework.muon_positions))
         usual = OPTIMIZERS[options.optimizer]()
         return cls(
             usual,
@@ -105,7 +106,7 @@ def step(
     states: list[Tensor] = []
     buckets: dict[str, list[str]] = {weight.name: [] for weight in block.weights}
     together: list[tuple[Tensor, Tensor]] = []
-    apart = matrices(block) if rule.muon is not None else frozenset()
+    apart = matrices(block, rule.muon) if rule.muon is not None else frozenset()
     alone: list[Operation] = []
     for weight in block.weights:
         if weight.name not in block.gradients:

@@ -130,6 +130,7 @@ class Framework:
     muon_tp: how Muon sees matrices that ranks of tp partition, where a plan does not name it (`muon_tp`);
         None: a plan must name it.
     splits_packed: Muon takes fused queries, keys and values as three matrices.
+    muon_positions: Muon takes learned positions as a matrix.
     owns_layers: each weight may be updated by one rank of dp, which the others get it from (`dist-muon`).
 
     any_optimizer: weights may be updated by any optimizer of PyTorch.
@@ -194,6 +195,7 @@ class Framework:
     clips: bool
     muon_tp: Literal["blockwise", "duplicated"] | None
     splits_packed: bool
+    muon_positions: bool
     owns_layers: bool
     any_optimizer: bool
     offloads: tuple[str, ...]

@@ -64,6 +64,8 @@ MEGATRON = Framework(
     # `TensorParallelMuon` in `emerging_optimizers.py`: `muon_tp_mode`, `muon_split_qkv`.
     muon_tp="blockwise",
     splits_packed=True,
+    # `get_megatron_muon_optimizer`: all matrices but those with `is_embedding_or_output_parameter`.
+    muon_positions=True,
     # `LayerWiseDistributedOptimizer` in `core/optimizer/layer_wise_optimizer.py`.
     owns_layers=True,
     any_optimizer=False,

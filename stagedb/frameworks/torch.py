@@ -73,6 +73,7 @@ TORCH = Framework(
     # `torch.optim.Muon` on DTensors has messages in each of its matmuls, as DTensor chooses them.
     muon_tp=None,
     splits_packed=False,
+    muon_positions=False,
     owns_layers=False,
     any_optimizer=True,
     # `offload_wrapper` of torch.distributed.algorithms._checkpoint.checkpoint_wrapper. torchao's `CPUOffloadOptimizer`

@@ -23,7 +23,12 @@ def check_optimizer(plan: PlanFields) -> None:
 
 
 def _check_owners(plan: PlanFields) -> None:
-    """Raise UsageError where ranks of one place on cp and dp own different experts."""
+    """Raise UsageError where ranks of one place on cp and dp own different experts, and for losses that are scaled."""
+    if plan.dtypes.param == "fp16":
+        raise UsageError(
+            f"Muon in {plan.options.framework.title} scales no loss: {Word('optimizer', plan.options.optimizer)} needs "
+            f"{Word('dtype', 'bf16')}, or take {Word('optimizer', 'adamw')}"
+        )
     within = min(("tp", "cp", "dp"), key=plan.rank_order.index) == "tp" and plan.ep % plan.tp == 0
     if "tp" in plan.expert_axes and plan.tp > 1 and plan.ep > 1 and not within:
         raise UsageError(

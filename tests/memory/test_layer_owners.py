@@ -29,6 +29,7 @@ CASES = [name for name in RECORDED if name != "version"]
 
 WORD = {
     "embedding.word_embeddings.weight": "embedding.word.weight",
+    "embedding.position_embeddings.weight": "embedding.position.weight",
     "decoder.final_layernorm.weight": "head.norm.weight",
     "output_layer.weight": "head.out.weight",
     "input_layernorm.weight": "attn_norm.weight",
@@ -67,19 +68,22 @@ def words_of(name: str) -> dict[str, Any]:
 
 def program_of(name: str) -> Program:
     given = RECORDED[name]["words"]
-    style = "moe" if given.get("experts") else "qwen3" if given.get("qk_norm") else "llama"
+    styles = {"experts": "moe", "qk_norm": "qwen3", "gpt": "gpt"}
+    style = next((style for word, style in styles.items() if given.get(word)), "llama")
     model = card(style, layers=4, tied=given.get("tied", False))
     sizes: dict[str, Any] = {word: given[word] for word in ("ffn", "vocab") if word in given}
     return lowered.program(dataclasses.replace(model, **sizes), **words_of(name))
 
 
-def recorded_numbers(row: Mapping[str, Any], muon: bool) -> Counter[Weight]:
+def recorded_numbers(row: Mapping[str, Any], muon: bool, gpt: bool = False) -> Counter[Weight]:
     """The numbers of each weight that a rank's optimizer had: those of Muon, or of AdamW."""
     found: Counter[Weight] = Counter()
     for named, numel, of_muon in row["updates"]:
         chunk, _, name = named.partition("/")
         layer, _, word = re.sub(r"^decoder\.layers\.(\d+)\.", r"\1/", name).rpartition("/")
-        word = WORD[re.sub(r"local_experts\.\d+\.", "", word)]
+        word = re.sub(r"local_experts\.\d+\.", "", word)
+        word = WORD[f"{word.rpartition('.')[0]}.weight"].replace("w13", "w1" if gpt else "w13").rpartition(".")[0]
+        word += "." + name.rpartition(".")[2]
         if of_muon == muon:
             # Layers of a stage are counted on from chunk to chunk; each chunk of two has one here.
             found[int(layer or -1) + (int(chunk) if layer else 0), f"layer.{word}" if layer else word] += numel
@@ -104,10 +108,16 @@ def test_each_rank_has_the_states_of_the_weights_that_it_has_in_megatron(name: s
     of_class = {each.rank_class.number: each.usage for each in memory_of(program)}
     for rank, row in enumerate(RECORDED[name]["ranks"]):
         usage = of_class[program.workload.class_of(rank).number]
-        muon, adamw = (recorded_numbers(row, each) for each in (True, False))
+        gpt = RECORDED[name]["words"].get("gpt", False)
+        muon, adamw = (recorded_numbers(row, each, gpt) for each in (True, False))
         assert counted_numbers(usage, "momentum_buffer") == muon
         assert counted_numbers(usage, "exp_avg") == counted_numbers(usage, "exp_avg_sq") == adamw
         assert counted_numbers(usage, "master") == muon + adamw
+
+
+def in_model(layer: int, weight: str) -> str:
+    """The name of a weight with the number of its layer."""
+    return weight if layer < 0 else f"layer.{layer}.{weight.removeprefix('layer.')}"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,18 +125,19 @@ def test_each_rank_runs_the_operators_of_its_own_weights(name: str) -> None:
     """A matrix of m rows and n columns costs 5 (4m²n + 2m³); queries, keys and values are three."""
     program = program_of(name)
     tp = RECORDED[name]["words"].get("tp", 1)
-    rows = {"attn.wqkv": [16 // tp, 8 // tp, 8 // tp], "ffn.router": [4], "ffn.w2": [16], "attn.wo": [16]}
+    keys = (16 if RECORDED[name]["words"].get("gpt") else 8) // tp
+    rows = {"attn.wqkv": [16 // tp, keys, keys], "ffn.router": [4], "ffn.w2": [16], "attn.wo": [16], "position": [8]}
     for rank, row in enumerate(RECORDED[name]["ranks"]):
         ops = program.workload.class_of(rank).ops
-        own = recorded_numbers(row, True)
+        own = recorded_numbers(row, True, RECORDED[name]["words"].get("gpt", False))
         names = (name.replace("first_layer.", "layer.") for name in ops.name)
         places = zip(names, ops.kind, ops.flops.tolist(), ops.bytes.tolist(), strict=True)
         found = {name: (kind, flops, size) for name, kind, flops, size in places}
-        wanted = {f"layer.{layer}.{weight.removeprefix('layer.')}" for layer, weight in own}
+        wanted = {in_model(*each) for each in own}
         for word in ("momentum", "orthogonalisation"):
             assert {name for name, (kind, *_) in found.items() if kind == word} == {f"{each}.{word}" for each in wanted}
         for (layer, weight), numbers in own.items():
-            op = f"layer.{layer}.{weight.removeprefix('layer.')}"
+            op = in_model(layer, weight)
             assert found[f"{op}.momentum"][2] == 2 * 8 * numbers  # gradient and average, read; matrix and average
             assert f"{op}.optimizer" in found
             known = next((each for part, each in rows.items() if part in weight), None)
@@ -275,6 +286,7 @@ def test_a_rank_holds_flat_weights_while_they_are_gathered(name: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a framework without it": ({"recipe": "torch"}, "recipe megatron"),
     "sharded states": ({"zero": 1, "dp": 2}, "zero 0"),
+    "a scaled loss": ({"dtype": "fp16"}, "dtype bf16"),
     "the host": ({"zero": 0, "offload": "optimizer"}, "adamw"),
     "gradients that ranks of cp keep": ({"cp": 2, "cp_grad_sync": False}, "optimizer muon"),
 }

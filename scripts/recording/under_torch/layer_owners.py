@@ -76,6 +76,7 @@ SIZES = {
 }
 """The models of `tests.ir.tiny`."""
 
+GPT = {"num_query_groups": 4, "gated_linear_unit": False, "add_bias_linear": True, "normalization": "LayerNorm"}
 EXPERTS = {
     "num_moe_experts": 4,
     "moe_router_topk": 2,
@@ -93,6 +94,7 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     "tied": {"world": 4, "pp": 2, "tied": True},
     "tied on one stage": {"world": 4, "tied": True},
     "normalised heads": {"world": 4, "qk_norm": True},
+    "positions and biases": {"world": 4, "tp": 2, "gpt": True},
     "frozen": {"world": 4, "frozen": ["embedding", "self_attention"]},
     "equal sizes": {"world": 5, "ffn": 64, "vocab": 128},
     "experts": {"world": 4, "experts": True},
@@ -110,6 +112,7 @@ def model_of(words: Mapping[str, Any], chunk: int) -> torch.nn.Module:
     Local modules refuse ranks of cp and sequence parallelism, which change no parameter: the model has neither, and
     groups have the ranks of cp.
     """
+    gpt = words.get("gpt", False)
     degrees = {
         "tensor_model_parallel_size": words.get("tp", 1),
         "pipeline_model_parallel_size": words.get("pp", 1),
@@ -119,7 +122,7 @@ def model_of(words: Mapping[str, Any], chunk: int) -> torch.nn.Module:
     }
     experts = EXPERTS if words.get("experts") else {}
     config = TransformerConfig(
-        **{**SIZES, "ffn_hidden_size": words.get("ffn", SIZES["ffn_hidden_size"])},
+        **{**SIZES, **(GPT if gpt else {}), "ffn_hidden_size": words.get("ffn", SIZES["ffn_hidden_size"])},
         **degrees,
         **experts,
         qk_layernorm=words.get("qk_norm", False),
@@ -127,7 +130,10 @@ def model_of(words: Mapping[str, Any], chunk: int) -> torch.nn.Module:
         use_cpu_initialization=True,
     )
     layer = get_gpt_layer_local_spec(
-        experts.get("num_moe_experts"), False, words.get("qk_norm", False), normalization="RMSNorm"
+        experts.get("num_moe_experts"),
+        False,
+        words.get("qk_norm", False),
+        normalization=GPT["normalization"] if gpt else "RMSNorm",
     )
     model = GPTModel(
         config,
@@ -138,7 +144,7 @@ def model_of(words: Mapping[str, Any], chunk: int) -> torch.nn.Module:
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
         vp_stage=chunk if "vp" in words else None,
         share_embeddings_and_output_weights=words.get("tied", False),
-        position_embedding_type="rope",
+        position_embedding_type="learned_absolute" if gpt else "rope",
     )
     for name, parameter in model.named_parameters():
         parameter.requires_grad = not any(part in name for part in words.get("frozen", ()))
