@@ -25,5 +25,6 @@ MATCH (i:Instance {id: $instance, state: 'ready'})-[:OF]->(g:Graph)
 RETURN i.name AS name, i.graph AS graph, g.name AS model, i.plan AS plan, i.world AS world,
   i.ranks_digest AS ranks_digest, i.groups_digest AS groups_digest, i.layout_digest AS layout_digest,
   i.class_table AS class_table, i.class_cp AS class_cp, i.class_ep AS class_ep, i.class_dp AS class_dp,
-  i.group_axes AS group_axes, i.group_firsts AS group_firsts, i.group_counts AS group_counts, i.group_sizes AS group_sizes,
-  i.group_strides AS group_strides, i.group_members AS group_members, i.group_steps AS group_steps
+  i.group_axes AS group_axes, i.group_firsts AS group_firsts, i.group_counts AS group_counts,
+  i.group_sizes AS group_sizes, i.group_strides AS group_strides, i.group_members AS group_members,
+  i.group_steps AS group_steps
