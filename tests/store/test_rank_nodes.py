@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from stagedb.plans import Plan, RankLayout, groups
 from stagedb.store import Store, rank_nodes
 from stagedb.store.failures import ReadOnlyError
 from stagedb.store.rank_reach import instances_reached
+from tests import lowered
 from tests.faults.injected import at
 from tests.ir.tiny import card
 
@@ -275,3 +277,18 @@ def test_a_layout_that_does_not_fit_its_plan_is_refused(name: str) -> None:
     assert RankLayout.stored(plan, row) == layout
     with pytest.raises(ValueError, match="its "):
         RankLayout.stored(plan, {**row, name: DAMAGES[name]})
+
+
+def test_ranks_that_update_other_weights_are_of_other_classes(store: Store) -> None:
+    """Their classes follow from coordinates on cp and dp, in Cypher as in memory."""
+    words: dict[str, Any] = {"recipe": "megatron", "optimizer": "dist-muon", "tp": 2, "cp": 2, "dp": 2, "pp": 2}
+    words |= {"seq_len": 8, "global_batch_size": 4}
+    db = Stagedb(store)
+    instance = db.instantiate(card("llama", layers=2), **words).id
+    rows = db.query("MATCH (r:Rank {instance: $instance}) RETURN r.rank, r.class ORDER BY r.rank", instance=instance)
+    wanted = lowered.workload(card("llama", layers=2), **words).ranks
+    found = [number for _, number in rows.rows]
+    assert found == wanted.number.tolist()
+    assert len(set(found)) == 8
+    classes = db.query("MATCH (c:RankClass {instance: $instance}) RETURN c.cp, c.dp, c.ranks", instance=instance)
+    assert sorted(classes.rows) == sorted(2 * [(cp, dp, 2) for cp in range(2) for dp in range(2)])
