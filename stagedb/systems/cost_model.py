@@ -21,7 +21,9 @@ from stagedb.systems.astra_sim import SimulatedCollective
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.spread import Spread
 from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, Number, System, inverse
-from stagedb.systems.tables.operator_times import OperatorTimes, Shaped
+from stagedb.systems.tables.chosen_experts import chosen_share
+from stagedb.systems.tables.measured_table import WIDTHS
+from stagedb.systems.tables.operator_times import OperatorTimes, Shaped, is_attention_kernel, over_cache
 from stagedb.systems.tables.shapes import COLLECTIVE
 from stagedb.systems.tables.shapes import COLLECTIVES as COLLECTIVE_KINDS
 
@@ -124,7 +126,9 @@ class Costs:
                 self._known[work] = Timed(sum(ns for ns, _ in times), max(times, key=itemgetter(0))[1])
         on_host = [work for work in asked if work.kind in HOST_KINDS]
         self._known |= {work: time_on_host(self.system, work) for work in on_host}
-        new = [work for work in asked if work not in several and work not in self._known]
+        single = [work for work in asked if work not in several]
+        self._known |= {work: timed for work in single if (timed := self._over_cache(work)) is not None}
+        new = [work for work in single if work not in self._known]
         shaped = [
             Shaped(
                 kind=each.kind,
@@ -137,17 +141,43 @@ class Costs:
                 causal=each.causal,
                 spared=each.spared,
                 stored=each.stored,
+                drawn=self._draws(each),
             )
-            for each in new
+            for each in map(self._read, new)
         ]
         taken = self._tables.ns(shaped) if self.system.tables else [None] * len(new)
         for work, ns in zip(new, taken, strict=True):
             if ns is None:
-                self._known[work] = time_work(self.system.accelerator, work)
+                self._known[work] = time_work(self.system.accelerator, self._read(work))
                 continue
             _rate_of(self.system.accelerator, work)
             operator = "attention" if work.kind.startswith("attention") else "matmul"
             self._known[work] = Timed(math.floor(ns + 0.5), f"table:{operator}")
+
+    def _over_cache(self, work: Work) -> Timed | None:
+        """How long an engine's attention over a cache takes; None for other operators, and without numbers of these."""
+        accelerator = self.system.accelerator
+        kernels = accelerator.decode_attention if self.engine else None
+        if kernels is None or not is_attention_kernel(work.kind, work.dims) or not over_cache(work.dims):
+            return None
+        computing = work.flops * inverse(_rate_of(accelerator, work)) / 1000
+        taken, rule = kernels.time(work.bytes * inverse(accelerator.bandwidth), computing)
+        return Timed(_whole(taken), rule)
+
+    def _draws(self, work: Work) -> bool:
+        """Whether tokens choose the experts of a matmul at random. Training has so many that all experts have some."""
+        return self.engine and work.grouped and not work.weights and len(work.dims) == GROUPED_DIMS
+
+    def _read(self, work: Work) -> Work:
+        """An operator without the weights that it does not read: those of experts without a token."""
+        if not self._draws(work):
+            return work
+        experts, _, n, k = work.dims
+        mean = work.flops / (2 * experts * n * k)
+        weights = experts * n * k * WIDTHS["fp8" if work.dtype.startswith("fp8") else work.dtype] - work.spared
+        unread = 1 - chosen_share(mean)
+        spared = work.spared - math.floor(work.spared * unread)
+        return replace(work, bytes=work.bytes - math.floor(weights * unread), spared=spared)
 
     def collective(self, collective: CollectiveWork) -> Timed:
         """How long a collective takes."""
@@ -256,6 +286,9 @@ def _orthogonalising(work: Work) -> Iterator[tuple[Work, int]]:
         rows, columns = matmuls[-1][-3:-1]
         yield replace(work, kind="elementwise", dims=(), flops=0, bytes=8 * many * rows * columns), 1
 
+
+GROUPED_DIMS = 4
+"""Dims of matmuls of experts: how many there are, then m, n and k of each."""
 
 MIXED_DIMS = 10
 """Dims of an attention over prefills and decodes: those of the prefills with the size of a value, then the batch, the

@@ -14,6 +14,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.systems.custom_all_reduce import CustomAllReduce
+from stagedb.systems.decode_attention import DecodeAttention
 
 Number = Fraction | float
 """An exact number. The only float is infinity."""
@@ -167,7 +168,8 @@ class Accelerator:
     matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the bytes that it reads and writes.
     sustained: the share of their measured speed that matmuls with a table keep in a training step, where power limits
     the clocks and other kernels use the caches. power: where it may take less than the accelerator on which the tables
-    were measured; None: as much.
+    were measured; None: as much. decode_attention: attentions over a cache in a step of an engine; None: by the curves
+    of attention and memory.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Accelerator:
     sustained: Fraction = Fraction(1)
     power: PowerLimit | None = None
     reserve: tuple[tuple[str, Fraction], ...] = ()
+    decode_attention: DecodeAttention | None = None
 
     @property
     def reserved(self) -> dict[str, int]:
@@ -390,6 +393,7 @@ class System:
                 },
                 **({} if accelerator.sustained == 1 else {"sustained": plain(accelerator.sustained)}),
                 **({} if accelerator.power is None else {"power": _watts(accelerator.power)}),
+                **_decode_attention(accelerator.decode_attention),
             },
             "network": [
                 {
@@ -437,6 +441,13 @@ def plain(value: Number) -> int | float | str:
 
 def _watts(power: PowerLimit) -> dict[str, int | float | str]:
     return {"limit": plain(power.limit), "measured": plain(power.measured)}
+
+
+def _decode_attention(kernels: DecodeAttention | None) -> dict[str, Any]:
+    if kernels is None:
+        return {}
+    numbers = {name: plain(getattr(kernels, name)) for name in ("start", "read_share", "compute_share")}
+    return {"decode_attention": numbers}
 
 
 def _sizes(reserve: Sequence[tuple[str, Fraction]]) -> dict[str, int | float | str]:

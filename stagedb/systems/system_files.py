@@ -17,6 +17,7 @@ from stagedb.mentions import Word, call
 from stagedb.outputs import path_text, write_whole
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.custom_all_reduce import MOST_BYTES, CustomAllReduce
+from stagedb.systems.decode_attention import DecodeAttention
 from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
     CASTS,
@@ -130,7 +131,9 @@ def _exact(value: Value, takes: str, most: int) -> Fraction:
 
 
 def _accelerator(value: Value) -> Accelerator:
-    fields = value.mapping(("name", "peak", "memory", "launch"), ("graph_launch", "efficiency", "sustained", "power"))
+    fields = value.mapping(
+        ("name", "peak", "memory", "launch"), ("graph_launch", "efficiency", "sustained", "power", "decode_attention")
+    )
     peak = fields["peak"].mapping((), DTYPES)
     if not peak:
         raise fields["peak"].wrong(f"TFLOP/s by dtype ({', '.join(DTYPES)}), at least one")
@@ -153,7 +156,14 @@ def _accelerator(value: Value) -> Accelerator:
         sustained=_share(fields["sustained"]) if "sustained" in fields else Fraction(1),
         power=_power(fields["power"]) if "power" in fields else None,
         reserve=_reserve(memory["reserve"], capacity) if "reserve" in memory else (),
+        decode_attention=_decode_attention(fields["decode_attention"]) if "decode_attention" in fields else None,
     )
+
+
+def _decode_attention(value: Value) -> DecodeAttention:
+    fields = value.mapping(("start", "read_share", "compute_share"))
+    start = _exact(fields["start"], "a number of ns, 0 or more", 10**9)
+    return DecodeAttention(start, _share(fields["read_share"]), _share(fields["compute_share"]))
 
 
 def _host(value: Value) -> Host:

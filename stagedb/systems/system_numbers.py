@@ -36,6 +36,9 @@ UNITS: Mapping[str, str] = {
     "two_shot": "ns",
     "share": "share",
     "limit": "B",
+    "start": "ns",
+    "read_share": "share",
+    "compute_share": "share",
 }
 """Units of numbers, by the key that has them, or that has the mapping with them."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stagedb.systems.system import System, TableFile
+from stagedb.systems.tables.chosen_experts import chosen_experts
 from stagedb.systems.tables.grids import Bools, Floats
 from stagedb.systems.tables.measured_table import MeasuredTable
 from stagedb.systems.tables.shapes import UNBOUNDED, matmul_work, seen_pairs
@@ -48,7 +49,8 @@ class Shaped:
     queries, keys, head, and the size of a value if it is another. grouped: the batch of a matmul are experts. weights:
     it makes a gradient of weights, so that its k are tokens. causal: an attention leaves out what its mask hides.
     moved: the bytes that it reads and writes. spared: those that its weight in fewer bits has less than a measured one.
-    stored: the format of that weight; empty: that of the other operand.
+    stored: the format of that weight; empty: that of the other operand. drawn: tokens choose their experts at random,
+    so that some of them have none; otherwise all have as many.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Shaped:
     causal: bool = True
     spared: int = 0
     stored: str = ""
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class OperatorTimes:
             if table is None:
                 return [None] * len(chosen)
             taken = (attention_ns(table, chosen) / self._clock).tolist()
-            return [None if _over_cache(each.dims) else ns for each, ns in zip(chosen, taken, strict=True)]
+            return [None if over_cache(each.dims) else ns for each, ns in zip(chosen, taken, strict=True)]
         plain, aside = self.table("matmul", dtype), self._aside(dtype)
         dense = None if plain is None else self._kept(matmul_ns(plain, chosen, aside), chosen)
         if operator == "matmul" or table is None:
@@ -222,7 +225,7 @@ def is_attention_kernel(kind: str, dims: Sequence[int]) -> bool:
     return kind.startswith("attention") and len(dims) >= _ATTENTION and min(dims) > 0
 
 
-def _over_cache(dims: Sequence[int]) -> bool:
+def over_cache(dims: Sequence[int]) -> bool:
     """Whether an attention has so few queries for its keys that its kernel is another one than those of the tables: one
     that divides the keys among its blocks and takes the time in which these are read, as in a step of decoding."""
     queries, keys = dims[3:5]
@@ -276,12 +279,18 @@ def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], aside: Aside) 
     Megatron's experts are a loop over matmuls without --moe-grouped-gemm. The table of grouped ones has what an engine
     of inference reaches, on an A100 by a kernel that is not made for many tokens. chosen: the matmuls.
     """
-    experts = np.array([each.dims[0] for each in chosen], np.float64)
+    experts = _with_tokens(_batched(chosen), chosen)
     ones = [
         replace(each, dims=each.dims[1:], flops=each.flops // each.dims[0], moved=each.moved // each.dims[0])
         for each in chosen
     ]
     return matmul_ns(table, ones, aside) * experts
+
+
+def _with_tokens(dims: Floats, chosen: Sequence[Shaped]) -> Floats:
+    """How many experts of each matmul have a token, in the mean. dims: as `_batched` has them."""
+    experts, tokens = dims[:, 0], dims[:, 1]
+    return np.where([each.drawn for each in chosen], chosen_experts(experts, tokens), experts)
 
 
 def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
@@ -332,6 +341,13 @@ def expert_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> tuple[Floats, l
     apart = np.stack([table.nearest_experts(hidden, ffn, experts) for hidden, ffn in readings])
     best = apart.argmin(axis=0)
     hidden, ffn = (np.choose(best, [reading[each] for reading in readings]) for each in (0, 1))
-    whole = table.local_experts(experts * tokens, hidden, ffn, experts)
+    choices = experts * tokens
+    whole = table.local_experts(choices, hidden, ffn, experts)
+    drawn = np.array([each.drawn for each in chosen])
+    if drawn.any():
+        # Experts without a token are not read. More than a token for each cost what they cost with equal loads.
+        few = table.local_experts(chosen_experts(experts, tokens), hidden, ffn, experts)
+        even = table.local_experts(np.minimum(choices, experts), hidden, ffn, experts)
+        whole = np.where(drawn, few + np.maximum(whole - even, 0.0), whole)
     share = 2 * dims.prod(axis=1) / (6 * experts * tokens * hidden * ffn)
     return whole * share, (apart.min(axis=0) < _FAR).tolist()
