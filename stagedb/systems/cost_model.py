@@ -166,18 +166,10 @@ class Costs:
 
     def _draws(self, work: Work) -> bool:
         """Whether tokens choose the experts of a matmul at random. Training has so many that all experts have some."""
-        return self.engine and work.grouped and not work.weights and len(work.dims) == GROUPED_DIMS
+        return self.engine and draws_experts(work)
 
     def _read(self, work: Work) -> Work:
-        """An operator without the weights that it does not read: those of experts without a token."""
-        if not self._draws(work):
-            return work
-        experts, _, n, k = work.dims
-        mean = work.flops / (2 * experts * n * k)
-        weights = experts * n * k * WIDTHS["fp8" if work.dtype.startswith("fp8") else work.dtype] - work.spared
-        unread = 1 - chosen_share(mean)
-        spared = work.spared - math.floor(work.spared * unread)
-        return replace(work, bytes=work.bytes - math.floor(weights * unread), spared=spared)
+        return read_work(work) if self.engine else work
 
     def collective(self, collective: CollectiveWork) -> Timed:
         """How long a collective takes."""
@@ -250,6 +242,22 @@ class Costs:
         if transfer not in self._known:
             self._known[transfer] = time_transfer(self.network, transfer)
         return self._known[transfer]
+
+
+def draws_experts(work: Work) -> bool:
+    """Whether a matmul is of experts that tokens choose."""
+    return work.grouped and not work.weights and len(work.dims) == GROUPED_DIMS
+
+
+def read_work(work: Work) -> Work:
+    """An operator of an engine without the weights that it does not read: those of experts without a token."""
+    if not draws_experts(work):
+        return work
+    experts, _, n, k = work.dims
+    unread = 1 - chosen_share(work.flops / (2 * experts * n * k))
+    weights = experts * n * k * WIDTHS["fp8" if work.dtype.startswith("fp8") else work.dtype] - work.spared
+    spared = work.spared - math.floor(work.spared * unread)
+    return replace(work, bytes=work.bytes - math.floor(weights * unread), spared=spared)
 
 
 def kernels_of(work: Work) -> tuple[tuple[Work, int], ...]:

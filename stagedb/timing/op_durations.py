@@ -32,6 +32,7 @@ from stagedb.systems import (
     Wires,
     Work,
 )
+from stagedb.systems.cost_model import read_work
 from stagedb.systems.measured_durations import described
 from stagedb.systems.system import Overlap
 from stagedb.systems.tables.operator_times import is_attention_kernel
@@ -243,6 +244,15 @@ def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
         spared=_spared(ops.facts[op].packed, dims),
         stored=ops.facts[op].packed or "",
     )
+
+
+def unread_bytes(columns: ClassColumns) -> int:
+    """The bytes of weights that a rank of an engine does not read in a step: those of experts without a token.
+
+    columns: of its class.
+    """
+    works = (_work(columns, op, False) for op in np.flatnonzero(columns.ops.type == COMPUTE).tolist())
+    return sum(work.bytes - read_work(work).bytes for work in works if work.grouped)
 
 
 def _spared(packed: str | None, dims: tuple[int, ...]) -> int:

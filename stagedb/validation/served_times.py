@@ -27,7 +27,7 @@ from stagedb.search.serving_engines import CHUNKS, EngineLayout, EngineSteps, Se
 from stagedb.shared_work import shared
 from stagedb.systems import load_system
 from stagedb.timing.expected_errors import ServedErrors
-from stagedb.timing.op_durations import unmasked_flops
+from stagedb.timing.op_durations import unmasked_flops, unread_bytes
 
 COLUMNS = (
     *("model_path", "system", "backend", "precision", "mode", "isl", "osl", "gemm_quant_mode", "batch_size"),
@@ -219,11 +219,13 @@ def _time(steps: EngineSteps, load: ServingLoad, measured: float) -> int:
 
 
 def _least(steps: EngineSteps, load: ServingLoad, held: int) -> float:
-    """The ms of a token at the peaks of an accelerator: each step reads what it holds, and each request has its prompt
-    computed. held: bytes of weights and caches on a rank."""
+    """The ms of a token at the peaks of an accelerator: each step reads what it holds without experts that no token
+    chooses, and each request has its prompt computed. held: bytes of weights and caches on a rank."""
     accelerator = steps.trials.system.accelerator
     count = load.concurrency or 1
-    reads = held / (float(accelerator.bandwidth) * 1e6)
+    decode = steps.trials.copied(Plan.from_mapping(steps.words.decode(count))).workload
+    unread = max(unread_bytes(each) for each in decode.classes)
+    reads = (held - unread) / (float(accelerator.bandwidth) * 1e6)
     prompt = steps.trials.copied(Plan.from_mapping(steps.words.prefill(1))).workload
     flops = max(
         sum(unmasked_flops(each, op, "") for op in range(len(each.ops)) if each.ops.flops[op])

@@ -20,6 +20,6 @@ def test_published_throughputs_are_near(monkeypatch: pytest.MonkeyPatch) -> None
     spec.loader.exec_module(found)
     errors = [(each.what, abs(each.error)) for each in found.ROWS]
     (uneven,) = (error for what, error in errors if what == "decode, 256 requests, 2K")
-    assert 0.2 < uneven < 0.22
+    assert 0.2 < uneven < 0.24
     assert max(error for _, error in errors if error != uneven) < 0.2
     assert sum(error for _, error in errors) / len(errors) < 0.12
