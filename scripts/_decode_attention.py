@@ -80,8 +80,8 @@ def rows_of(data: Path, gpu: str) -> list[Row]:
                 each["head_dim"],
             )
             if not each["window_size"] and head in (64, 128) and heads <= MOST_QUERIES * kv_heads:
-                dims = (each["batch_size"], heads, kv_heads, 1, each["isl"] + each["step"], head)
-                found.append(Row(engine, False, dims, each["latency"] * 1e6))
+                sizes = each["batch_size"], heads, kv_heads, 1, each["isl"] + each["step"], head
+                found.append(Row(engine, False, sizes, each["latency"] * 1e6))
         for each in _table(data / gpu / "mla" / folder / "generation_mla_perf.parquet"):
             dims = (each["batch_size"], each["num_heads"], 1, 1, each["isl"] + each["step"], LATENT, VALUE)
             found.append(Row(engine, True, dims, each["latency"] * 1e6))

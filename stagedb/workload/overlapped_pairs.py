@@ -14,6 +14,11 @@ Two forwards, of the halves of a batch that is served, take turns in the same wa
 
     first      attention, dispatch                       experts, combine
     second                          attention, dispatch                   experts, combine
+
+Those of a decode are in five stages, the second one two behind the first, as SGLang has them after DeepSeek's profile
+(`_compute_moe_deepseek_blog_decode` in python/sglang/srt/operations_strategy.py): what is before the attention's
+kernel; that kernel up to the choice of experts; the dispatch and the shared experts; the experts; the combined tokens.
+So a dispatch is behind the shared experts and the other's first stage, and a combine behind the other's attention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +32,7 @@ from stagedb.ir.facts import FEED_FORWARD
 from stagedb.plans import Plan
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.schedules import pairs
+from stagedb.systems.tables.operator_times import is_attention_kernel, over_cache
 from stagedb.workflows import RECOMPUTE
 from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, UPWARD, ClassColumns, Ints
 
@@ -55,7 +61,9 @@ def interleaved(columns: ClassColumns, tasks: Sequence[Ints]) -> list[tuple[int,
     """
     places = [turns(columns, rows) for rows in tasks]
     if all(len(rows) and UPWARD[columns.ops.template[rows[0]]] for rows in tasks):
-        places = [_of_two(found, second) for second, found in enumerate(places)]
+        decodes = all(_is_over_cache(columns, rows) for rows in tasks)
+        of_two = _of_decode if decodes else _of_two
+        places = [of_two(columns, rows, places[second], second) for second, rows in enumerate(tasks)]
     if len(tasks) > 2:
         places[2] = _like(columns, tasks[1], places[1], tasks[2])
     owner = np.repeat(np.arange(len(tasks)), [len(rows) for rows in tasks])
@@ -71,11 +79,56 @@ _OF_TWO = {_ATTENTION: 0, _DISPATCH: 0, _EXPERTS: 2}
 """The parts of the first of two forwards by those of a forward next to a backward; the second's are one further."""
 
 
-def _of_two(places: Ints, second: int) -> Ints:
+def _of_two(columns: ClassColumns, rows: Ints, places: Ints, second: int) -> Ints:
     """The places of a forward next to another one. second: 1 for the second of both."""
+    del columns, rows
     inside = (places >= _PARTS) & (places < _END)
     parts = np.array([_OF_TWO.get(part, part) for part in range(_PARTS)])
     return np.where(inside, places // _PARTS * _PARTS + parts[places % _PARTS] + second, places)
+
+
+_STAGES, _BEHIND = 5, 2
+"""Stages of a layer of a decode, and by how many the second of two is behind the first."""
+
+
+def _is_over_cache(columns: ClassColumns, rows: Ints) -> bool:
+    """Whether all attentions of a task have few queries for their keys, as in a decode."""
+    ops = columns.ops
+    kernels = [ops.dims[row] for row in rows.tolist() if is_attention_kernel(ops.kind[row], ops.dims[row])]
+    return bool(kernels) and all(over_cache(dims) for dims in kernels)
+
+
+def _of_decode(columns: ClassColumns, rows: Ints, places: Ints, second: int) -> Ints:
+    """The places of a decode next to another one. places: as of `turns`. second: 1 for the second of both."""
+    layer = columns.origins.layer[rows]
+    found = places.copy()
+    for step, number in enumerate(dict.fromkeys(layer[layer >= 0].tolist()), 1):
+        at = np.flatnonzero(layer == number)
+        stages = step * _STAGES + _stages(columns, rows[at])
+        found[at] = 2 * (stages + _BEHIND * second) + second
+    return found
+
+
+def _stages(columns: ClassColumns, rows: Ints) -> Ints:
+    """The stage of each op of a decode's layer. What follows the combined tokens is in the next layer's first one."""
+    ops = columns.ops
+    found = np.zeros(len(rows), np.int64)
+    kernels = [is_attention_kernel(ops.kind[row], ops.dims[row]) for row in rows.tolist()]
+    if any(kernels):
+        found[kernels.index(True) :] = 1
+    first, last = _exchanges(columns, rows)
+    if not len(first) or not len(last):
+        return found
+    found[first[0] :] = 2
+    found[first[-1] + 1 :] = 3
+    found[last[-1] + 1 :] = 4
+    found[last[-1] + 2 :] = _STAGES
+    shared = [(ops.facts[row].module or "").endswith(_SHARED) for row in rows.tolist()]
+    return np.where(shared, 2, found)
+
+
+_SHARED = ".shared"
+"""The end of the name of a layer's shared experts."""
 
 
 def turns(columns: ClassColumns, rows: Ints) -> Ints:

@@ -43,17 +43,66 @@ def test_every_second_forward_runs_with_the_one_before_it() -> None:
     assert [list(each) for each in pairs(order)] == [[0, 1], [2, 3]]
 
 
-def test_forwards_take_turns_at_the_exchanges_of_experts() -> None:
+def in_turns(words: dict[str, Any], layers: tuple[int, ...]) -> tuple[Any, Any, list[tuple[int, Any]]]:
+    """The columns of a plan, the ops of some layers, and the parts of two forwards that take turns in these."""
     model = dataclasses.replace(load_card("deepseek-v2-lite"))
-    columns = lowered.program(model, **WORDS, overlap_experts=True).workload.classes[0]
-    rows = np.flatnonzero(columns.origins.layer == 5)
-    parts = interleaved(columns, [rows, rows])
+    columns = lowered.program(model, **words, overlap_experts=True).workload.classes[0]
+    rows = np.flatnonzero(np.isin(columns.origins.layer, layers))
+    return columns, rows, interleaved(columns, [rows, rows])
+
+
+def test_prefills_take_turns_at_the_exchanges_of_experts() -> None:
+    prefill = {**WORDS, "workflow": "prefill", "seq_len": 256, "cache_len": 0}
+    columns, rows, parts = in_turns(prefill, (5,))
     assert [number for number, _ in parts] == [0, 1, 0, 1, 0, 1]
     kinds = [[columns.ops.kind[row] for row in part.tolist()] for _, part in parts]
     assert [own.count("all_to_all") for own in kinds] == [1, 1, 1, 1, 0, 0]
     assert "attention" in kinds[0], "attention and dispatch first, then those of the other forward"
     for own in (0, 1):
         assert np.concatenate([part for number, part in parts if number == own]).tolist() == rows.tolist()
+
+
+def test_a_decode_is_two_of_five_stages_behind_the_other() -> None:
+    """The stages are those of SGLang, `_compute_moe_deepseek_blog_decode`, with `tbo_delta_stages` of 2."""
+    columns, rows, parts = in_turns(WORDS, (5, 6))
+    ops = columns.ops
+
+    def stage(part: Any) -> str:
+        """What a part has: letters of the stages, by an operator that only this stage has."""
+        names = [".".join(ops.name[row].split(".")[2:]) for row in part.tolist()]
+        letters = {"attn.wq": "p", "attn.core": "a", "ffn.dispatch": "d", "ffn.shared.w2": "s", "ffn.experts.w2": "e"}
+        letters |= {"ffn.back": "c", "ffn.sum": "w", "ffn.add": "o"}
+        return "".join(letters.get(name, "") for name in names)
+
+    found = [(number, stage(part)) for number, part in parts]
+    assert found == [
+        (0, "pads"),  # the first of both begins alone
+        (1, "p"),
+        (0, "ec"),
+        (1, "a"),
+        (0, "w"),
+        (1, "ds"),
+        (0, "op"),  # the output of a layer, and the next layer before its attention
+        (1, "ec"),
+        (0, "a"),
+        (1, "w"),
+        (0, "ds"),
+        (1, "op"),
+        (0, "ec"),
+        (1, "a"),
+        (0, "w"),
+        (1, "ds"),
+        (0, "o"),
+        (1, "ecwo"),
+    ]
+    for own in (0, 1):
+        done = np.concatenate([part for number, part in parts if number == own])
+        assert sorted(done.tolist()) == rows.tolist()
+
+
+def test_a_check_of_drafts_takes_turns_as_a_decode_does() -> None:
+    drafts = {**WORDS, "workflow": "speculative", "seq_len": 4, "draft": "other"}
+    assert [number for number, _ in in_turns(drafts, (5, 6))[2]] == [number for number, _ in in_turns(WORDS, (5, 6))[2]]
 
 
 def test_exchanges_hide_behind_the_other_forward() -> None:
