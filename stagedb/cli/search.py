@@ -323,6 +323,18 @@ def _write_losses(found: "Searched") -> None:
     print_line(f"why {others} lose: {', '.join(parts[:LOSERS])}")
     if parts[LOSERS:]:
         print_line(f"  and for other reasons: {', '.join(parts[LOSERS:])}")
+    if not winners:
+        _write_refusals(found.result.candidates)
+
+
+def _write_refusals(candidates: "Sequence[Candidate]") -> None:
+    """The most frequent reasons for which plans are refused, such as a word that the workflow does not take."""
+    refused: dict[str, int] = {}
+    for each in candidates:
+        if each.fate.value == "refused":
+            refused[each.why] = refused.get(each.why, 0) + each.plans
+    for why, plans in sorted(refused.items(), key=lambda each: -each[1])[:LOSERS]:
+        print_line(f"  refused {plans:,}: {printable(why)}")
 
 
 def _write_errors(found: "Searched") -> None:

@@ -112,6 +112,26 @@ def test_the_plans_of_the_table_and_those_that_lose_are_all(
     assert len(lost) >= reasons, lost
 
 
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        (
+            "cache-dtype=fp8_e4m3",
+            "the workflow training has no cache, which --cache-dtype is for: leave it out, or take",
+        ),
+        ("cache-dtype=fp8", "--cache-dtype is one of same, fp8_e4m3"),
+        ("cache-len=5", "the workflow training has no cache, which --cache-len is for"),
+    ],
+)
+def test_why_all_plans_are_refused_is_in_the_answer(offline: Run, word: str, reason: str) -> None:
+    found = offline(*SMALL, "--fix", word)
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    size = lines[0].split(" plans of ")[0]
+    at = lines.index(f"why all lose: refused {size}")
+    assert lines[at + 1].startswith(f"  refused {size}: ") and reason in lines[at + 1]
+
+
 def test_the_error_of_the_times_and_its_ties_are_in_the_answer(offline: Run, run: Run) -> None:
     found = offline(*SMALL, "--allow", "zero", "--top", "4")
     assert found.status == 0, found.err
