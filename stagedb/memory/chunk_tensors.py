@@ -283,13 +283,22 @@ class Chunk:
         if self._expert(item) and self.plan.tp > 1 and self.plan.options.routes_whole:
             # The weights of experts, which are parts of distributed tensors, become plain tensors where the call of the
             # experts begins.
-            return max(at for at, one in enumerate(self.program.items[kind]) if self._expert(one, item.position))
+            return self.last_of_experts[kind, item.position]
         return self.released[kind].get(forward_of(item), index)
 
-    def _expert(self, item: Item, position: int | None = None) -> bool:
-        """Whether an operator is a gradient of a matmul of experts, at a position if there is one."""
-        within = position is None or item.position == position
-        return within and item.facts.of_experts and item.facts.origin is not None and not item.message
+    @cached_property
+    def last_of_experts(self) -> Mapping[tuple[TaskKind, int], int]:
+        """By kind of task and position, the last item that is a gradient of a matmul of experts."""
+        return {
+            (kind, item.position): index
+            for kind in self.kinds
+            for index, item in enumerate(self.program.items[kind])
+            if self._expert(item)
+        }
+
+    def _expert(self, item: Item) -> bool:
+        """Whether an operator is a gradient of a matmul of experts."""
+        return item.facts.of_experts and item.facts.origin is not None and not item.message
 
     @cached_property
     def modelled(self) -> int:
