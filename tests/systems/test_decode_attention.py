@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_what_is_no_attention_over_a_cache_of_an_engine_stays_as_it_is() -> None
     assert with_it.work(drafts) != without.work(drafts)
     training = Costs(system_with(KERNELS), 8)
     assert training.work(drafts) == Costs(system_with(None), 8).work(drafts)
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "a100-80gb"])
+def test_more_queries_over_a_cache_take_no_less_time_to_speak_of(name: str) -> None:
+    costs = Costs(load_system(name), 8, engine=True)
+    for cache in (1024, 7000, 30_000):
+        took = []
+        for queries in (64, 127, 128, 129, 192, 256, 512, 1024, 4096):
+            took.append(costs.work(attention(1, 32, 8, cache + queries, queries=queries)).ns)
+        # From 128 queries the time is that of another kernel, which begins up to a tenth below or a quarter above.
+        assert all(0.9 * fewer < more for fewer, more in pairwise(took))
+        assert took[2] < 1.25 * took[1]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Times of a rank's operators from the tables of a system, for many operators at once.
 
 Each operator becomes a row of its table: a matmul by its own m, n and k, in gradients too. A batch of matmuls is one
-whose rows are those of the whole batch. An attention is the causal one with as many queries, for the pairs of queries
-and keys that it computes. The table of experts has all three matmuls, and each takes its share of FLOPs.
+whose rows are those of the whole batch. An attention is the causal one with as many queries, or with as many pairs of
+queries and keys where it has other keys, for the pairs that it computes. The table of experts has all three matmuls,
+and each takes its share of FLOPs.
 """
 
 from collections import defaultdict
@@ -305,9 +306,9 @@ def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
     causal = np.array([each.causal for each in chosen])
     window = np.where(causal & (keys < queries) & _windowed(table, head, keys), keys, UNBOUNDED)
     pairs = np.where(causal, seen_pairs(queries, keys), queries * keys)
-    # An attention without a mask is timed as a causal one with as many pairs of queries and keys, of sqrt(2 q k)
-    # queries.
-    rows = np.where(causal, queries, np.sqrt(2.0 * queries * keys))
+    # An attention without a mask, or with keys before its first query, is timed as a causal one with as many pairs of
+    # queries and keys, which has sqrt(2 pairs) queries: few queries of many keys would have the times of a launch.
+    rows = np.where(causal & (keys <= queries), queries, np.sqrt(2.0 * pairs))
     sizes = {**dims, "seq": rows, "window": window}
     own = seen_pairs(rows, np.minimum(window, rows))
     forward = 2 * dims["batch"] * dims["heads"] * queries * keys * (head + value)
