@@ -60,3 +60,7 @@ class UsageError(StagedbError):
     """The request cannot be served (bad option, impossible plan, unknown name): exit status 2, nothing changed."""
 
     exit_status = 2
+
+
+class TooLargeError(UsageError):
+    """A plan is good, and larger than stagedb can compute: a search knows no more of it than its bounds."""

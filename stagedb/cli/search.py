@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from stagedb.api import ComparedPlan, Searched
     from stagedb.search import Candidate
 
+_NOTHING_TIMED = "nothing was timed, and bounds are made anew next time: give it longer, and "
+
 LOSERS = 5
 """Reasons in the first line, with how many plans lose by each. The others follow in a second one."""
 
@@ -214,7 +216,8 @@ def _search_plans(
             "--compare 'A LINE OF THE TABLE' has each term next to the best plan's; `stagedb queries` lists more"
         )
     if not found.covered and choices.shard is None:
-        again = "asked again it goes on, and " if found.kept else ""
+        timed = any(each["fate"] == "timed" for each in found.candidates)
+        again = "" if not found.kept else "asked again it goes on, and " if timed else _NOTHING_TIMED
         common.note(f"{again}--allow none, --framework NAME or --fix WORD=VALUE leave fewer plans to try")
 
 
@@ -323,7 +326,7 @@ def _write_losses(found: "Searched") -> None:
     print_line(f"why {others} lose: {', '.join(parts[:LOSERS])}")
     if parts[LOSERS:]:
         print_line(f"  and for other reasons: {', '.join(parts[LOSERS:])}")
-    if not winners:
+    if not any(each.fate.value in ("timed", "untried") for each in found.result.candidates):
         _write_refusals(found.result.candidates)
 
 

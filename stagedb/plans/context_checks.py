@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
+from stagedb.errors import TooLargeError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
@@ -165,18 +166,22 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         )
 
 
+class _LongRing(Misfit, TooLargeError):
+    """A ring whose programs do not fit into memory, and ways out."""
+
+
 def check_turns(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for a ring of so many ranks that their programs would not fit into a machine's memory.
+    """Raise TooLargeError for a ring of so many ranks that their programs would not fit into a machine's memory.
 
     sizes: the model's symbols, such as L for its layers.
     """
     turns, layers = plan.cp // plan.ulysses, sizes["L"]
 
     def fits(cp: int) -> bool:
-        return cp % plan.ulysses == 0 and (cp // plan.ulysses) ** 2 * layers <= MOST_TURNS
+        return plan.cp % cp == 0 and cp % plan.ulysses == 0 and (cp // plan.ulysses) ** 2 * layers <= MOST_TURNS
 
     if plan.options.cp_kind in RINGS and not fits(plan.cp):
-        raise Misfit(
+        raise _LongRing(
             f"a ring of {turns} ranks has {turns} turns on each of them in {layers} layers, {turns**2 * layers:,} in "
             f"all, and stagedb keeps at most {MOST_TURNS:,}",
             [Numbers("cp", range(plan.cp - 1, 1, -1), fits)],

@@ -90,7 +90,7 @@ class Misfit(UsageError):
 
     def tried(self, trial: Trial) -> "Misfit":
         """The misfit with another test of its ways out. trial: tries a plan, for a caller that knows all of it."""
-        return Misfit(self.reason, self.near, self.ways, self.lead, self.last, trial)
+        return type(self)(self.reason, self.near, self.ways, self.lead, self.last, trial)
 
     @property
     def message(self) -> str:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from stagedb.advice.trials import Trials
-from stagedb.errors import UsageError
+from stagedb.errors import TooLargeError, UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
@@ -368,7 +368,7 @@ class SearchPlace:
             yield self.set_of(branch, Fate.MEMORY)
 
     def _refused(self, branch: PlanSet, error: UsageError) -> Candidate:
-        return self.set_of(branch, Fate.REFUSED, str(error))
+        return self.set_of(branch, Fate.UNTRIED if isinstance(error, TooLargeError) else Fate.REFUSED, str(error))
 
     def set_of(self, branch: PlanSet, fate: Fate, why: str = "") -> Candidate:
         """A branch that is not opened any more. why: the reason of its fate, in words."""

@@ -32,7 +32,7 @@ class Fate(StrEnum):
     FILTERED = "filtered"
     """It fits, and the caller's condition leaves it out."""
     UNTRIED = "untried"
-    """The search ended before."""
+    """The search ended before, or the plan is too large to be tried."""
     REFUSED = "refused"
     """It is no plan of the model: `why` is the reason, as `instantiate` has it."""
 

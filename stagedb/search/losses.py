@@ -36,7 +36,7 @@ def explain(each: Candidate, best: Candidate | None, request: SearchRequest) -> 
     if each.fate is Fate.FILTERED:
         return replace(each, code="filtered", why=f"{request.where} does not hold")
     if each.fate is Fate.UNTRIED:
-        return replace(each, code="untried", why="the search ended before it was tried")
+        return replace(each, code="untried", why=each.why or "the search ended before it was tried")
     if best is None:
         return each
     if request.by is Objective.MEMORY:

@@ -254,7 +254,6 @@ class _Search:
                 self.settled.append(self.places[branch.place].set_of(branch, fate))
         self._explain_best()
         left = [each.step for each in self.settled if each.fate is Fate.UNTRIED]
-        left += [branch.step for branch in self.unbounded]
         found = explained(self.request, self.settled)
         seconds = time.monotonic() - self.began
         return SearchResult(self.request, self.size, found, not left, min(left, default=None), seconds)
@@ -318,7 +317,7 @@ class _Search:
         return self.seconds is not None and time.monotonic() - self.began > share * self.seconds
 
     def _patience(self) -> float | None:
-        """When what is still being tried is given up; None if it is waited for: a search ends with a plan."""
+        """When what is still being tried is given up; None if it is waited for, as long as no plan is timed."""
         return self.began + GRACE * self.seconds if self.seconds and self.best is not None else None
 
     def _gives_up(self) -> bool:
@@ -328,10 +327,8 @@ class _Search:
     def _put_back(self, questions: Sequence[Mapping[str, Any]]) -> None:
         """Keep the sets of questions that were given up, as those that are not opened yet."""
         for question in questions:
-            if "groups" in question:
-                self.unbounded += map(_branch, question["groups"])
-            else:
-                self._push(_branch(question["branch"]))
+            for row in question["groups"] if "groups" in question else [question["branch"]]:
+                self._push(_branch(row))
 
     def _popped(self, late: bool) -> PlanSet | None:
         """The set to open next, taken from its heap: the numbers of ranks take turns. None if no set is due."""

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from stagedb.errors import StagedbError, UsageError
+from stagedb.errors import StagedbError, TooLargeError, UsageError
 from stagedb.inputs import shown
 from stagedb.mentions import Word, call
 from stagedb.plans.graph_options import RINGS
@@ -184,7 +184,7 @@ def _check_size(workload: Workload, nodes: int) -> None:
         return
     words = workload.plan
     ring = f", a smaller {Word('cp')}" if str(words.get("cp_kind")) in RINGS else ""
-    raise UsageError(
+    raise TooLargeError(
         f"a step of {nodes:,} operators on all ranks that differ does not fit into memory to be timed (at most "
         f"{MOST_NODES:,}): take fewer micro-batches ({Word('micro_batch_size')}), a smaller "
         f"{Word('global_batch_size')}{ring}, or fewer stages ({Word('pp')})"

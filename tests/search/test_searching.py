@@ -685,6 +685,17 @@ def test_a_plan_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert sum(each.plans for each in found.candidates) == found.size
 
 
+def test_plans_that_are_too_large_to_be_timed_are_not_ruled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked(LLAMA, 8, ("recompute",))
+    usual = run(request, LLAMA, processes=1)
+    monkeypatch.setattr("stagedb.timing.node_graph.MOST_NODES", 150)
+    found = run(request, LLAMA, processes=1)
+    assert usual.covered and usual.best is not None and found.best is not None
+    assert found.best.step > usual.best.step and not found.covered
+    assert found.left is not None and found.left <= usual.best.step
+    assert any(each.fate is Fate.UNTRIED and "does not fit into memory" in each.why for each in found.candidates)
+
+
 @pytest.mark.parametrize("cp", [2, 4])
 def test_bounds_of_the_first_rank_of_a_ring_are_those_of_its_whole_program(cp: int) -> None:
     plan = Plan.from_mapping(
