@@ -169,7 +169,11 @@ def kind_words() -> str:
 
     lines = ["| part | word | default | what it sets |", "|---|---|---|---|"]
     seen: dict[str, object] = {}
-    parts: tuple[LayerPart | Residual, ...] = (*PARTS, *RESIDUALS.values())
+    # A whole layer has the words of the parts inside of it.
+    parts: tuple[LayerPart | Residual, ...] = (
+        *sorted(PARTS, key=lambda part: part.makes_stream),
+        *RESIDUALS.values(),
+    )
     for part in parts:
         for name, word in part.words.items():
             if seen.get(name) == word:

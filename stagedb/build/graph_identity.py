@@ -44,6 +44,11 @@ def _has(card: Card, word: str, *names: str) -> bool:
     return any(getattr(kind, word) in names for kind in card.kinds.values())
 
 
+def _dense_and_experts(card: Card) -> bool:
+    """Whether layers have feed-forwards in parallel with experts."""
+    return _has(card, "channel_mixer", "dense_and_experts") or _has(card, "mixer", "shortcut_experts")
+
+
 def graph_sizes(card: Card, options: GraphOptions) -> dict[str, int]:
     """The model's symbols, and that of the layers that draft tokens where a graph has some."""
     drafts = drafting(card, options)
@@ -78,5 +83,5 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
         "S": card.usual_length.tokens,
         **{name: size for name, size in parts.items() if size},
         **own_symbols(card, card.kinds),
-        **({"FD": card.ffn} if _has(card, "channel_mixer", "dense_and_experts") else {}),
+        **({"FD": card.ffn} if _dense_and_experts(card) else {}),
     }

@@ -30,6 +30,7 @@ from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
 from stagedb.models.kinds.one_part import NONE
 from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
 from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
+from stagedb.models.kinds.shortcut_experts import SHORTCUT_EXPERTS
 from stagedb.models.kinds.state_space import STATE_SPACE
 from stagedb.models.named_facts import name_in_layer
 
@@ -104,6 +105,11 @@ def check_modules(card: Card, chosen: Sequence[str]) -> None:
     card: the model. chosen: modules by name. Raises UsageError, with the modules that the model has.
     """
     kinds = tuple(card.kinds.values())
+    if any(SHORTCUT_EXPERTS in kind.parts for kind in kinds) and set(chosen) - {"core_attn"}:
+        raise UsageError(
+            f"{card.name} has two attentions and two feed-forwards in a layer ({SHORTCUT_EXPERTS.name}), which "
+            f"Megatron-Core does not have: {Word('recompute_modules')} takes core_attn for it"
+        )
     for name in chosen:
         module = MODULES[name]
         if not any(module.has(card, kind) for kind in kinds):

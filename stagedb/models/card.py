@@ -425,12 +425,12 @@ class Card:
         """All parts that layers of the model may have: those of stagedb, and its own blocks."""
         return (*PARTS, *map(part_of, self.blocks))
 
-    def word(self, name: str, mixer: str = "") -> int:
+    def word(self, name: str, *mixers: str) -> int:
         """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several.
 
-        mixer: the word of this mixer alone. name: the word's.
+        name: the word's. mixers: those whose word it is; without any, all.
         """
-        kinds = [kind for kind in self.kinds.values() if mixer in ("", kind.mixer)]
+        kinds = [kind for kind in self.kinds.values() if not mixers or kind.mixer in mixers]
         sizes = {int(kind.settings[name]) for kind in kinds if name in kind.settings} - {0}
         if len(sizes) > 1:
             raise UsageError(

@@ -8,7 +8,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean, shown
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, OwnBlock, Value
-from stagedb.models.kinds.one_part import MIXER_OF_STREAM
+from stagedb.models.kinds.one_part import MIXER_MAKES_STREAM, MIXER_OF_STREAM
 from stagedb.models.kinds.one_part import NONE as NO_PART
 
 NONE = "none"
@@ -141,14 +141,16 @@ def check_reads(model: str, kind: LayerKind) -> None:
     if mixer.reads_stream and channel_mixer is not NO_PART:
         raise UsageError(
             f"{model}: layer_kinds: {kind.name} has mixer: {mixer.name}, which is alone in its layers: set "
-            f"channel_mixer: {NONE} and residual: {MIXER_OF_STREAM.name}"
+            f"channel_mixer: {NONE} and residual: "
+            f"{MIXER_MAKES_STREAM.name if mixer.makes_stream else MIXER_OF_STREAM.name}"
         )
     word, reader = ("mixer", mixer) if channel_mixer is NO_PART else ("channel_mixer", channel_mixer)
-    if reader.reads_stream != residual.reads_stream:
+    own = (reader.reads_stream, reader.makes_stream)
+    if own != (residual.reads_stream, residual.makes_stream):
         fit = [
             name
             for name, each in RESIDUALS.items()
-            if each.reads_stream == reader.reads_stream and (each.without == "channel_mixer") == (word == "mixer")
+            if own == (each.reads_stream, each.makes_stream) and (each.without == "channel_mixer") == (word == "mixer")
         ]
         raise UsageError(
             f"{model}: layer_kinds: {kind.name} has {word}: {reader.name}, which goes with residual: "

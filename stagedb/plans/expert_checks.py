@@ -173,9 +173,31 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             nearest("ep", plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0),
         )
     _check_columns(plan, sizes)
+    if "LH" in sizes and plan.overlap_experts:
+        raise Misfit(
+            f"layers have {sizes['LH']} attentions next to one exchange of tokens, and the order of two tasks in turns "
+            f"({Word('overlap_experts', True)}) is known for layers with one",
+            ways=[Way({"overlap_experts": False}, f"leave {Word('overlap_experts', True)} out")],
+        )
+    if "ZE" in sizes:
+        _check_zero_experts(plan)
     if plan.expert_load:
         _check_load_of(plan, sizes, routed(plan, sizes))
     check_routing(plan, sizes, int(routed(plan, sizes)) // sizes["K"])
+
+
+def _check_zero_experts(plan: PlanFields) -> None:
+    """Raise UsageError for words whose counts need how many experts each token is sent to, if some experts are zero."""
+    for word, given, left in (
+        ("capacity_factor", plan.capacity_factor is not None, None),
+        ("routing", bool(plan.routing), ()),
+    ):
+        if given:
+            raise Misfit(
+                f"the model has zero experts, so that the number of experts that a token is sent to differs from token "
+                f"to token, and {Word(word)} is for the same number of each",
+                ways=[Way({word: left}, f"leave {Word(word)} out")],
+            )
 
 
 def expert_parts(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, int]:

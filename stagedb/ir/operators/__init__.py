@@ -18,6 +18,7 @@ from stagedb.ir.operators import (
     selective_scan,
     state_space,
     token_copies,
+    zero_experts,
 )
 from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
@@ -358,6 +359,7 @@ OPERATORS: dict[str, type[Operator]] = {
         *selective_scan.OPERATORS,
         *state_space.OPERATORS,
         *token_copies.OPERATORS,
+        *zero_experts.OPERATORS,
     )
 }
 
@@ -559,4 +561,5 @@ __all__ = [
     "selective_scan",
     "state_space",
     "token_copies",
+    "zero_experts",
 ]

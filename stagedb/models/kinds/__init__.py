@@ -18,7 +18,7 @@ from stagedb.models.kinds.hyper_connections import SEVERAL
 from stagedb.models.kinds.kimi_delta import KIMI_DELTA
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
-from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, MIXER_OF_STREAM, NONE
+from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, MIXER_MAKES_STREAM, MIXER_OF_STREAM, NONE
 from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
@@ -37,6 +37,7 @@ from stagedb.models.kinds.serial import (
 from stagedb.models.kinds.shared_block import SHARED_BLOCK
 from stagedb.models.kinds.shared_keys import COMPRESSED_SPARSE, HEAVILY_COMPRESSED, SHARED_KEYS
 from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
+from stagedb.models.kinds.shortcut_experts import SHORTCUT_EXPERTS
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
 from stagedb.models.kinds.state_space import STATE_SPACE
 
@@ -47,7 +48,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE, NONE),
         *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN, KIMI_DELTA, LIGHTNING_ATTENTION),
-        SHARED_BLOCK,
+        *(SHARED_BLOCK, SHORTCUT_EXPERTS),
     )
 }
 """Mixers by the name that a card uses."""
@@ -71,6 +72,7 @@ RESIDUALS: Mapping[str, Residual] = {
         SEVERAL,
         MIXER_ALONE,
         MIXER_OF_STREAM,
+        MIXER_MAKES_STREAM,
         CHANNEL_MIXER_ALONE,
     )
 }

@@ -54,13 +54,16 @@ def _check_values(card: Architecture, values: Values) -> None:
         raise UsageError(f"{card.name}: {DENSE_AND_EXPERTS.name} is with norm: rmsnorm, and without sparsemixer")
 
 
+_LEFT_OUT = ("ffn", "zero_experts")
+"""Words of its parts that it does not take: its feed-forward has the card's width, its router factors of experts."""
+
 DENSE_AND_EXPERTS = LayerPart(
     name="dense_and_experts",
     forward=_forward,
     parameters=_parameters,
     idle=EXPERTS.idle,
     check_values=_check_values,
-    words={word: each for word, each in {**FEED_FORWARD.words, **EXPERTS.words}.items() if word != "ffn"},
+    words={word: each for word, each in {**FEED_FORWARD.words, **EXPERTS.words}.items() if word not in _LEFT_OUT},
     routes=True,
     reads_stream=True,
 )

@@ -41,6 +41,7 @@ else:
     tensors = DeferredModule("stagedb.ir.tensors")
 
 CHOICE_AXES = ("batch", "seq", "choices")
+ALL_CHOICES = ("batch", "seq", "all_choices")
 EXPERT_MATMULS = "ffn.experts"
 """How the names of the experts' matmuls begin, in their block."""
 
@@ -52,7 +53,10 @@ INNER = ("experts", "slots", "expert_ffn")
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     weights, chosen = chosen_experts(t, style, values, x)
-    y = routed(t, card, style, values, x, weights, chosen)
+    if values["zero_experts"]:
+        y = _with_zero_experts(t, card, style, values, x, weights, chosen)
+    else:
+        y = routed(t, card, style, values, x, weights, chosen)
     return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
 
 
@@ -66,8 +70,34 @@ def chosen_experts(
     t.enter("router")
     router_bias = bool(values["router_bias"])
     experts = "routed_experts" if style.copied_experts else "experts"
+    experts = "all_experts" if values.get("zero_experts") else experts
     logits = shared.linear(t, "ffn.router", x, (experts, "hidden"), ("batch", "seq", experts), router_bias)
     return _chosen(t, values, logits, scaled)
+
+
+def _with_zero_experts(
+    t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", weights: "Tensor", chosen: "Tensor"
+) -> "Tensor":
+    """What experts with weights and zero experts give each token, which is sent to the first alone.
+
+    weights, chosen: (batch, seq, all_choices), those of experts with weights first.
+    """
+    if style.dispatch != "copies":
+        raise UsageError(
+            f"{card.name} has zero_experts, so that the number of experts that a token is sent to differs, and with it "
+            f"that of their ranks, which is not known: take {Word('dispatch', 'copies')}"
+        )
+    own, zero = (t.activation(f"ffn.weights.{word}", ("batch", "seq", axis)) for word, axis in _SPLIT)
+    t.emit("ffn.weights.parts", ops.SplitLast(*(axis for _, axis in _SPLIT)), (weights,), own, zero)
+    y = routed(t, card, style, values, x, own, chosen)
+    t.enter("router")
+    kept = t.activation("ffn.zero", HIDDEN)
+    t.emit("ffn.zero", ops.zero_experts.ZeroExperts(), (x, zero), kept)
+    t.enter("between")
+    return shared.add(t, "ffn.with_zero", y, kept)
+
+
+_SPLIT = (("own", "choices"), ("zero", "zero_choices"))
 
 
 def routed(
@@ -152,8 +182,9 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
 
     Without `scores` the softmax is over the logits of the chosen experts.
     """
-    chosen = t.activation("ffn.chosen", CHOICE_AXES, "int64")
-    weights, shares = t.activation("ffn.weights", CHOICE_AXES), t.activation("ffn.shares", CHOICE_AXES, "fp32")
+    axes = ALL_CHOICES if values.get("zero_experts") else CHOICE_AXES
+    chosen = t.activation("ffn.chosen", axes, "int64")
+    weights, shares = t.activation("ffn.weights", axes), t.activation("ffn.shares", axes, "fp32")
     if values["scores"]:
         every = t.activation("ffn.wide", logits.axes, "fp32")
         scores = t.activation("ffn.scores", logits.axes, "fp32")
@@ -165,7 +196,7 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor", scaled: bool) -> "tup
             return weights, chosen
         score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation(str(values["scores"]))
         t.emit("ffn.scores", score, (every,), scores)
-        best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
+        best = t.activation("ffn.topk", axes, "fp32")
         if values["hashed"]:
             table = t.tensor("ffn.router.table", ("table_tokens", "choices"), "int64", "buffer")
             t.emit("ffn.chosen", ops.TableChoice(), (token_ids(t), table), chosen)
@@ -196,12 +227,12 @@ def token_ids(t: "Tracer") -> "Tensor":
     return t.tensor(TOKENS, ("batch", "seq"), "int64", "input")
 
 
-def _choice(values: Values) -> "ops.TopK | ops.GroupedTopK":
+def _choice(values: Values) -> "ops.TopK | ops.zero_experts.TopKOfAll | ops.GroupedTopK":
     """How the experts of a token are chosen by their scores. The score of a group is its largest one with a softmax, as
     in DeepSeek V2 (`group_limited_greedy`), and the sum of its two largest ones otherwise, as in V3 (`noaux_tc`)."""
     groups = int(values["expert_groups"])
     if not groups:
-        return ops.TopK()
+        return ops.zero_experts.TopKOfAll() if values.get("zero_experts") else ops.TopK()
     return ops.GroupedTopK(groups, int(values["chosen_groups"]), 1 if values["scores"] == "softmax" else 2)
 
 
@@ -247,9 +278,10 @@ def _with_so_many(card: Architecture, values: Values, experts: int) -> int:
     size, gate = latent or card.hidden, 1 if values["shared_gate"] else 0
     biases = experts * (up * card.expert_ffn + size) if values["expert_bias"] else 0
     biases += up * card.shared_ffn + card.hidden if values["shared_bias"] else 0
-    biases += card.experts if values["router_bias"] else 0
+    chosen_from = card.experts + int(values.get("zero_experts", 0))
+    biases += chosen_from if values["router_bias"] else 0
     routed = (up + 1) * experts * card.expert_ffn * size + 2 * card.hidden * latent
-    return card.hidden * (card.experts + (up + 1) * card.shared_ffn + gate) + routed + biases
+    return card.hidden * (chosen_from + (up + 1) * card.shared_ffn + gate) + routed + biases
 
 
 def _check_values(card: Architecture, values: Values) -> None:
@@ -270,7 +302,31 @@ def _check_values(card: Architecture, values: Values) -> None:
             f"{card.name}: hashed experts are chosen by a table, and have the scores of a function of their own: set "
             "scores to sqrtsoftplus, sigmoid or softmax, and leave expert_groups out"
         )
+    _check_zero_experts(card, values)
     _check_groups(card, int(values["expert_groups"]), int(values["chosen_groups"]), str(values["scores"]))
+
+
+def _check_zero_experts(card: Architecture, values: Values) -> None:
+    """Raise UsageError for zero experts next to what has no meaning with them, or of which a token gets a part."""
+    zero = int(values.get("zero_experts", 0))
+    if not zero:
+        return
+    other = next((word for word in _NOT_WITH_ZERO if values[word]), None)
+    if other is not None:
+        raise UsageError(f"{card.name}: zero_experts are not with {other}: leave one of them out")
+    if values["scores"] not in ("softmax", "sigmoid"):
+        raise UsageError(
+            f"{card.name}: zero_experts are chosen by scores of all experts: set scores to softmax or sigmoid"
+        )
+    if card.top_k * zero % card.experts:
+        raise UsageError(
+            f"{card.name}: top_k={card.top_k} of experts={card.experts} for a token are {card.top_k * zero}"
+            f"/{card.experts} of zero_experts={zero} in the mean, which is no whole number, and choices are counted "
+            "whole: take another top_k"
+        )
+
+
+_NOT_WITH_ZERO = ("expert_groups", "expert_latent", "hashed", "scale_inputs")
 
 
 def _check_groups(card: Architecture, groups: int, chosen: int, scores: str) -> None:
@@ -379,6 +435,11 @@ EXPERTS = LayerPart(
         ),
         "shared_bias": KindWord("whether the matmuls of shared experts have biases", False),
         "shared_gate": KindWord("whether the shared experts' result has a gate", False),
+        "zero_experts": KindWord(
+            "experts that return their token: of a token's choices top_k are of the others, and as many in proportion "
+            "of these (0: none)",
+            0,
+        ),
     },
     symbols={
         "E": SizeSymbol("experts", "number of experts", lambda card: card.experts),
@@ -393,6 +454,7 @@ EXPERTS = LayerPart(
             "table_tokens", "rows of tables that choose experts by tokens", lambda card: card.hashed_tokens
         ),
         "FS": SizeSymbol("shared_ffn", "width of the experts that compute every token", lambda card: card.shared_ffn),
+        "ZE": SizeSymbol("zero_experts", "experts that return their token", lambda card: card.word("zero_experts")),
         "LD": SizeSymbol(
             "dense_layers",
             "layers without experts, where others have some",
@@ -402,7 +464,11 @@ EXPERTS = LayerPart(
     axes={
         "experts": "E",
         "routed_experts": "E",
+        "all_experts": "E + ZE",
         "choices": "K",
+        # Every token has as many choices of zero experts as in the mean over all experts.
+        "zero_choices": "K*ZE / E",
+        "all_choices": "K + K*ZE/E",
         "expert_ffn": "FE",
         "expert_latent": "EL",
         "shared_ffn": "FS",

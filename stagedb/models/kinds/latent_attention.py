@@ -44,6 +44,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     bias = values["latent_bias"] is True
     q, latent = _queries(t, card, style, values, x, bias)
     narrow, rope = _latents(t, card, style, x, bias)
+    narrow = shared.scaled(t, "attn.latent_scale", narrow, float(values["latent_scale"]))
     if style.absorbs:
         t.enter("attention")
         weight = t.weight("attn.wkv_b.weight", UP, 2)
@@ -73,6 +74,7 @@ def _queries(
         source = shared.norm(t, card, style, "attn.q_a_norm", source)
     t.enter("attention")
     q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, form=style.linear)
+    q = shared.scaled(t, "attn.query_scale", q, float(values["query_scale"]))
     if style.absorbs or not _turns(card):
         return q, source
     turned = t.activation("attn.rotary_q", HEADS.query)
@@ -212,6 +214,8 @@ LATENT_ATTENTION = LayerPart(
         "value_dim": KindWord("the size of a head of values"),
         "latent_bias": KindWord("whether the projections to the latents, and the one back, have biases", False),
         "scale": KindWord("the factor of scores (0: one over the root of the head's size)", 0.0),
+        "query_scale": KindWord("the factor of queries (0: none)", 0.0),
+        "latent_scale": KindWord("the factor of the normalised latents of keys and values (0: none)", 0.0),
         **key_index.WORDS,
     },
     symbols={
@@ -220,7 +224,9 @@ LATENT_ATTENTION = LayerPart(
         "DN": SizeSymbol("nope_dim", "part of a head without positions", lambda card: card.word("nope_dim")),
         "DR": SizeSymbol("rope_dim", "part of a head with rotary positions", lambda card: card.word("rope_dim")),
         "DV": SizeSymbol(
-            "value_dim", "size of a head of values", lambda card: card.word("value_dim", "latent_attention")
+            "value_dim",
+            "size of a head of values",
+            lambda card: card.word("value_dim", "latent_attention", "shortcut_experts"),
         ),
         **key_index.SYMBOLS,
     },

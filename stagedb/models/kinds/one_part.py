@@ -1,6 +1,7 @@
 """Layers with one part: a norm, and a mixer or a channel mixer, which is added to the stream (Mamba, Nemotron-H).
 
-The part that such a layer lacks is `none`. A mixer may read the stream itself, and has norms of its own then.
+The part that such a layer lacks is `none`. A mixer may read the stream itself, and has norms of its own then; one
+that is a whole layer makes the stream after it too.
 """
 
 from typing import TYPE_CHECKING
@@ -41,9 +42,18 @@ def _mixer_of_stream(
     return shared.residual(t, card, style, "attn.add", x, mixer(x))
 
 
+def _mixer_makes_stream(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor", values: Values
+) -> "Tensor":
+    return mixer(x).result
+
+
 NONE = LayerPart(name="none", forward=_no_forward, parameters=lambda card, values: 0)
 """No mixer, or no channel mixer."""
 
 MIXER_ALONE = Residual("mixer_alone", 1, _mixer, without="channel_mixer")
 MIXER_OF_STREAM = Residual("mixer_of_stream", 0, _mixer_of_stream, without="channel_mixer", reads_stream=True)
+MIXER_MAKES_STREAM = Residual(
+    "mixer_makes_stream", 0, _mixer_makes_stream, without="channel_mixer", reads_stream=True, makes_stream=True
+)
 CHANNEL_MIXER_ALONE = Residual("channel_mixer_alone", 1, _channel_mixer, without="mixer")

@@ -69,7 +69,7 @@ class Architecture(Protocol):
     def layers_without_experts(self) -> int: ...
     @property
     def hashed_tokens(self) -> int: ...
-    def word(self, name: str, mixer: str = "") -> int: ...
+    def word(self, name: str, *mixers: str) -> int: ...
     @property
     def tied(self) -> bool: ...
     @property
@@ -215,7 +215,8 @@ class LayerPart:
     user's strategy. user: the regions that a user's strategy may name. left: the regions that it leaves to the plan,
     and the options that decide them.
     buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them. reads_stream: it reads
-    the residual stream, and normalises that itself. alone: why ranks of cp cannot divide its sequence; empty: they can.
+    the residual stream, and normalises that itself. makes_stream: its result is the stream after the layer. alone: why
+    ranks of cp cannot divide its sequence; empty: they can.
     """
 
     name: str
@@ -236,6 +237,7 @@ class LayerPart:
     buffers: Callable[[Architecture, "Style"], Buffers] = lambda card, style: ()
     routes: bool = False
     reads_stream: bool = False
+    makes_stream: bool = False
     alone: str = ""
 
 

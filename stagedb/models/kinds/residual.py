@@ -22,9 +22,9 @@ class Residual:
     with its mixer and its channel mixer, and returns the stream after it. words: what a layer kind of a card may set
     for it; their values are forward's last argument. reads_stream: its channel mixer (without one its mixer) reads
     the stream itself, and has norms of its own. parameters: those of a layer in addition to norms. several: it is for
-    models with several streams, (batch, seq, streams, hidden). without: the part that its layers lack, `mixer` or
-    `channel_mixer`, which is `none` then; empty: they have both. layer_input: its layers may have an
-    input of their own.
+    models with several streams, (batch, seq, streams, hidden). makes_stream: the result of its mixer is the stream
+    after the layer. without: the part that its layers lack, `mixer` or `channel_mixer`, which is `none` then; empty:
+    they have both. layer_input: its layers may have an input of their own.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Residual:
     reads_stream: bool = False
     parameters: Callable[[Architecture], int] = lambda card: 0
     several: bool = False
+    makes_stream: bool = False
     without: str = ""
     layer_input: bool = False
     words: Mapping[str, KindWord] = field(default_factory=dict)
