@@ -12,6 +12,7 @@ import numpy as np
 from stagedb.ir.operators import Array
 from tests.models.kimi_names import kimi_weights
 from tests.models.lightning_names import lightning_weight
+from tests.models.longcat_names import SECOND, rows_read, usual_half
 from tests.models.recurrence_names import recurrence_weight, usual_name
 from tests.models.scan_names import scan_weights
 from tests.models.selective_names import selective_weights
@@ -157,7 +158,8 @@ ONE_MORE = (
 """Models whose norms scale by one more than their weight."""
 
 PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
-         "deepseek_v2", "deepseek_v3", "deepseek_v32", "mistral4", "axk1", "cohere2_moe", "codegen")  # fmt: skip
+         "deepseek_v2", "deepseek_v3", "deepseek_v32", "mistral4", "axk1", "cohere2_moe", "codegen",
+         "longcat_flash")  # fmt: skip
 """Models that turn pairs of neighbours, and not the halves of a head."""
 
 GROUPED = ("bloom", "gpt_neox", "falcon", "persimmon")
@@ -186,6 +188,8 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     inner: Any = config.get("text_config", config)
     config = inner
     blocks = {place: name.split(".")[0] for name, place in shapes}
+    if config["model_type"] == "longcat_flash":
+        named = {usual_half(name): rows_read(name, value, config) for name, value in named.items()}
     if config["model_type"] in HALVES:
         named = {_with_parts(name, blocks, shapes): value for name, value in named.items()}
     names = {match["part"].split(".")[0] for name in named if (match := LAYER.search(name))}
@@ -245,6 +249,10 @@ def _with_parts(name: str, blocks: Mapping[int, str], shapes: Shapes) -> str:
 
 def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes, config: Config, key: Key) -> Named:
     """The weights of a layer that one value of the model's own code has. key: the layer's block and place."""
+    if part.startswith(SECOND):
+        for ours, each in _in_layer(part.removeprefix(SECOND), value, norms, shapes, config, key):
+            yield f"{SECOND}{ours}", each
+        return
     if recurrent := recurrence_weight(part):
         yield recurrent, value
         return

@@ -135,12 +135,16 @@ def of_text(model: Any) -> set[int]:
 def parameters(model: Any) -> dict[str, int]:
     """Elements of all parameters, a tied one once, by name with layer and expert numbers as `*`.
 
-    A model with images or sound has those of its text model and of the head alone.
+    A model with images or sound has those of its text model and of the head alone. Rows of zero experts, which no
+    checkpoint has and no code reads (LongCat-Flash in transformers 5.24), are left out.
     """
     found: Counter[str] = Counter()
     own = of_text(model)
+    with_zero = [each for each in model.modules() if getattr(each, "zero_expert_num", 0) and hasattr(each, "down_proj")]
+    unread = {id(each.gate_up_proj): each.zero_expert_num for each in with_zero}
     for name, value in model.named_parameters():
         if own and id(value) not in own:
             continue
         found[re.sub(r"(?<=\.)\d+(?=\.)", "*", name)] += math.prod(value.shape)
+        found[re.sub(r"(?<=\.)\d+(?=\.)", "*", name)] -= unread.get(id(value), 0) * math.prod(value.shape[1:])
     return dict(found)

@@ -2,7 +2,7 @@
 
 Parameters have the values of `scripts.recording.drawn_values`, so that other code can run the same step. The experts
 that tokens go to are dealt in turn (choice j of token t goes to expert `t·k + j mod E`), and the router decides the
-weights alone.
+weights alone. With zero experts a token's first k choices are dealt so, as many as in the mean, and the rest are zero.
 """
 
 import copy
@@ -198,5 +198,10 @@ def _dealt(module: Any, inputs: Any, output: Any) -> Any:
         return _dealt_scores(module, parts)
     rows, choices = parts[at].shape
     experts = next(part.shape[-1] for part in parts if part.dtype != torch.int64 and part.shape[-1] > choices)
-    parts[at] = (torch.arange(rows)[:, None] * choices + torch.arange(choices)) % experts
+    real = experts
+    if getattr(module, "n_routed_experts", experts) != getattr(module, "num_experts", experts):
+        real = module.num_experts  # of LongCat-Flash, whose n_routed_experts are all
+    dealt = choices * real // experts
+    parts[at] = (torch.arange(rows)[:, None] * dealt + torch.arange(choices)) % real
+    parts[at][:, dealt:] = real
     return tuple(parts)

@@ -14,6 +14,7 @@ from stagedb.models.readers import (
     head_decoders,
     kimi_linear,
     latent_decoders,
+    longcat_flash,
     minimax_01,
     nemotron_h,
     older_decoders,
@@ -47,6 +48,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **minimax_01.READERS,
     **deepseek_v4.READERS,
     **zamba2.READERS,
+    **longcat_flash.READERS,
     **block_configs.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""

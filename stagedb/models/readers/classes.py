@@ -57,6 +57,10 @@ _TURNED: Mapping[str, tuple[str, ...]] = {
     "lfm2": ("block_ff_dim", "tie_embedding"),
     "lfm2_moe": ("tie_embedding",),
     "nemotron_h": ("attention_head_dim", "time_step_rank"),
+    "longcat_flash": (
+        *("attention_method", "mla_scale_kv_lora", "mla_scale_q_lora", "router_bias", "zero_expert_type"),
+        "num_hidden_layers",
+    ),
     "minimax_m3_vl_text": ("sparse_attention_config", "moe_layer_freq"),
     "step3p5": ("attention_other_setting", "moe_layers_enum", "partial_rotary_factors"),
     "zamba2": ("attention_head_dim", "head_dim"),
