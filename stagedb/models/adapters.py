@@ -19,6 +19,9 @@ ALIASES = {
 }
 """The linear layers of a Llama by the names of transformers, which adapters' `target_modules` use."""
 
+SECOND = "second"
+"""The part of a layer's block under whose name its second half is, if it has two (LongCat-Flash)."""
+
 DOWN, UP = "lora_a", "lora_b"
 """The two weights, by the names of peft and torchtune."""
 
@@ -36,8 +39,12 @@ def is_adapted(name: str, targets: Sequence[str]) -> bool:
 
 
 def is_under(name: str, operators: Sequence[str]) -> bool:
-    """Whether a name inside a layer is one of these operators, or a part of one of them."""
-    return any(f"{name}.".startswith(f"{operator}.") for operator in operators)
+    """Whether a name inside a layer is one of these operators, or a part of one of them.
+
+    Where a layer has two halves, a name without `second.` is that of both.
+    """
+    both = {name, name.removeprefix(f"{SECOND}.")}
+    return any(f"{each}.".startswith(f"{operator}.") for each in both for operator in operators)
 
 
 def is_adapter(name: str) -> bool:

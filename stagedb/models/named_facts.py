@@ -7,6 +7,7 @@ from functools import lru_cache
 from stagedb.collectives import ALL_GATHER, ALL_TO_ALL
 from stagedb.ir.facts import ATTENTION, FEED_FORWARD, Casts, InExperts, OpFacts, TensorFacts
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.models.adapters import SECOND
 from stagedb.models.blocks import LAYER, STACK
 from stagedb.models.kinds.experts import EXPERT_MATMULS, TOKENS
 from stagedb.models.multi_token_prediction import depth_of
@@ -37,9 +38,10 @@ def op_facts(name: str) -> OpFacts:
     block, inside, words = _split(name)
     part = next((each for each in (ATTENTION, FEED_FORWARD) if inside.startswith(each)), None)
     called = inside == part and len(words) > 1 and words[1] not in _BETWEEN
+    half = f"{SECOND}." if part and block.endswith(f".{SECOND}") else ""
     return OpFacts(
         origin=(name.rpartition("_gradient")[0].rpartition(".")[0] or None),
-        part=part,
+        part=part and f"{half}{part}",
         module=".".join((block, *words[:2])) if called else None,
         depth=depth_of(name),
         experts=_experts(name),
@@ -49,10 +51,12 @@ def op_facts(name: str) -> OpFacts:
 
 
 def _split(name: str) -> tuple[str, str, list[str]]:
-    """The block and layer of a name, the first word inside of it, and all words inside."""
+    """The block, layer and half of a layer of a name, the first word inside of it, and all words inside."""
     found = _OF_STACK.match(name)
     block, _, rest = (name[: found.end() - 1], "", name[found.end() :]) if found else name.partition(".")
     words = rest.split(".")
+    if words[0] == SECOND and len(words) > 1:
+        block, words = f"{block}.{SECOND}", words[1:]
     return block, words[0], words
 
 

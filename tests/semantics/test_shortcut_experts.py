@@ -8,16 +8,21 @@ import pytest
 
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
+from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.frameworks import find_framework
+from stagedb.ir.operators import Route
 from stagedb.models import Card
+from stagedb.models.named_facts import op_facts
 from stagedb.plans import GraphOptions
 from stagedb.plans.plan import plan_for
+from stagedb.validation.model_check import cache_bytes
 from tests.ir.environments import environment
 from tests.ir.tiny import card
 from tests.semantics.running import check_slopes, example, pipeline
 from tests.semantics.test_experts import assert_same
+from tests.semantics.test_serving import CHUNKS, TOKENS, Serving, agree, by_position, whole
 from tests.symbolic_rows import flops
 
 LAYER: Mapping[str, Any] = {
@@ -125,6 +130,13 @@ def test_a_rank_gets_the_tokens_of_experts_with_weights_alone() -> None:
     assert sizes["layer.ffn.zero"] == sizes["layer.ffn_norm"]
 
 
+def test_modules_of_both_halves_are_known_by_their_names() -> None:
+    first, second = (op_facts(f"layer.{half}attn.wq.input_gradient") for half in ("", "second."))
+    assert (first.part, first.module) == ("attn", "layer.attn.wq")
+    assert (second.part, second.module) == ("second.attn", "layer.second.attn.wq")
+    assert op_facts("layer.second.ffn.add").module is None
+
+
 def test_active_parameters_have_two_experts_of_a_token() -> None:
     made = model()
     assert made.count_parameters() - made.count_active() == made.layers * 2 * 3 * made.hidden * made.expert_ffn
@@ -194,3 +206,49 @@ def test_a_layer_that_makes_no_stream_is_not_with_that_residual() -> None:
     kinds: Any = {"layer": {"channel_mixer": "none", "residual": "mixer_makes_stream"}}
     with pytest.raises(UsageError, match="goes with residual: mixer_alone"):
         dataclasses.replace(card("llama"), layer_kinds=kinds)
+
+
+SERVED: Mapping[str, tuple[dict[str, Any], dict[str, Any], tuple[int, ...]]] = {
+    "one rank": ({}, {}, ()),
+    "absorbed": ({"latents": "absorbed"}, {}, ()),
+    "ep, tp": ({}, {"ep": 2, "dp": 2, "tp": 2}, ()),
+    "absorbed, ep, sp": ({"latents": "absorbed", "sp": True}, {"ep": 2, "dp": 2, "tp": 2}, ()),
+    "stages": ({"latents": "absorbed"}, {"tp": 2, "pp": 2}, (2,)),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_steps_of_serving_make_what_one_forward_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each half of a layer has a cache of latents of its own."""
+    monkeypatch.setattr(Route, "run", by_position)
+    options, degrees, begins = SERVED[name]
+    made = model(max_positions=64)
+    reference, graph = (build_graph(made, GraphOptions(workflow="prefill", **words)) for words in ({}, options))
+    caches = [each.name for each in graph.tensors if each.role == "cache"]
+    assert len(caches) == 2 * len([each for each in caches if ".second." in each]) > 0
+    steps = CHUNKS if "sp" in options else TOKENS
+    agree(Serving(graph, begins, **degrees).run(steps), whole(reference, steps))
+
+
+def test_a_cache_has_the_latents_of_two_attentions_a_layer() -> None:
+    made = model(max_positions=64)
+    graph = build_graph(made, GraphOptions(workflow="decode"))
+    for tokens in (5, 40):
+        assert cache_bytes(graph, on_one_rank(graph, 3, 1, tokens)) == 3 * tokens * 2 * made.layers * (6 + 2) * 2
+
+
+def test_a_name_without_second_is_that_of_both_halves() -> None:
+    """What runs again, what is trained, and what has adapters; `second.` names the second half alone."""
+
+    def again(*names: str) -> list[str]:
+        graph = build_graph(model(), GraphOptions(recompute="operators", recompute_operators=names))
+        return sorted(op.name for op in graph.ops if op.phase == "recompute" and op.kind == "attention")
+
+    assert len(again("attn.core")) == 2
+    assert len(again("second.attn.core")) == 1
+    frozen = example(build_graph(model(), GraphOptions(frozen=("attn.wq",))))
+    assert not [name for name, _ in frozen.run().gradients if name.endswith("attn.wq.weight")]
+    adapted = example(build_graph(model(), GraphOptions(lora=("q_proj", "ffn.w2")))).run().gradients
+    assert {name.partition(".")[2].partition(".lora")[0] for name, _ in adapted} == {
+        f"{half}{part}" for half in ("", "second.") for part in ("attn.wq", "ffn.w2")
+    }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.lazy_names import DeferredModule
+from stagedb.models.adapters import SECOND
 from stagedb.models.kinds import key_index
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from stagedb.models.style import Style
 else:
     shared = DeferredModule("stagedb.models.shared_operations")
-
-SECOND = "second"
-"""The part of the layer's block under whose name its second half is."""
 
 NORMS = 4
 """Norms of its own: before each attention and each feed-forward."""
