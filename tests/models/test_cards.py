@@ -84,6 +84,7 @@ EXACT = {
     "glm-5": 743_911_199_232,
     "granite-3-8b": 8_170_848_256,
     "llama4-scout-text": 107_769_861_120,
+    "longcat-flash": 560_664_958_976,
     "minimax-m2": 228_689_748_992,
     "mimo-v2-flash": 308_778_768_832,
     # The checkpoints have 572,792,112 and 575,741,232 more for images, of which 1152 x hidden project into the text.

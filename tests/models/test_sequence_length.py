@@ -34,6 +34,7 @@ LENGTHS = {
             "command-r-35b",
             "falcon-h1-7b",
             "llama4-scout-text",
+            "longcat-flash",
             "minimax-m2",
             "minimax-text-01",
             "jamba-v0.1",

@@ -58,9 +58,11 @@ def pairs(model: Card, queries: int, keys: int) -> int:
             total += 2 * made.heads * queries * min(keys, limit) * (made.head_dim + made.value_dim)
             continue
         nope, rope, value = (int(values[f"{word}_dim"]) for word in ("nope", "rope", "value"))
-        total += 2 * model.heads * queries * min(keys, limit) * (nope + rope + value)
-        total += 2 * keys * int(values["kv_rank"]) * model.heads * (nope + value)
-        total += 2 * queries * keys * int(values["index_heads"]) * (int(values["index_dim"]) + 1)
+        halves = 2 if model.kinds[name].mixer == "shortcut_experts" else 1
+        total += halves * 2 * model.heads * queries * min(keys, limit) * (nope + rope + value)
+        total += halves * 2 * keys * int(values["kv_rank"]) * model.heads * (nope + value)
+        if "index_heads" in values:
+            total += 2 * queries * keys * int(values["index_heads"]) * (int(values["index_dim"]) + 1)
     return total
 
 
@@ -158,6 +160,7 @@ PER_TOKEN = {
     "llama3-8b": 131_072,
     "llama3.1-70b": 327_680,
     "qwen3-235b-a22b": 192_512,
+    "longcat-flash": 28 * 2 * 2 * (512 + 64),
     "minimax-m2": 253_952,
     "gpt-oss-120b": 36_864,
     "deepseek-v3.2": 70_272 + 61 * 2 * 128,
