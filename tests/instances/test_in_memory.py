@@ -20,6 +20,7 @@ from tests.instances.drawn_plans import drawn_plan
 from tests.ir.tiny import card
 from tests.plans.checking import plans, title
 from tests.sampling import ALL, rows
+from tests.semantics.test_shortcut_experts import model as two_halves
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "one rank": ("llama", {}),
@@ -181,3 +182,10 @@ def test_a_change_is_found() -> None:
 def test_statements_return_what_lowering_reads() -> None:
     assert tuple(column.name for column in load("instantiate/ops").columns) == OP_COLUMNS
     assert tuple(column.name for column in load("instantiate/weights").columns) == WEIGHT_COLUMNS
+
+
+def test_layers_of_two_halves_are_lowered_as_they_are_stored(store: Store) -> None:
+    words: dict[str, Any] = {"tp": 2, "sp": True, "pp": 2, "dp": 2, "ep": 2, "zero": 1, "global_batch_size": 8}
+    words |= {"seq_len": 8, "expert_load": [3, 1, 2, 2]}
+    model = two_halves()
+    check_equal(store, program_of(model, Plan.from_mapping(words)), model, words)

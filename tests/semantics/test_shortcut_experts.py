@@ -13,13 +13,14 @@ from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.frameworks import find_framework
 from stagedb.ir.operators import Route
-from stagedb.models import Card
+from stagedb.models import Card, from_hugging_face
 from stagedb.models.named_facts import op_facts
 from stagedb.plans import GraphOptions
 from stagedb.plans.plan import plan_for
 from stagedb.validation.model_check import cache_bytes
 from tests.ir.environments import environment
 from tests.ir.tiny import card
+from tests.models.test_model_steps import STEPS
 from tests.semantics.running import check_slopes, example, pipeline
 from tests.semantics.test_experts import assert_same
 from tests.semantics.test_serving import CHUNKS, TOKENS, Serving, agree, by_position, whole
@@ -252,3 +253,16 @@ def test_a_name_without_second_is_that_of_both_halves() -> None:
     assert {name.partition(".")[2].partition(".lora")[0] for name, _ in adapted} == {
         f"{half}{part}" for half in ("", "second.") for part in ("attn.wq", "ffn.w2")
     }
+
+
+def test_a_forward_has_the_flops_and_the_cache_of_the_models_own_code() -> None:
+    """Those that torch's FlopCounterMode counts for four sequences of eight tokens, whose experts are dealt as for
+    `steps.json`, and the elements of the cache behind them (transformers 5.24, torch on a CPU)."""
+    made = dataclasses.replace(from_hugging_face(STEPS["LongcatFlash"]["config"], name="recorded"), vocab_multiple=1)
+    graph = build_graph(made, GraphOptions())
+    env = on_one_rank(graph, 4, 8)
+    repeats = {block.name: evaluate(block.repeat, env) for block in graph.blocks}
+    forward = [op for op in graph.ops if op.phase == "forward" and op.block in repeats]
+    assert sum(evaluate(flops(op), env) * repeats[op.block] for op in forward) == 1_884_160
+    served = build_graph(made, GraphOptions(workflow="decode"))
+    assert cache_bytes(served, on_one_rank(served, 4, 1, 8)) == 2 * 1_536
