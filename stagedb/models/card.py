@@ -438,6 +438,10 @@ class Card:
             )
         return next(iter(sizes), 0)
 
+    def has(self, mixer: str) -> bool:
+        """Whether layers of the model have this mixer. mixer: its name in a card."""
+        return any(kind.mixer == mixer for kind in self.kinds.values())
+
     @property
     def routes(self) -> bool:
         """Whether ranks of ep divide a part of it among them."""

@@ -317,6 +317,7 @@ _SCANNED: Mapping[str, str] = {
     "NH": "heads of lightning attention",
     "SC": "channels of the short convolution",
     "UB": "blocks of the gated recurrence",
+    "HP": "pairs of key/value heads of differential attention",
 }
 """What ranks of tp have whole numbers of, by the symbol of its number."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.ir.operators import Array
+from tests.models.differential_names import differential_weights
 from tests.models.kimi_names import kimi_weights
 from tests.models.lightning_names import lightning_weight
 from tests.models.longcat_names import SECOND, rows_read, usual_half
@@ -262,6 +263,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
     block, place = key
     if lightning := lightning_weight(part, shapes, key):
         yield lightning, value
+    elif differential := dict(differential_weights(part, value, shapes, key)):
+        yield from differential.items()
     elif kimi := dict(kimi_weights(part, value, shapes, key)):
         yield from kimi.items()
     elif scan := dict(selective_weights(part, value, shapes, key)) or dict(scan_weights(part, value, shapes, key)):

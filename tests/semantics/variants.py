@@ -138,6 +138,12 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {**LATENT, "channel_mixer": "experts", "scores": "sigmoid"},
         {"multi_token_prediction": 2},
     ),
+    "differential": ("llama", {"mixer": "differential_attention"}, {"heads": 8, "kv_heads": 8}),
+    "differential, grouped, with biases": (
+        "llama",
+        {"mixer": "differential_attention", "bias": "all", "scale": 0.7},
+        {"heads": 16, "kv_heads": 8},
+    ),
     "scores by roots": (
         "deepseek",
         {"channel_mixer": "experts", "scores": "sqrtsoftplus", "routing_scale": 1.5},

@@ -10,6 +10,7 @@ from functools import lru_cache
 from stagedb.ir.operators import (
     compressed,
     delta_rule,
+    differential,
     gated_recurrence,
     hyper_connections,
     key_blocks,
@@ -351,6 +352,7 @@ OPERATORS: dict[str, type[Operator]] = {
         NextTokens,
         *compressed.OPERATORS,
         *delta_rule.OPERATORS,
+        *differential.OPERATORS,
         *gated_recurrence.OPERATORS,
         *hyper_connections.OPERATORS,
         *key_blocks.OPERATORS,
@@ -550,6 +552,7 @@ __all__ = [
     "XIELUGradient",
     "compressed",
     "delta_rule",
+    "differential",
     "dump",
     "gated_recurrence",
     "hyper_connections",

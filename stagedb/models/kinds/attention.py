@@ -55,7 +55,7 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     if values.get("keys") == "earlier":
         qkv, gates = _queries_alone(t, card, style, values, x)
     else:
-        qkv, gates = _queries_keys_values(t, card, style, values, x)
+        qkv, gates = queries_keys_values(t, card, style, values, x)
     if t.keys is not None:
         qkv = split(t, qkv)
         t.keys[seen(values)] = qkv[1], qkv[2]
@@ -98,10 +98,13 @@ def _packs(style: "Style", values: Values) -> bool:
     return style.pack_gate or (values["qkv"] == "fused" if values["qkv"] else style.pack_qkv)
 
 
-def _queries_keys_values(
+def queries_keys_values(
     t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor"
 ) -> "tuple[tuple[Tensor, ...], Tensor | None]":
-    """One packed tensor or three, with rotary positions applied. The gates of the result, if it has some."""
+    """One packed tensor or three, with rotary positions applied; the gates of the result, if it has some.
+
+    x: the normalised input of the layer. values: those of `WORDS`.
+    """
     bias, rotary, normed = bias_of(card, values) in ("all", "qkv"), _rotates(card, values), norm_of(card, values)
     size, gates, heads = int(values["rotary_dim"]), None, heads_of(card, values)
     if _packs(style, values) and values["gated"]:

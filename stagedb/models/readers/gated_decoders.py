@@ -229,6 +229,16 @@ def ernie(config: Config, name: str) -> Card:
     return with_layers(card, [Layer()] * card.layers)
 
 
+def diff_llama(config: Config, name: str) -> Card:
+    """DiffLlama: differential attention, two calls a layer whose results are subtracted by pairs of heads."""
+    card = decoder(config, name, "diffllama")
+    config.uses("lambda_std_dev")
+    if card.kv_heads % 2:
+        raise UsageError(f"num_key_value_heads {card.kv_heads} is not supported: DiffLlama has pairs of heads")
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return with_layers(card, [Layer(mixer="differential_attention")] * card.layers, bias)
+
+
 def arcee(config: Config, name: str) -> Card:
     """Arcee: a feed-forward with one matmul up and squared ReLU."""
     act = activation(config, "hidden_act", default="relu2")
@@ -298,5 +308,6 @@ READERS = {
     "Emu3ForCausalLM": plain_llama,
     "MinistralForCausalLM": llama_alike,
     "Ministral3ForCausalLM": llama_alike,
+    "DiffLlamaForCausalLM": diff_llama,
 }
 """The reader of each architecture."""
