@@ -172,6 +172,9 @@ HALVES = ("nemotron_h",)
 PLAIN = ("nemotron_h",)
 """Models whose experts have one matmul up."""
 
+MIXED_NORMS = ("olmo_hybrid",)
+"""Models whose layers have norms before their parts, or after them."""
+
 TRANSPOSED = ("gpt2",)
 ONE_HEAD = re.compile(r"attn\.(?P<of>[qk])_layernorm\.norms\.(?P<head>\d+)\.weight")
 """The norm of one head, where each has a module of its own."""
@@ -194,7 +197,7 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     if config["model_type"] in HALVES:
         named = {_with_parts(name, blocks, shapes): value for name, value in named.items()}
     names = {match["part"].split(".")[0] for name in named if (match := LAYER.search(name))}
-    norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
+    norms = _norms(names)
     for name, value in named.items():
         ending = "bias" if name.endswith("bias") else "weight"
         match, further = LAYER.search(name), FURTHER.search(name)
@@ -218,6 +221,11 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
             number = int(match["number"])
             stacked = blocks[1] == "stack"
             block, place = (f"stack.layer_{number}", 1) if stacked else (blocks[1 + number], 1 + number)
+            if config["model_type"] in MIXED_NORMS:
+                beginning = name.removesuffix(match["part"])
+                norms = _norms(
+                    {its.removeprefix(beginning).split(".")[0] for its in named if its.startswith(beginning)}
+                )
             for our, each in _in_layer(match["part"], value, norms, shapes, config, (block, place)):
                 key = (f"{block}.{our}", place)
                 found[key] = found[key] + each if key in found else each
@@ -227,6 +235,11 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
         + (more if "norm.weight" in key[0] and "gated_norm" not in key[0] else 0)
         for key, value in found.items()
     }
+
+
+def _norms(names: set[str]) -> dict[str, str]:
+    """The norms of layers that have these modules."""
+    return dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
 
 
 Named = Iterator[tuple[str, Array]]

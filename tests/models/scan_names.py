@@ -8,6 +8,14 @@ import numpy as np
 from stagedb.ir.operators import Array
 from tests.semantics.stage import Key
 
+EACH = {
+    **{f"{word}_proj": f"attn.in_{word}" for word in "qkvab"},
+    "g_proj": "attn.in_z",
+    "o_norm": "attn.gated_norm",
+    "o_proj": "attn.wo",
+}
+"""Modules of a delta rule with a matmul each, whose rows are as in a graph."""
+
 SCAN = re.compile(r"(?:mixer|mamba|self_attn|linear_attn)\.(?P<word>in_proj\w*|conv1d|A_log|D|dt_bias|norm|out_proj)\b")
 
 WORDS = {"A_log": "attn.a_log", "D": "attn.skip", "dt_bias": "attn.step_bias", "norm": "attn.gated_norm.weight"}
@@ -29,6 +37,10 @@ def scan_weights(
 def _of_scan(part: str, value: Array, shapes: Mapping[Key, tuple[int, ...]], key: Key) -> Iterator[tuple[str, Array]]:
     block, place = key
     found, heads = SCAN.search(part), shapes.get((f"{block}.attn.a_log", place))
+    each = EACH.get(part.removeprefix("linear_attn.").removesuffix(".weight")) if heads else None
+    if each and part.startswith("linear_attn."):
+        yield f"{each}.weight", value
+        return
     if found is None or heads is None:
         return
     word, ending = found["word"], "bias" if part.endswith("bias") else "weight"

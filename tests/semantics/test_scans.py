@@ -57,6 +57,9 @@ KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "delta rule, from four matmuls": {
         "layer": {**DELTA, "delta_projections": "apart", "conv_bias": False, "delta_key_heads": 8, "delta_chunk": 64}
     },
+    "delta rule with both signs and six matmuls": {
+        "layer": {**DELTA, "delta_projections": "each", "delta_negative": True, "conv_bias": False}
+    },
     "delta rule and attention": {"delta": DELTA, "layer": {"gated": True, "rotary_dim": 2}},
     "selective scan": {"layer": SELECTIVE},
     "selective scan, norms and biases": {

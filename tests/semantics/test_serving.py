@@ -43,6 +43,10 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "state space, three taps": ("gpt", {**SCAN, "conv_width": 3, "scan_least": 0.4}),
     "delta rule": ("llama", DELTA),
     "selective scan": ("llama", {**SELECTIVE, "scan_norm": "weighted"}),
+    "delta rule with both signs and six matmuls": (
+        "llama",
+        {**DELTA, "delta_projections": "each", "delta_negative": True},
+    ),
     "selective scan, norms without weights": ("gpt", {**SELECTIVE, "scan_norm": "unweighted", "scan_bias": True}),
     "short convolution": ("llama", SHORT),
     "kimi delta": ("llama", KIMI),

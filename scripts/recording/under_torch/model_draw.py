@@ -77,6 +77,7 @@ OTHER_BASES: Mapping[str, Mapping[str, Any]] = {
     "MinistralForCausalLM": {"head_dim": 128},
     "NemotronForCausalLM": {"num_key_value_heads": 8},
     "NemotronHForCausalLM": {"layers_block_type": ["full_attention", "mlp", "full_attention", "moe"]},
+    "OlmoHybridForCausalLM": {"layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2)},
     "Qwen3OmniMoeThinkerForConditionalGeneration": {"head_dim": 128},
     "Zamba2ForCausalLM": {"layers_block_type": ["hybrid", "linear_attention"] * (LAYERS // 2)},
 }

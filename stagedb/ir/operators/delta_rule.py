@@ -24,6 +24,8 @@ UNDER_ROOT = 1e-6
 class DeltaScan(ChunkedScan):
     """`S = α·S; S = S + β·k·(v - Sᵀk)ᵀ; y = Sᵀq`, of normalised queries and keys, with `β = sigmoid(b)`.
 
+    negative: β is twice as large, so that a state may change its sign along a key (Grazzi et al. 2025).
+
     Operands: queries, keys and values as the convolution leaves them; b and a (batch, seq, groups, heads); A_log and
     the bias of a (groups, heads), of which `α = exp(-exp(A_log)·softplus(a + bias))`. Queries are divided by the root
     of their size too. Results: y (batch, seq, groups, values); and what the backward reads: the exponents of α summed
@@ -40,6 +42,12 @@ class DeltaScan(ChunkedScan):
     chunk: int
     keeps: bool = False
     one: bool = False
+    negative: bool = False
+
+    @property
+    def most(self) -> float:
+        """The largest β."""
+        return 2.0 if self.negative else 1.0
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
         """Sequences of all heads, chunks, tokens of a chunk, size of a key, size of a head of values.
@@ -66,10 +74,11 @@ class DeltaScan(ChunkedScan):
         )
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield from fused_gradient(tracer, op, DeltaScanGradient(self.chunk), grads[:1], op.inputs)
+        operator = DeltaScanGradient(self.chunk, negative=self.negative)
+        yield from fused_gradient(tracer, op, operator, grads[:1], op.inputs)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        found = _Delta.of(place, inputs)
+        found = _Delta.of(place, inputs, self.most)
         y, state = np.zeros_like(found.v), inputs[5] if len(inputs) > 5 else np.zeros(found.state)
         for at in range(found.v.shape[1]):
             state, _ = found.learned(at, state)
@@ -93,13 +102,13 @@ class _Delta:
     roots: tuple[Array, Array]
 
     @classmethod
-    def of(cls, place: RankPlace, inputs: list[Array]) -> "_Delta":
+    def of(cls, place: RankPlace, inputs: list[Array], most: float) -> "_Delta":
         qkv, b, a, a_log, bias = inputs[:5]
         key = (qkv.shape[-1] - place.sizes["delta_values"]) // 2
         q, k, v = np.split(qkv, (key, 2 * key), axis=-1)
         roots = tuple(1 / np.sqrt((each**2).sum(axis=-1, keepdims=True) + UNDER_ROOT) for each in (q, k))
         exponent = -np.exp(a_log) * np.logaddexp(0, a + bias)
-        beta = 1 / (1 + np.exp(-b))
+        beta = most / (1 + np.exp(-b))
         scaled = q * roots[0] / np.sqrt(key)
         return cls(scaled, k * roots[1], v.reshape(*b.shape, -1), beta, exponent, (roots[0], roots[1]))
 
@@ -143,7 +152,7 @@ class DeltaScanGradient(DeltaScan):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         own = inputs[1:6]
-        found = _Delta.of(place, own)
+        found = _Delta.of(place, own, self.most)
         dy, (_, _, a, a_log, bias) = inputs[0].reshape(found.v.shape), own
         states, errors = [np.zeros(found.state)], []
         for at in range(found.v.shape[1]):
@@ -157,7 +166,7 @@ class DeltaScanGradient(DeltaScan):
         dq, dk, dv, d_beta, d_exponent = made
         dq = of_norm(dq / np.sqrt(dq.shape[-1]), found.q * np.sqrt(dq.shape[-1]), found.roots[0])
         dk = of_norm(dk, found.k, found.roots[1])
-        db = d_beta * found.beta * (1 - found.beta)
+        db = d_beta * found.beta * (1 - found.beta / self.most)
         da = -d_exponent * np.exp(a_log) / (1 + np.exp(-(a + bias)))
         d_rate = (d_exponent * found.exponent).sum(axis=(0, 1))
         return [np.concatenate([dq, dk, dv.reshape(*dv.shape[:3], -1)], axis=-1), db, da, d_rate, da.sum(axis=(0, 1))]

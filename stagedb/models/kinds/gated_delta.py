@@ -1,4 +1,5 @@
-"""The mixer of Qwen3-Next: matmuls in, a short convolution, the gated delta rule, a gated norm, one matmul out.
+"""The mixer of Qwen3-Next and OLMo Hybrid: matmuls in, a short convolution, the gated delta rule, a gated norm, one
+matmul out.
 
 Heads of values are in groups, which share a query and a key. The rows of the matmuls in are those of each group
 together: query, key, values and gates, as checkpoints of Qwen3-Next have them. So ranks of tp have whole groups.
@@ -28,11 +29,13 @@ OF_HEADS = ("delta_groups", "delta_heads")
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("scan")
-    read = _joined if values["delta_projections"] == "joined" else _apart
+    read = {"joined": _joined, "apart": _apart, "each": _each}[str(values["delta_projections"])]
     channels, gate, b, a = read(t, style, x)
     held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "step_bias")]
     made, y = convolved(t, style, values, channels, "delta_groups"), t.activation("attn.scan", VALUES)
-    scan = ops.delta_rule.DeltaScan(int(values["delta_chunk"]), keeps=style.serves, one=style.one_token)
+    scan = ops.delta_rule.DeltaScan(
+        int(values["delta_chunk"]), keeps=style.serves, one=style.one_token, negative=bool(values["delta_negative"])
+    )
     t.emit("attn.scan", scan, (made, b, a, *held), y, *_scan_extras(t, style))
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", STEPS, "fp32")
     weight = t.weight("attn.gated_norm.weight", ("delta_value",))
@@ -66,6 +69,16 @@ def _apart(t: "Tracer", style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":
     """Queries, keys and values; gates; b; a: from four matmuls, one for each."""
     rows = (("qkv", "delta_channels"), ("z", "delta_values"), ("b", "delta_heads"), ("a", "delta_heads"))
     return tuple(_projected(t, style, word, x, axis) for word, axis in rows)
+
+
+def _each(t: "Tracer", style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":
+    """Queries, keys and values; gates; b; a: from six matmuls, of which the first three are joined."""
+    rows = ("delta_key", "delta_key", "delta_values")
+    made = tuple(_projected(t, style, word, x, axis) for word, axis in zip("qkv", rows, strict=True))
+    joined = t.activation("attn.joined", (*GROUPED, "delta_channels"))
+    t.emit("attn.joined", ops.state_space.JoinParts(rows), made, joined)
+    others = (("z", "delta_values"), ("b", "delta_heads"), ("a", "delta_heads"))
+    return joined, *(_projected(t, style, word, x, axis) for word, axis in others)
 
 
 def _projected(t: "Tracer", style: "Style", word: str, x: "Tensor", rows: str) -> "Tensor":
@@ -106,8 +119,11 @@ GATED_DELTA = LayerPart(
         "delta_value_dim": KindWord("the size of a head of values"),
         "delta_chunk": KindWord("the tokens of a chunk of the scan", 64, most=MOST_TOKENS),
         "delta_projections": KindWord(
-            "whether two matmuls make what the scan reads, or four", "joined", ("joined", "apart")
+            "whether two matmuls make what the scan reads, four, or one for each of queries, keys, values, gates, b, a",
+            "joined",
+            ("joined", "apart", "each"),
         ),
+        "delta_negative": KindWord("whether β is up to 2, so that states may change their sign along a key", False),
         **CONVOLUTION,
     },
     symbols={

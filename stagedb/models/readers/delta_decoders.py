@@ -1,5 +1,6 @@
 """Decoders with the gated delta rule in most layers, and gated attention in the others."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from stagedb.errors import UsageError
@@ -34,6 +35,38 @@ def qwen3_5_moe(config: Config, name: str) -> Card:
     card = decoder(config, name, "qwen3.5", qk_norm=True, ffn=config.count("moe_intermediate_size"))
     card = replace(_with_shared_experts(config, card), ffn=0)
     return _laid_out(config, card, [False] * card.layers, "apart")
+
+
+def olmo_hybrid(config: Config, name: str) -> Card:
+    """OLMo Hybrid: the gated delta rule in most layers, attention with norms after the parts in the others."""
+    card = decoder(config, name, "olmo", positions="rotary" if _has_base(config) else "none")
+    config.uses("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
+    types = layer_types(config, card.layers, _TYPES)
+    if types is None:
+        types = _in_turn(config, card.layers)
+        types = types if "attention" in types else [*types[:-1], "attention"]
+    groups = config.count("linear_num_key_heads", default=card.heads)
+    key = config.count("linear_key_head_dim", default=3 * card.hidden // (4 * groups))
+    filled = {
+        "linear_num_value_heads": config.count("linear_num_value_heads", default=card.heads),
+        "linear_num_key_heads": groups,
+        "linear_key_head_dim": key,
+        "linear_value_head_dim": config.count("linear_value_head_dim", default=2 * key),
+    }
+    delta = _delta_words(config.changed(**filled), "each")
+    delta["delta_negative"] = config.flag("linear_allow_neg_eigval", default=True)
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    known = {
+        "delta": Layer(mixer=MIXER, words=delta),
+        "attention": Layer(words={"residual": "post_norm", "qk_norm": "all", **bias}),
+    }
+    return with_layers(card, [known[each] for each in types])
+
+
+def _has_base(config: Config) -> bool:
+    """Whether attention has rotary positions: files without have null as their base (`rope_theta`)."""
+    given = config.get("rope_parameters")
+    return not (isinstance(given, Mapping) and "rope_theta" in given and given["rope_theta"] is None)
 
 
 def _with_shared_experts(config: Config, card: Card) -> Card:
@@ -90,5 +123,6 @@ READERS = {
     "Qwen3NextForCausalLM": qwen3_next,
     "Qwen3_5ForCausalLM": qwen3_5,
     "Qwen3_5MoeForCausalLM": qwen3_5_moe,
+    "OlmoHybridForCausalLM": olmo_hybrid,
 }
 """The reader of each architecture."""
