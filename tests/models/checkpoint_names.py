@@ -159,8 +159,8 @@ ONE_MORE = (
 """Models whose norms scale by one more than their weight."""
 
 PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
-         "deepseek_v2", "deepseek_v3", "deepseek_v32", "mistral4", "axk1", "cohere2_moe", "codegen",
-         "longcat_flash")  # fmt: skip
+         "ernie4_5_vl_moe_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "mistral4", "axk1",
+         "cohere2_moe", "codegen", "longcat_flash")  # fmt: skip
 """Models that turn pairs of neighbours, and not the halves of a head."""
 
 GROUPED = ("bloom", "gpt_neox", "falcon", "persimmon")

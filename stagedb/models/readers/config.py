@@ -428,6 +428,11 @@ class Config(Mapping[str, Any]):
         return next((value for value in found if value is not None), None)
 
     @property
+    def inner(self) -> bool:
+        """Whether it is that of a text model in a whole one."""
+        return self._inner
+
+    @property
     def asked(self) -> frozenset[str]:
         """The keys that a reader has asked for, whether they are there or not."""
         return frozenset(self._read)

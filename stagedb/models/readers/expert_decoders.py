@@ -276,6 +276,8 @@ def granite_moe(config: Config, name: str) -> Card:
 
 def ernie_moe(config: Config, name: str) -> Card:
     """ERNIE 4.5 MoE: dense first layers, shared experts, a softmax over all experts."""
+    if config.inner:  # the text model of one with images
+        return _ernie_vl(config, name)
     config.only("moe_gate", "topk", "its router chooses the best")
     config.uses("moe_capacity", "moe_use_aux_free")
     width = config.count("moe_intermediate_size")
@@ -292,6 +294,35 @@ def ernie_moe(config: Config, name: str) -> Card:
     words: dict[str, Value] = {"scores": "softmax", "router_bias": True, **biases("all" if bias else "none", bias)}
     words |= {"shared_bias": True} if bias and shared else {}
     return with_layers(card, [Layer(dense=not each) for each in sparse], words)
+
+
+def _ernie_vl(config: Config, name: str) -> Card:
+    """The text model of ERNIE 4.5 VL for tokens of text: experts and shared experts, without the experts for images."""
+    widths = config.get("moe_intermediate_size", default=[1536, 512])
+    if not isinstance(widths, list) or len(widths) != 2 or any(type(each) is not int or each < 1 for each in widths):
+        raise UsageError(
+            f"moe_intermediate_size {shown(widths)} is not supported: the widths of experts for text and for images"
+        )
+    config.uses("moe_norm_min")
+    bias = config.flag("use_bias")
+    shared = widths[0] * config.count("moe_num_shared_experts", default=2, least=0)
+    card = with_experts(config, decoder(config, name, "ernie-moe", tied_default=True), widths[0], shared)
+    _check_sections(config, card)
+    # The bias that corrects the scores is a parameter in the model's own code.
+    words: dict[str, Value] = {"scores": "softmax", "router_bias": True, **biases("all" if bias else "none", bias)}
+    words |= {"shared_bias": True} if bias and shared else {}
+    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers, 1)], words)
+
+
+def _check_sections(config: Config, card: Card) -> None:
+    """Raise UsageError for parts of rotary positions (`mrope_section`) that tokens of text do not turn as usual."""
+    given = rotary(config).get("mrope_section", [22, 22, 20])
+    known = isinstance(given, list) and len(given) == 3 and all(type(each) is int and each > 0 for each in given)
+    if not known or given[0] != given[1] or 2 * sum(given) != card.head_dim:
+        raise UsageError(
+            f"mrope_section {shown(given)} is not supported with heads of {card.head_dim}: height and width have as "
+            f"many values, and all three together {card.head_dim // 2}"
+        )
 
 
 def flex_olmo(config: Config, name: str) -> Card:
