@@ -1,6 +1,6 @@
 """A training step in numpy, whole and partitioned, against that of the model's own code with the same weights.
 
-`steps.json` has the loss and the gradients of 101 architectures in double precision at tiny sizes, recorded by
+`steps.json` has the loss and the gradients of 102 architectures in double precision at tiny sizes, recorded by
 `scripts/record_models --step`, and of six with layers that predict further tokens.
 """
 
