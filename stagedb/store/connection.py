@@ -200,7 +200,7 @@ class Store:
         else:
             # The embedded engine ends a query whose connection is closed. A query that runs out of memory ends the
             # engine too.
-            with self._readers.driver(timeout) as driver:
+            with queries.one_query(self._readers.driver(timeout)) as driver:
                 ran_out = self._readers.ran_out
                 answer = queries.run(driver, self.database, self.uri, text, params or {}, timeout, most, ran_out, graph)
         return replace(answer, unwritten=unwritten)

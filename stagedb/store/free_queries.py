@@ -4,7 +4,8 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from stagedb.store.failures import ConnectionLost, QueryEnded, is_out_of_memory,
 from stagedb.store.plain_values import Table, plain
 from stagedb.store.readonly import check
 
-__all__ = ["Readers", "check", "run"]
+__all__ = ["Readers", "check", "one_query", "run"]
 
 LONGEST = 604_800
 """Seconds of the longest time-out: a week."""
@@ -46,6 +47,25 @@ class Readers:
 
     driver: Callable[[float], neo4j.Driver]
     ran_out: Callable[[], int]
+
+
+@contextmanager
+def one_query(driver: neo4j.Driver) -> Iterator[neo4j.Driver]:
+    """A driver that is closed at the end, even while the thread of a query that has taken too long still uses it.
+
+    The driver's own `close` fails if that thread is writing a message at this moment, and leaves the socket open, so
+    that the query would go on.
+    """
+    try:
+        yield driver
+    finally:
+        connections = [each for of_address in list(driver._pool.connections.values()) for each in list(of_address)]
+        try:
+            driver.close()
+        except BufferError:
+            for each in connections:
+                each.kill()
+            driver.close()
 
 
 def _never() -> int:

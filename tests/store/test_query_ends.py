@@ -5,9 +5,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+from neo4j._sync.io._bolt import Bolt
 
 from stagedb.serve.shared_store import SharedStore
 from stagedb.store import Store, connect, embedded
@@ -68,6 +70,33 @@ def test_a_query_that_is_out_of_time_stops_working(alone: Store, engine: psutil.
         assert time.monotonic() < end, "a query goes on although nobody waits for it"
     assert engine.is_running()
     assert alone.read("catalog/graphs") == []
+
+
+def test_a_query_that_is_being_sent_when_its_time_is_over_ends_too(
+    alone: Store, engine: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last message of a driver fails while another thread writes to its buffer."""
+
+    def busy(connection: Bolt) -> None:
+        raise BufferError("Existing exports of data: object cannot be re-sized")
+
+    for kind in (Bolt, *deep(Bolt)):
+        if "goodbye" in vars(kind):
+            monkeypatch.setattr(kind, "goodbye", busy)
+    with pytest.raises(QueryEnded, match=r"ended after 0\.5 s"):
+        alone.query(ENDLESS["expression"], timeout=0.5)
+    monkeypatch.undo()
+    end = time.monotonic() + 60
+    while computes(engine):
+        assert time.monotonic() < end, "a query goes on although nobody waits for it"
+    assert alone.read("catalog/graphs") == []
+
+
+def deep(kind: Any) -> Iterator[Any]:
+    """All classes below one."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from deep(each)
 
 
 @pytest.mark.parametrize("text", [DOUBLED, TEXTS, ROWS])
