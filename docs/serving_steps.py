@@ -29,6 +29,17 @@ PREFILL: Mapping[str, Any] = {
     "global_batch_size": 64,
 }
 DECODE: Mapping[str, Any] = {**EXPERTS, "workflow": "decode", "dispatch": "ranks"}
+DRAFTS: Mapping[str, Any] = {
+    **DECODE,
+    "workflow": "speculative",
+    "seq_len": 2,
+    "draft": "other",
+    "acceptance": 0.6,
+    "dp": 72,
+    "ep": 72,
+    "global_batch_size": 9_216,
+    "cache_len": 4_000,
+}
 
 
 @dataclass(frozen=True)
@@ -90,18 +101,7 @@ ROWS = (
         "decode, 128 requests, 4K, drafts simulated",
         "h100",
         17_373,
-        {
-            **DECODE,
-            "workflow": "speculative",
-            "seq_len": 2,
-            "draft": "other",
-            "acceptance": 0.6,
-            "dp": 72,
-            "ep": 72,
-            "micro_batch_size": 64,
-            "global_batch_size": 9_216,
-            "cache_len": 4_000,
-        },
+        {**DRAFTS, "micro_batch_size": 64},
         experts=288,
     ),
     PublishedServing(
@@ -109,19 +109,7 @@ ROWS = (
         "the same, without overlap",
         "h100",
         12_929,
-        {
-            **DECODE,
-            "overlap_experts": False,
-            "workflow": "speculative",
-            "seq_len": 2,
-            "draft": "other",
-            "acceptance": 0.6,
-            "dp": 72,
-            "ep": 72,
-            "micro_batch_size": 128,
-            "global_batch_size": 9_216,
-            "cache_len": 4_000,
-        },
+        {**DRAFTS, "overlap_experts": False, "micro_batch_size": 128},
         experts=288,
     ),
     PublishedServing(DEEPSEEK, "prefill of 4K prompts", "h800", 62_713, {**PREFILL, "requests": ("2x4096",)}),

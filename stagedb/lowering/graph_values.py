@@ -65,9 +65,8 @@ class Evaluated:
     `variants` gives the place of the map for each (whether it recomputes, member, turn). A member's coordinate is 0
     where ranks along the axis do not differ. temporaries: for each map, bytes that ops allocate while they run. They
     are separate because two ranks that differ in nothing else are of one class. envs: for each map, the values of its
-    symbols. ragged: matmuls of experts with uneven
-    loads, which have no dims. loops: blocks that have loops. turns: the number of each loop. width: the largest number
-    of ops of a loop.
+    symbols. ragged: matmuls of experts with uneven loads, which have no dims. loops: blocks that have loops. turns:
+    the number of each loop. width: the largest number of ops of a loop.
     """
 
     values: tuple[Mapping[str, int], ...]
