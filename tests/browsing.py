@@ -20,6 +20,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HOW = "no browser to open the pages: install Chromium (Debian: apt-get install chromium)"
 PATIENCE = 60.0
 """Seconds that a page may take."""
+LEFT = "Inspected target navigated or closed"
+
+
+class PageLeftError(Exception):
+    """A page was left for the next one while a command was on its way to it: the command has no result."""
 
 
 @dataclass
@@ -62,6 +67,8 @@ class Browser:
         while True:
             found = self._next()
             if found.get("id") == number:
+                if found.get("error", {}).get("message") == LEFT:
+                    raise PageLeftError
                 assert "error" not in found, found
                 result: dict[str, Any] = found["result"]
                 return result
@@ -79,7 +86,7 @@ class Browser:
     def settle(self) -> None:
         """Wait until the page and its scripts are there."""
         end = time.monotonic() + PATIENCE
-        while not (self._loaded and self.run("document.documentElement?.dataset.ready") == "yes"):
+        while not (self._loaded and self.holds("document.documentElement?.dataset.ready === 'yes'")):
             assert time.monotonic() < end, "the page did not become ready"
             self._take(0.05)
         self._take(0.1)
@@ -89,6 +96,13 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def holds(self, expression: str) -> bool:
+        """Whether an expression is true in the page; it is not while the page is being left."""
+        try:
+            return bool(self.run(f"!!({expression})"))
+        except PageLeftError:
+            return False
 
     def picture(self, file: Path) -> None:
         """Save the whole page as a picture."""

@@ -1,6 +1,7 @@
 """The tasks of a team, by what is visible alone: at both widths, light and dark, with the mouse where a control is."""
 
 import json
+import time
 from typing import Any
 
 from stagedb.api import Stagedb
@@ -68,9 +69,9 @@ class Person:
     def until(self, expression: str) -> None:
         """Wait until an expression is true in the page."""
         for _ in range(200):
-            if self.browser.run(f"!!({expression})"):
+            if self.browser.holds(expression):
                 return
-            self.browser.run("new Promise((done) => setTimeout(done, 20))")
+            time.sleep(0.02)
         raise AssertionError(f"{expression} at {self.where()}")
 
     def type(self, selector: str, words: str) -> None:
